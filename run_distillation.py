@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
-from bert_tf.config.flags import run_script
-from bert_tf.config.phases import plan_from_flags
+from bert_tf.cli.training_flags import run_script
 from bert_tf.ranks.launched import prepare_process
+from bert_tf.tasks.pretraining.distillation_flags import (
+    define_distillation_flags,
+    distillation_settings,
+)
+from bert_tf.tasks.pretraining.phases import plan_from_flags
 
 if TYPE_CHECKING:
     from absl.flags import FlagValues
@@ -18,7 +21,7 @@ def main(values: FlagValues) -> None:
     plan = plan_from_flags(values, distillation_settings)
     prepare_process(plan.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
-    from bert_tf.tasks import pretraining_plan
+    from bert_tf.tasks.pretraining import plan as pretraining_plan
 
     pretraining_plan.run(plan)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bert_tf.config.evaluation_flags import define_evaluation_flags, evaluation_settings
-from bert_tf.config.flags import run_script
+from bert_tf.cli.training_flags import run_script
 from bert_tf.ranks.launched import prepare_process
+from bert_tf.tasks.scoring.flags import define_evaluation_flags, evaluation_settings
 
 if TYPE_CHECKING:
     from absl.flags import FlagValues
@@ -17,7 +17,7 @@ def main(values: FlagValues) -> None:
     settings = evaluation_settings(values)
     prepare_process(settings.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
-    from bert_tf.tasks import scoring
+    from bert_tf.tasks.scoring import run as scoring
 
     scoring.run(settings)
 

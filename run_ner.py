@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bert_tf.config.flags import run_script
-from bert_tf.config.tagging_flags import define_tagging_flags, tagging_settings
+from bert_tf.cli.training_flags import run_script
 from bert_tf.ranks.launched import prepare_process
+from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 
 if TYPE_CHECKING:
     from absl.flags import FlagValues
@@ -17,7 +17,7 @@ def main(values: FlagValues) -> None:
     settings = tagging_settings(values)
     prepare_process(settings.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
-    from bert_tf.tasks import tagging
+    from bert_tf.tasks.tagging import run as tagging
 
     tagging.run(settings)
 

@@ -15,7 +15,7 @@ TENSORFLOW = {"python_version < '3.12'": "2.15.1", "python_version >= '3.12'": "
 setup(
     name="bert_tf",
     version=VERSION,
-    description="Pre-train and fine-tune BERT with TensorFlow Estimators, on one CPU or many ranks",
+    description="Pre-train and fine-tune BERT with TensorFlow, on one CPU or many ranks",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
@@ -29,7 +29,8 @@ setup(
     ],
     package_data={
         "bert_tf.native": ["*.cc", "*.inc"],
-        "bert_tf.report": ["*.html", "*.css", "*.js"],
+        "bert_tf.tasks.question_answering.report": ["*.html", "*.js"],
+        "bert_tf.util.pages": ["*.html", "*.css"],
     },
     python_requires=">=3.9,<3.14",
     install_requires=[

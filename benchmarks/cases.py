@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 DELAYED, EVERY_MICRO_BATCH, COMPUTE = "delayed", "every_micro_batch", "compute"
 SHARDED = "sharded"

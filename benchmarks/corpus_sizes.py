@@ -24,9 +24,9 @@ from benchmarks.generated_text import documents
 from benchmarks.process_memory import Peaks, run_measured
 from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, run_benchmark, shared_flags, whole_numbers
-from bert_tf.environment import available_cores
-from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir
+from bert_tf.util.environment import available_cores
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import make_output_dir
 
 _MB, _MIB = 10**6, 1 << 20
 _WITH_WORKERS = {"extract", "clean", "sentences", "vocabulary", "create_pretraining_data"}

@@ -22,7 +22,7 @@ from benchmarks.results import Result
 from benchmarks.script import REQUIRED, run_benchmark, threads_from_flags
 from benchmarks.speed.comparison import compare, comparison_flags
 from benchmarks.speed.subjects import MAKING_RECORDS
-from bert_tf.files import expand_input_files, require_file
+from bert_tf.util.files import expand_input_files, require_file
 
 _STAGE_FLAGS = {
     "max_seq_length": (128, "As in data_prep.create_pretraining_data."),

@@ -23,7 +23,7 @@ from benchmarks.cases import EMBEDDING_TABLE, Case
 from benchmarks.rank_jobs import LOOPBACK, Job, Measured, describe_link, run_on_link
 from benchmarks.results import Result, printed, ratio_result, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags, whole_numbers
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 RANKS = 2
 # Large gradients against its computation, as on GPUs, in runs short enough to repeat; how large is

@@ -19,7 +19,7 @@ from benchmarks.script import define_flags, shared_flags, start_tensorflow
 from benchmarks.speed.batches import masked_words
 from benchmarks.speed.ours import Settings, running_step
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from bert_tf.command_line import run_command
+from bert_tf.cli.flags import run_command
 
 # TensorFlow's operations, which the rewrite knows: the same ones in all ways.
 WAYS = {

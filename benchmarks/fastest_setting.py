@@ -25,7 +25,7 @@ from benchmarks.speed.process import Found
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import OURS, Subject
 from benchmarks.speed.turns import take_turns
-from bert_tf import environment
+from bert_tf.util import environment
 
 AUTO = "auto"
 

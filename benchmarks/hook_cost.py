@@ -34,9 +34,9 @@ class Turns:
 
     def __init__(self, session: tf.Session, outputs: Any, features: Any, directory: Path) -> None:
         """``outputs`` are those of the update of ``features``; summaries go to ``directory``."""
-        from bert_tf.training.hooks import NonFiniteGuard
-        from bert_tf.training.layer_summaries import LayerSummaries
-        from bert_tf.training.run_log import RunLog
+        from bert_tf.train.hooks import NonFiniteGuard
+        from bert_tf.train.layer_summaries import LayerSummaries
+        from bert_tf.train.run_log import RunLog
 
         guard = NonFiniteGuard(outputs, limit=1, features=features, explain=self._fail)
         summaries = LayerSummaries(outputs, every_steps=1, log=RunLog(directory))
@@ -69,7 +69,7 @@ def measure() -> Iterator[Result]:
     from bert_tf.model.precision import policy_for
     from bert_tf.model.task import create_network
     from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.tasks.pretraining_task import PretrainingTask
+    from bert_tf.tasks.pretraining.task import PretrainingTask
     from bert_tf.tuning.session import SessionSettings, session_config
     from bert_tf.update.batch_plan import BatchPlan
     from bert_tf.update.kernels import kernels_for

@@ -34,9 +34,9 @@ from benchmarks.speed.comparison import Figures, compare, comparison_flags
 from benchmarks.speed.predictions import PredictionJob
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, require_file
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, require_file
 
 PERCENTILES = (50, 90, 99)
 

@@ -22,8 +22,8 @@ from benchmarks.speed.batches import masked_words
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import BERT_BASE, SUBJECTS
-from bert_tf.environment import available_cores
-from bert_tf.files import expand_record_files
+from bert_tf.util.environment import available_cores
+from bert_tf.util.files import expand_record_files
 
 _WARMUP_STEPS, _STEPS = 3, 3
 

@@ -29,11 +29,11 @@ from benchmarks.large_batch_runs import OPTIMIZERS, SCALINGS, Found, Plan, Setti
 from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags, whole_numbers
 from benchmarks.trainings import Training, record_of, run_trainings
-from bert_tf.errors import UserError
-from bert_tf.files import expand_record_files, make_output_dir, require_file
-from bert_tf.pictures import COLOURS, can_draw, picture
 from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import expand_record_files, make_output_dir, require_file
+from bert_tf.util.pictures import COLOURS, can_draw, picture
 
 # Sizes of the default network: 0.24 million weights with a vocabulary of 2,000.
 NETWORK: dict[str, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from benchmarks.trainings import Training, has_diverged, held_out
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 # Name -> flags of run_pretraining.py, and the learning rates that are tried with the small batch.
 # A row more is an optimizer more.

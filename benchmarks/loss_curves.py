@@ -29,8 +29,8 @@ from benchmarks.loss_curves_runs import REFERENCE, VARIANTS
 from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags, whole_numbers
 from benchmarks.trainings import Training, record_of, run_trainings
-from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir, require_file
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import make_output_dir, require_file
 
 # Flags of run_pretraining.py that all trainings have.
 _TRAINING_FLAGS = {

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.errors import UserError
-from bert_tf.pictures import COLOURS, stacked_panels
+from bert_tf.util.errors import UserError
+from bert_tf.util.pictures import COLOURS, stacked_panels
 
 
 class Curve(NamedTuple):

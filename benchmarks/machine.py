@@ -6,7 +6,7 @@ import platform
 import re
 from pathlib import Path
 
-from bert_tf import environment
+from bert_tf.util import environment
 
 _FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # what the speed of products depends on
 

@@ -27,7 +27,7 @@ from benchmarks.speed.comparison import subject_flags, subjects_from_flags
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import IN_MEMORY, Subject
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 _MIB, _GIB = 1 << 20, 1 << 30
 

@@ -43,10 +43,10 @@ from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import BERT_BASE, OURS, Subject, by_name
 from benchmarks.speed.turns import take_turns
-from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir, require_file
-from bert_tf.glue.formats import GLUE_TASKS
+from bert_tf.tasks.classification.formats import GLUE_TASKS
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import make_output_dir, require_file
 
 # TensorFlow starts when the flags are known.
 if TYPE_CHECKING:

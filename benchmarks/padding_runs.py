@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmarks.padding_tasks import Batch, Case, Sequences
-from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config

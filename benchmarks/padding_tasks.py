@@ -9,20 +9,20 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from bert_tf.config.bert_config import INPUTS, BertConfig
-from bert_tf.files import PathLike
-from bert_tf.glue import features as glue_features
-from bert_tf.glue.formats import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
+from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.task import Task
 from bert_tf.records.layouts import UNIQUE_IDS
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.squad import features as squad_features
-from bert_tf.squad.examples import read_squad
-from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.classification_task import ClassificationTask
-from bert_tf.tasks.span_task import SpanTask
+from bert_tf.tasks.classification import features as glue_features
+from bert_tf.tasks.classification.formats import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.question_answering import features as squad_features
+from bert_tf.tasks.question_answering.examples import read_squad
+from bert_tf.tasks.question_answering.task import SpanTask
+from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.files import PathLike
 
 Batch = dict[str, np.ndarray]
 

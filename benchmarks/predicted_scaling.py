@@ -16,7 +16,7 @@ from benchmarks import communication_model as model
 from benchmarks.communication_model import Cluster, Link
 from benchmarks.results import Result, result
 from benchmarks.speed.subjects import BERT_BASE
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 GPUS_OF_A_HOST = 8
@@ -143,7 +143,7 @@ PUBLISHED = (
 
 def parameters_of(network: BertConfig) -> int:
     """Weights of a network with its pre-training heads."""
-    from bert_tf.model.pretraining import pretraining_specs
+    from bert_tf.tasks.pretraining.graph import pretraining_specs
 
     return sum(math.prod(spec.shape) for spec in pretraining_specs(network))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 _INTERVAL = 0.1  # seconds
 _PROC = Path("/proc")

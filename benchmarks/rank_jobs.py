@@ -18,9 +18,9 @@ from absl import flags
 from benchmarks.cases import Case
 from benchmarks.script import network_from_flags
 from benchmarks.speed.process import ROOT, as_flag
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import read_json, write_json
+from bert_tf.model.config import BertConfig
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import read_json, write_json
 from tools.hosts import Hosts
 
 LOOPBACK = "loopback"

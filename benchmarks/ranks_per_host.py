@@ -19,7 +19,7 @@ from benchmarks.cases import Case
 from benchmarks.rank_jobs import Job, Measured, run_on_one_host
 from benchmarks.results import Result, printed, ratio_result, spread_result
 from benchmarks.script import known_names, run_benchmark, shared_flags
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 # Four of BERT-base's layers at two thirds of their width: most of an update is products.
 NETWORK = BertConfig(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.machine import describe_machine
-from bert_tf.files import PathLike, write_json
+from bert_tf.util.files import PathLike, write_json
 
 Result = dict[str, Any]
 

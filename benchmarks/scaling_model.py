@@ -32,8 +32,8 @@ from benchmarks.predicted_scaling import print_efficiencies, print_published
 from benchmarks.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
 from benchmarks.results import Result, printed, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags, whole_numbers
-from bert_tf import environment
-from bert_tf.errors import UserError
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError
 from tools.hosts import Hosts
 
 # Open MPI would choose by size and number of ranks; the model speaks of the ring.

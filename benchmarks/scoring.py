@@ -36,13 +36,13 @@ from benchmarks.speed.process import Found
 from benchmarks.speed.steps import Job
 from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
 from bert_tf.config.settings import PSEUDO
-from bert_tf.files import require_file
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.manifest import SPECIAL_NAMES
-from bert_tf.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts
-from bert_tf.scoring.texts import TextSettings, read_texts
-from bert_tf.scoring.work import Work, WorkSettings, sum_losses
+from bert_tf.tasks.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts
+from bert_tf.tasks.scoring.texts import TextSettings, read_texts
+from bert_tf.tasks.scoring.work import Work, WorkSettings, sum_losses
 from bert_tf.text.loading import load_tokenizer
+from bert_tf.util.files import require_file
 
 _MODULE = "benchmarks.scoring"
 _MIB = 1 << 20
@@ -108,7 +108,7 @@ def _ours(job: ScoringJob, settings: Mapping[str, Any]):
     start_tensorflow()
     from bert_tf.inference.arithmetic import measured_options
     from bert_tf.inference.predictor import Predictor
-    from bert_tf.tasks.scoring_task import LOSSES, ScoringTask
+    from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
 
     longest = max(map(len, job.sequences))
     options, _ = measured_options(

@@ -8,11 +8,11 @@ from typing import Any, Callable
 from absl import flags
 
 from benchmarks.results import Result, write_results
-from bert_tf import environment
-from bert_tf.command_line import run_command
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import require_file
+from bert_tf.cli.flags import run_command
+from bert_tf.model.config import BertConfig
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import require_file
 
 REQUIRED = object()
 

@@ -22,8 +22,8 @@ import sentencex
 from absl import flags
 
 from benchmarks.script import REQUIRED, run_benchmark
-from bert_tf.errors import UserError
-from bert_tf.files import expand_input_files
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import expand_input_files
 from data_prep.languages import validate_language
 from data_prep.sentence_splitting import split_sentences
 

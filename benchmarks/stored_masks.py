@@ -28,9 +28,9 @@ from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, run_benchmark, shared_flags, whole_numbers
 from benchmarks.speed.process import as_flag
 from benchmarks.trainings import Training, held_out, run_trainings
-from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir
 from bert_tf.records.info import inspect_records
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import make_output_dir
 from data_prep.create_pretraining_data import MASKING
 
 _AS_THERE = "As data_prep.pipeline's."

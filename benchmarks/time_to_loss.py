@@ -41,9 +41,9 @@ from benchmarks.to_loss.contenders import GOOGLE, OURS, Contender, contender
 from benchmarks.to_loss.curves import Curve
 from benchmarks.to_loss.runs import Plan
 from benchmarks.to_loss.trainings import TrainingJob
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir, require_file, write_json
+from bert_tf.model.config import BertConfig
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import make_output_dir, require_file, write_json
 
 # google-research/bert's BERT-Tiny; the vocabulary's size is that of --vocab_size.
 _BERT_TINY = BertConfig(

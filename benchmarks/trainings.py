@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.process import run_script, script_command
-from bert_tf.errors import UserError
-from bert_tf.files import read_json
-from bert_tf.progress import format_duration
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import read_json
+from bert_tf.util.progress import format_duration
 
 _RESULTS = "eval_results.json"
 
@@ -88,7 +88,7 @@ def held_out(training: Training, name: str = "loss") -> float:
 
 def log_of(training: Training) -> list[dict[str, Any]]:
     """The lines of its log.jsonl so far."""
-    from bert_tf.training.run_log import STEPS, read_history  # brings TensorFlow
+    from bert_tf.train.run_log import STEPS, read_history  # brings TensorFlow
 
     return read_history(training.directory, STEPS)
 

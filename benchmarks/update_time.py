@@ -26,7 +26,7 @@ from benchmarks.script import (
 from benchmarks.speed.batches import masked_words
 from benchmarks.speed.steps import DISTILLATION, PRETRAINING, StepJob
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.files import write_json
+from bert_tf.util.files import write_json
 
 
 def run() -> None:

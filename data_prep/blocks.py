@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 CUT_LINES, CUT_DOCUMENTS = "cut_lines", "cut_documents"
 LONGEST_SENTENCE_BYTES = 1 << 19

@@ -28,11 +28,11 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group
-from bert_tf.errors import UserError
+from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.journal import AppendedFile, Journal
 from bert_tf.records.stage import Built, report, run_stage
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.util.errors import UserError
+from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import (
     CUT_DOCUMENTS,
     CUT_LINES,

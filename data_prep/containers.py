@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Callable, NamedTuple
 
-from bert_tf.errors import UserError, first_line
 from bert_tf.records.compressed_streams import (
     BZIP2,
     GZIP,
@@ -28,6 +27,7 @@ from bert_tf.records.compressed_streams import (
     CompressedStreams,
     DamagedStreamError,
 )
+from bert_tf.util.errors import UserError, first_line
 
 HEAD_BYTES = 1 << 16  # what Source.head brings
 

@@ -31,11 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group
-from bert_tf.errors import UserError
-from bert_tf.files import expand_record_files, require_file, sha256_of_file
+from bert_tf.cli.flags import Number, flag_group
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.progress import Progress
 from bert_tf.records.info import CONVERSION_STAGE
 from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import (
@@ -47,7 +44,10 @@ from bert_tf.records.manifest import (
 )
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
+from bert_tf.util.progress import Progress
+from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.parquet_files import import_parquet
 from data_prep.record_inputs import (
     LDDL,

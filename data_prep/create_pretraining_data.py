@@ -43,9 +43,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group
-from bert_tf.errors import UserError
-from bert_tf.files import SIDE_FILE_SUFFIXES
+from bert_tf.cli.flags import Number, flag_group
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.records.journal import Journal
@@ -61,7 +59,9 @@ from bert_tf.records.tfrecord import (
     frame_records,
 )
 from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import SIDE_FILE_SUFFIXES
+from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
 from data_prep.instances import (
     SequenceRules,

@@ -29,12 +29,12 @@ from typing import Callable
 
 from absl import flags
 
-from bert_tf.command_line import flag_group
-from bert_tf.errors import UserError
-from bert_tf.files import explain_write_errors, make_output_dir, read_lines
-from bert_tf.progress import Progress
+from bert_tf.cli.flags import flag_group
 from bert_tf.records.manifest import is_output_name
 from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import explain_write_errors, make_output_dir, read_lines
+from bert_tf.util.progress import Progress
 from data_prep import dumps
 from data_prep.languages import DEFAULT_LANGUAGE
 from data_prep.stage import (

@@ -13,7 +13,7 @@ import posixpath
 import re
 from typing import Any, Callable, NamedTuple, Optional
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from data_prep.languages import validate_language
 from data_prep.transfer import RemoteFile
 

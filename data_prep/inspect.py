@@ -28,18 +28,7 @@ from types import SimpleNamespace
 import numpy as np
 from absl import flags
 
-from bert_tf.command_line import flag_group, run_command
-from bert_tf.console import say
-from bert_tf.errors import UserError
-from bert_tf.files import (
-    SIDE_FILE_SUFFIXES,
-    check_output_file,
-    expand_input_files,
-    files_at,
-    make_output_dir,
-    search_locations,
-)
-from bert_tf.progress import Progress
+from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -49,9 +38,20 @@ from bert_tf.records.manifest import (
 )
 from bert_tf.records.stage import report
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.report.plain_page import write_page
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.util.console import say
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import (
+    SIDE_FILE_SUFFIXES,
+    check_output_file,
+    expand_input_files,
+    files_at,
+    make_output_dir,
+    search_locations,
+)
+from bert_tf.util.pages.plain_page import write_page
+from bert_tf.util.progress import Progress
+from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.hash_sample import HashSample
 from data_prep.inspection_report import Findings, describe_records, describe_text
 from data_prep.record_judgement import unusual

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.report.charts import histogram
-from bert_tf.report.plain_page import Section
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util.pages.charts import histogram
+from bert_tf.util.pages.plain_page import Section
 from data_prep.hash_sample import HashSample
 from data_prep.record_judgement import PRETRAINING_LABEL, Making, replacement_shares
 from data_prep.record_origin import Origin

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from data_prep.source_text import Decoder, reduced
 
 LONGEST_VALUE_BYTES = 256 << 20

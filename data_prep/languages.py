@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 DEFAULT_LANGUAGE = "en"
 

@@ -14,7 +14,6 @@ from typing import Any, Callable
 
 import numpy as np
 
-from bert_tf.errors import UserError
 from bert_tf.records.layouts import (
     ONE,
     PREDICTIONS,
@@ -23,6 +22,7 @@ from bert_tf.records.layouts import (
     SEQUENCE,
 )
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util.errors import UserError
 from data_prep.record_masks import word_starts
 from data_prep.record_rows import Examples, Layout
 

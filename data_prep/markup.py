@@ -17,8 +17,8 @@ from typing import Callable
 
 from absl import flags
 
-from bert_tf.command_line import flag_group
-from bert_tf.errors import UserError
+from bert_tf.cli.flags import flag_group
+from bert_tf.util.errors import UserError
 
 PLAIN, WIKITEXT = "plain", "wikitext"
 MARKUPS = (PLAIN, WIKITEXT)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
 
-from bert_tf.errors import UserError, short_repr
+from bert_tf.util.errors import UserError, short_repr
 from data_prep.languages import is_language
 from data_prep.mediawiki_namespaces import namespace_aliases
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_tf.errors import UserError, first_line
+from bert_tf.util.errors import UserError, first_line
 from data_prep.json_files import paragraphs_in
 from data_prep.source_text import Decoder
 

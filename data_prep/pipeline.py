@@ -23,11 +23,11 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.command_line import flag_group
-from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir
+from bert_tf.cli.flags import flag_group
 from bert_tf.records.stage import remove_outputs, report
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import make_output_dir
 from data_prep import (
     clean,
     create_pretraining_data,

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.errors import UserError
-from bert_tf.files import sha256_of_file
 from bert_tf.records.manifest import MANIFEST_NAME, SPECIAL_NAMES, Manifest, describe_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import sha256_of_file
 from data_prep.record_judgement import Making
 from data_prep.record_statistics import Conventions, original_ids
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.errors import UserError
 from bert_tf.records.layouts import (
     CLASSIFICATION_TRAINING,
     PRETRAINING_MASKED,
@@ -26,6 +25,7 @@ from bert_tf.records.layouts import (
     with_standard_names,
 )
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.util.errors import UserError
 from data_prep.record_statistics import Conventions, Statistics, count_records
 
 # Those with more features first, since they have those of others, too. What is to be predicted has

@@ -13,7 +13,6 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from bert_tf.errors import UserError
 from bert_tf.records.layouts import (
     ALTERNATIVE_NAMES,
     ONE,
@@ -26,6 +25,7 @@ from bert_tf.records.layouts import (
     Feature,
     RecordSpec,
 )
+from bert_tf.util.errors import UserError
 
 Examples = dict[str, np.ndarray]
 

@@ -28,11 +28,11 @@ from typing import NamedTuple
 
 from absl import flags
 
-from bert_tf.command_line import flag_group
-from bert_tf.errors import UserError
+from bert_tf.cli.flags import flag_group
 from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.util.errors import UserError
+from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
 from data_prep.languages import (
     DEFAULT_LANGUAGE,

@@ -27,10 +27,10 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group
-from bert_tf.errors import UserError
-from bert_tf.progress import Progress
+from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.util.errors import UserError
+from bert_tf.util.progress import Progress
 from data_prep.blocks import read_documents
 from data_prep.stage import define_common_flags, find_text_files, run_main, settings_from_flags
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from data_prep import json_files, mediawiki_dump, parquet_files, wikiextractor_files
 from data_prep.containers import Source
 from data_prep.mediawiki_text import Options, plain_text

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import IO, Any
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from data_prep.containers import Source
 
 UTF_8 = "utf-8"

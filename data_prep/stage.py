@@ -10,14 +10,14 @@ from typing import Callable, TypeVar
 
 from absl import flags
 
-from bert_tf.command_line import flag_group, run_command
-from bert_tf.errors import UserError
-from bert_tf.files import expand_input_files, require_file, sync_file
-from bert_tf.progress import Progress
+from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.records.journal import Journal, Written
 from bert_tf.records.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
 from bert_tf.records.stage import report
-from bert_tf.workers import resolve_num_workers
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import expand_input_files, require_file, sync_file
+from bert_tf.util.progress import Progress
+from bert_tf.util.workers import resolve_num_workers
 from data_prep.languages import DEFAULT_LANGUAGE
 
 Settings = TypeVar("Settings")
@@ -28,7 +28,7 @@ _OUTPUT_FILE_BYTES = 64 << 20
 
 
 def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
-    """Like :func:`bert_tf.files.expand_input_files`, without manifests and empty files.
+    """Like :func:`bert_tf.util.files.expand_input_files`, without manifests and empty files.
 
     Raises UserError if nothing is left, a file cannot be read, or the files differ from those in
     the manifest of an earlier stage.
@@ -190,7 +190,7 @@ def _run(run: Callable[[], object]) -> None:
     values = flags.FLAGS
     if "scheduler" in values and values.scheduler:
         resolve_num_workers(values.num_workers, values.scheduler)
-        from bert_tf.cluster import check_scheduler  # Dask is needed for this only
+        from bert_tf.util.cluster import check_scheduler  # Dask is needed for this only
 
         check_scheduler(values.scheduler)  # before hours of a stage that works without it
     run()

@@ -21,8 +21,8 @@ from typing import Any, Callable
 import requests
 import urllib3
 
-from bert_tf.errors import UserError
-from bert_tf.files import explain_write_errors, read_json_object, write_json
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import explain_write_errors, read_json_object, write_json
 
 DEFAULT_ATTEMPTS = 8
 _CONNECT_SECONDS, _READ_SECONDS = 30, 60

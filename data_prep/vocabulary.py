@@ -28,15 +28,15 @@ from typing import NamedTuple
 
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group
-from bert_tf.errors import UserError
-from bert_tf.files import atomic_open
-from bert_tf.progress import Progress
+from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open
+from bert_tf.util.progress import Progress
+from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import cut_long_sentences, cut_position
 from data_prep.markup import (
     PLAIN,

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from data_prep.blocks import split_lines
 from data_prep.source_text import Decoder, reduced
 

@@ -31,21 +31,21 @@ from bert_tf.checkpoint.tensorflow_file import (
     resolve_checkpoint,
     write_checkpoint,
 )
-from bert_tf.commands import from_deepspeed
+from bert_tf.compat import deepspeed
 from bert_tf.config.policy_file import read_policy_file
-from bert_tf.errors import UserError
-from bert_tf.files import read_json_object
-from bert_tf.glue.formats import GLUE_TASKS, read_glue
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import keep_lengths, lengths_path, read_lengths
 from bert_tf.records.manifest import FileEntry, Manifest, read_manifest
 from bert_tf.records.offsets import offsets_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.squad.examples import read_squad
-from bert_tf.squad.metrics import read_answers, read_null_odds
-from bert_tf.tagging.formats import read_tagged
+from bert_tf.tasks.classification.formats import GLUE_TASKS, read_glue
+from bert_tf.tasks.question_answering.examples import read_squad
+from bert_tf.tasks.question_answering.metrics import read_answers, read_null_odds
+from bert_tf.tasks.tagging.formats import read_tagged
 from bert_tf.text.loading import load_tokenizer
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import read_json_object
 from data_prep import record_inputs, source_formats
 from data_prep.containers import open_sources
 from data_prep.source_text import Decoder, encode
@@ -337,9 +337,9 @@ _DEEPSPEED = {
 
 
 def _read_deepspeed(path: Path) -> None:
-    settings = from_deepspeed.Settings()
+    settings = deepspeed.Settings()
     settings.add(read_json_object(path, what="--config"))
-    from_deepspeed.convert(settings).text()
+    deepspeed.convert(settings).text()
 
 
 def _json(*values: object) -> Callable[[Path], list[bytes]]:

@@ -43,7 +43,7 @@ _INPUT = "input"
 _TIMEOUT_SECONDS = 900
 # What a run measures of itself, or what names the code that made it.
 _VOLATILE = re.compile(
-    r"time|.*seconds.*|.*per_second.*|seal|git_commit|versions|command"
+    r"time|.*seconds.*|.*per_second.*|content_sha256|git_commit|versions|command"
     r"|free_.*|hosts|.*memory.*"
 )
 _SKIPPED_FILES = re.compile(r"events\..*|report\.html|.*\.lock|.*\.meta")

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.training.context import RunContext
-from bert_tf.training.job import Job, Model, TrainingData
-from bert_tf.training.start_point import StartPoint
+from bert_tf.train.context import RunContext
+from bert_tf.train.job import Job, Model, TrainingData
+from bert_tf.train.start_point import StartPoint
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.tuning.session import SessionSettings
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bert_tf.squad.examples import Answer, Example, SquadFile
+from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile
 
 
 def squad_of(golds, *, is_v2):

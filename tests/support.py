@@ -197,7 +197,7 @@ def modes_of(directory: Path) -> dict[str, set[int]]:
 _HOLD = """
 import sys
 from pathlib import Path
-from bert_tf.directory_lock import hold_directory
+from bert_tf.util.directory_lock import hold_directory
 with hold_directory(Path(sys.argv[1]), flag="output_dir"):
     print("held", flush=True)
     sys.stdin.read()

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.records.tfrecord import TFRecordWriter
-from bert_tf.tasks import pretraining
+from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.util.errors import UserError
 from tests.support import content_of, optimization_settings, runtime_settings
 
 S, P, V = 12, 3, 40

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tools.host_keeper import (
     NAMESPACES,
     SHARED_MEMORY,

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from bert_tf.environment import available_cores
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.util.environment import available_cores
+from bert_tf.util.errors import UserError, exit_on_user_error
 from tools.host_keeper import SHARED_MEMORY, enter_command, network_of, processes_in
 from tools.host_network import (
     KEEPER,

@@ -16,8 +16,8 @@ from benchmarks.speed.process import Found, run_in_process
 from benchmarks.speed.steps import StepJob
 from benchmarks.speed.subjects import SUBJECTS, Subject, default_subjects, with_other_python
 from benchmarks.speed.turns import take_turns
-from bert_tf.errors import UserError
-from bert_tf.files import require_file
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import require_file
 
 # Name -> value and unit; the first is a rate.
 Figures = dict[str, tuple[float, str]]

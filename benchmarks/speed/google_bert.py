@@ -19,9 +19,9 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import PRETRAINING, RECIPE, Recipe, StepJob, time_steps
-from bert_tf import environment
-from bert_tf.config.bert_config import INPUTS, BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import INPUTS, BertConfig
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError
 
 _NORM_EPSILON = 1e-12  # tf.contrib's, for float32
 

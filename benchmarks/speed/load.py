@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from bert_tf import environment
+from bert_tf.util import environment
 
 
 class ForeignLoad:

@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.speed.batches import span_batch
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.steps import Batch, Job
-from bert_tf.config.bert_config import INPUTS
 from bert_tf.input.length_buckets import LengthSortedBatches
+from bert_tf.model.config import INPUTS
 
 
 @dataclasses.dataclass(frozen=True)

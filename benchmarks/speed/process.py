@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.subjects import Subject
-from bert_tf import environment
-from bert_tf.errors import UserError, first_line
-from bert_tf.files import read_json, write_json
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError, first_line
+from bert_tf.util.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.steps import DISTILLATION, SPANS, StepJob, time_steps
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 _TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 

@@ -16,7 +16,7 @@ from benchmarks.script import network_from_flags, threads_from_flags
 from benchmarks.speed.batches import pretraining_batch, span_batch
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.subjects import BERT_BASE
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 PRETRAINING, SPANS, DISTILLATION = "pretraining", "fine-tuning", "distillation"
 

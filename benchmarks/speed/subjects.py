@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 OURS = "benchmarks.speed.ours"
 CACHED_TEACHER = "benchmarks.speed.cached_teacher"

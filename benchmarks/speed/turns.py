@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import Subject
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 Item = TypeVar("Item")
 

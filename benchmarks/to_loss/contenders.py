@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.speed.subjects import MALLOC, Subject
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 GOOGLE = "benchmarks.to_loss.google"
 RUN_MLM = "benchmarks.to_loss.run_mlm"

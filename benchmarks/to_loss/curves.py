@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.files import atomic_open
+from bert_tf.util.files import atomic_open
 
 _COLOURS = [f"C{number}" for number in range(10)]
 

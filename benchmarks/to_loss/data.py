@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.speed.process import as_flag, run_in_process
 from benchmarks.speed.subjects import Subject
-from bert_tf.errors import UserError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import read_json_object, write_json
 
 GOOGLE_RECORDS, LINES = "google_records", "lines"
 _SECONDS, _SETTINGS = "seconds.json", "text.json"

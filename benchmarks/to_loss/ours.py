@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.speed.process import run_script, script_command
 from benchmarks.to_loss.trainings import TrainingJob
-from bert_tf.errors import UserError
-from bert_tf.files import read_json, write_json
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import read_json, write_json
 
 _CONFIG = "network.json"
 
@@ -31,7 +31,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     status = run_script(script_command("run_pretraining.py", flags), output)
     if status:
         raise UserError(f"run_pretraining.py ended with status {status}; see {output}")
-    from bert_tf.training.run_log import STEPS, read_history  # brings TensorFlow
+    from bert_tf.train.run_log import STEPS, read_history  # brings TensorFlow
 
     log = read_history(directory, STEPS)
     record = read_json(directory / "run.json", what="run record")

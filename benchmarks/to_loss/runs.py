@@ -14,8 +14,8 @@ from benchmarks.speed.process import run_in_process, run_script, script_command
 from benchmarks.to_loss.contenders import Contender
 from benchmarks.to_loss.curves import Curve, checkpoint_losses
 from benchmarks.to_loss.trainings import HUGGINGFACE, PREFIX, TrainingJob
-from bert_tf.errors import UserError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import read_json_object, write_json
 
 HELD_OUT = "heldout"
 

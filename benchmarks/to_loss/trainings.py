@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 PREFIX = "model.ckpt"  # of checkpoints, as in bert_tf.checkpoint.directory, which brings TensorFlow
 HUGGINGFACE = "huggingface"  # what directories of its checkpoints are named, with the updates

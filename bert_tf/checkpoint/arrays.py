@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 Shape = tuple[int, ...]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import LIST_NAME, is_complete
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 PREFIX = "model.ckpt"
 

@@ -23,10 +23,10 @@ from bert_tf.checkpoint.model_files import (
 )
 from bert_tf.checkpoint.pytorch_file import PytorchFile
 from bert_tf.checkpoint.safetensors_file import SafetensorsFile
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError, short_repr
-from bert_tf.files import PathLike, read_json
+from bert_tf.model.config import BertConfig
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import PathLike, read_json
 
 ORIGINS = {
     "google": "Google",

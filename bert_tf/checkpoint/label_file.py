@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_tf.errors import UserError
-from bert_tf.files import atomic_open
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open
 
 LABELS_NAME = "labels.txt"
 

@@ -20,11 +20,11 @@ from bert_tf.checkpoint.tensorflow_file import (
     resolve_checkpoint,
     write_checkpoint,
 )
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike
+from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
-from bert_tf.temporary import TemporaryDirectory
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike
+from bert_tf.util.temporary import TemporaryDirectory
 
 _MOST_NAMES_IN_A_MESSAGE = 3
 

@@ -15,7 +15,7 @@ from tensorflow.core.framework import variable_pb2
 from tensorflow.core.protobuf import saver_pb2
 
 from bert_tf.checkpoint.names import is_run_state
-from bert_tf.files import atomic_open
+from bert_tf.util.files import atomic_open
 
 SUFFIX = ".meta"
 

@@ -14,15 +14,13 @@ from typing import Any
 
 from bert_tf.checkpoint.label_file import LABELS_NAME, Labels, find_labels, write_labels
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
-from bert_tf.config.bert_config import (
+from bert_tf.model.config import (
     CONFIG_NAME,
     BertConfig,
     config_notes,
     is_huggingface,
     read_config_file,
 )
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, read_json_object, write_json
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
     VOCAB_NAME,
@@ -30,6 +28,8 @@ from bert_tf.text.tokenizer_files import (
     Vocabulary,
     vocabulary_named_in,
 )
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, read_json_object, write_json
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"

@@ -32,7 +32,7 @@ from bert_tf.checkpoint.arrays import (
     refuse_lfs_pointer,
     truncated,
 )
-from bert_tf.errors import UserError, first_line, short_repr
+from bert_tf.util.errors import UserError, first_line, short_repr
 
 _ZIP_START = b"PK\x03\x04"
 # torch/serialization.py: files of PyTorch before 1.6 begin with this pickled number.

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, read_json
+from bert_tf.model.config import BertConfig
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, read_json
 
 RUN_RECORD_NAME = "run.json"
 
@@ -34,7 +34,7 @@ class RunRecord:
 
     @property
     def ledger(self) -> Mapping[str, Mapping[str, Any]]:
-        """The sections of the ledger, as made by ``training.ledger``."""
+        """The sections of the ledger, as made by ``train.ledger``."""
         return self.content["ledger"]
 
     def fact(self, section: str, name: str, *kinds: type) -> Any:

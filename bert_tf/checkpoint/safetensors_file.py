@@ -21,7 +21,7 @@ from bert_tf.checkpoint.arrays import (
     refuse_lfs_pointer,
     truncated,
 )
-from bert_tf.errors import UserError, first_line, short_repr
+from bert_tf.util.errors import UserError, first_line, short_repr
 
 _DTYPES = {
     "F64": "float64",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bert_tf.checkpoint.model_files import ModelFiles
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 from bert_tf.text.tokenizer_files import Vocabulary, vocabulary_named_in
 
 # Settings that change what a network computes but not the shapes of its variables.

@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.arrays import ArrayFile, Entry, refuse_lfs_pointer, truncated
 from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
-from bert_tf.console import warn
-from bert_tf.errors import UserError, first_line
-from bert_tf.files import PathLike
+from bert_tf.util.console import warn
+from bert_tf.util.errors import UserError, first_line
+from bert_tf.util.files import PathLike
 
 LIST_NAME = "checkpoint"
 

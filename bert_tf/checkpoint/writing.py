@@ -23,11 +23,11 @@ from bert_tf.checkpoint.model_files import (
     write_tokenizer_config,
 )
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
-from bert_tf.config.bert_config import DISTILBERT_KEYS, BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import write_json
 from bert_tf.model.bert import bert_specs
+from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
 from bert_tf.model.heads import masked_lm_specs, next_sentence_specs
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import write_json
 
 Arrays = Mapping[str, np.ndarray]
 

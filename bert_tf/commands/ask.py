@@ -17,20 +17,20 @@ from typing import TextIO
 
 from absl import flags
 
-from bert_tf import environment
-from bert_tf.command_line import Number, flag_group, run_command
-from bert_tf.console import say
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, require_file
+from bert_tf.cli.flags import Number, flag_group, run_command
 from bert_tf.inference.arithmetic import define_native_flag
 from bert_tf.inference.model_directory import (
     define_model_flags,
     model_from_flags,
     options_from_flags,
 )
-from bert_tf.squad.answers import AnswerSettings
-from bert_tf.squad.windows import fitting_windows
-from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer
+from bert_tf.tasks.question_answering.answerer import BATCH_SIZE, Answerer, FoundAnswer
+from bert_tf.tasks.question_answering.answers import AnswerSettings
+from bert_tf.tasks.question_answering.windows import fitting_windows
+from bert_tf.util import environment
+from bert_tf.util.console import say
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, require_file
 
 # A sentence ends after its full stop and closing quotes or brackets, or at a blank line.
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n\s*\n|[。！？]")

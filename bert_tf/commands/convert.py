@@ -16,7 +16,6 @@ from pathlib import Path
 from absl import flags
 from safetensors import SafetensorError
 
-from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.model_files import ModelFiles, name_vocabulary, require_checkpoint
 from bert_tf.checkpoint.same_model import (
@@ -24,11 +23,12 @@ from bert_tf.checkpoint.same_model import (
     other_function,
     other_vocabulary,
 )
-from bert_tf.command_line import flag_group, run_command
-from bert_tf.config.bert_config import read_config
-from bert_tf.errors import UserError, first_line
-from bert_tf.files import PathLike
+from bert_tf.cli.flags import flag_group, run_command
+from bert_tf.model.config import read_config
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError, first_line
+from bert_tf.util.files import PathLike
 
 
 def convert(

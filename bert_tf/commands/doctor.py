@@ -15,11 +15,11 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf import environment
-from bert_tf.command_line import flag_group, run_command
-from bert_tf.config.flags import Definer, at_least_one
-from bert_tf.config.training_scripts import PRETRAINING, SCRIPTS
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.cli.flags import flag_group, run_command
+from bert_tf.cli.training_flags import Definer, at_least_one
+from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError, exit_on_user_error
 
 # Words before the name of the script that say how to start it.
 _STARTERS = ("python", "python3")

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_tf import environment
-from bert_tf.command_line import flag_group, read_flag_files, run_command
-from bert_tf.config.flags import Definer, at_least_one
-from bert_tf.config.nvidia_defaults import adopt_and_say
-from bert_tf.config.training_scripts import SCRIPTS
-from bert_tf.errors import UserError, exit_on_user_error
-from bert_tf.files import check_output_file, make_output_dir
+from bert_tf.cli.flags import flag_group, read_flag_files, run_command
+from bert_tf.cli.training_flags import Definer, at_least_one
+from bert_tf.compat.nvidia_defaults import adopt_and_say
+from bert_tf.doctor.training_scripts import SCRIPTS
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError, exit_on_user_error
+from bert_tf.util.files import check_output_file, make_output_dir
 
 _SUFFIXES = (".png", ".svg", ".pdf", ".tsv")
 
@@ -96,7 +96,7 @@ def main(_) -> None:
         scales = values.horovod or values.num_ranks > 1
         optimization = dataclasses.replace(optimization, scale_steps_by_ranks=scales)
     # Imported here, so that mistakes in flags are reported before TensorFlow starts.
-    from bert_tf.tasks import schedule_curve
+    from bert_tf.tasks.pretraining import schedule_curve
 
     curve = schedule_curve.planned_curve(
         optimization,

@@ -19,17 +19,17 @@ import sys
 
 from absl import flags
 
-from bert_tf import environment
-from bert_tf.command_line import flag_group, run_command
-from bert_tf.console import say
-from bert_tf.errors import UserError
+from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.inference.model_directory import (
     define_model_flags,
     model_from_flags,
     options_from_flags,
 )
-from bert_tf.squad.windows import WindowSettings, fitting_windows
-from bert_tf.tasks.answerer import BATCH_SIZE
+from bert_tf.tasks.question_answering.answerer import BATCH_SIZE
+from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
+from bert_tf.util import environment
+from bert_tf.util.console import say
+from bert_tf.util.errors import UserError
 
 
 @flag_group("Export")
@@ -73,7 +73,7 @@ def main(_) -> None:
         length=parts.config.max_position_embeddings,
     )
     # Imported here, so that mistakes in flags are reported before TensorFlow starts.
-    from bert_tf.tasks.squad_export import export_squad
+    from bert_tf.tasks.question_answering.export import export_squad
 
     environment.quiet_tensorflow(verbose=False)
     target = export_squad(

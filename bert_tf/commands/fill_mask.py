@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import flags
 
-from bert_tf import environment
-from bert_tf.command_line import flag_group, run_command
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.console import say
-from bert_tf.errors import UserError
+from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.inference.arithmetic import define_native_flag, measured_options
 from bert_tf.inference.model_directory import (
     check_vocabulary_fits,
     define_model_files_flags,
     model_from_flags,
 )
+from bert_tf.model.config import BertConfig
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util import environment
+from bert_tf.util.console import say
+from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions
@@ -75,7 +75,7 @@ class MaskFiller:
         """
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
-        from bert_tf.tasks.pretraining_task import PretrainingTask
+        from bert_tf.tasks.pretraining.task import PretrainingTask
 
         check_vocabulary_fits(tokenizer, config)
         self._tokenizer = tokenizer

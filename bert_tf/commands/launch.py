@@ -24,9 +24,9 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf import console
-from bert_tf.command_line import Number, flag_group, read_flag_files, run_command
-from bert_tf.errors import UserError
+from bert_tf.cli.flags import Number, flag_group, read_flag_files, run_command
+from bert_tf.util import console
+from bert_tf.util.errors import UserError
 
 _USAGE_ERROR = 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

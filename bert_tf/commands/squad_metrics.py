@@ -16,15 +16,15 @@ from collections.abc import Mapping
 
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group, run_command
-from bert_tf.errors import UserError
-from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.metrics import (
+from bert_tf.cli.flags import Number, flag_group, run_command
+from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
+from bert_tf.tasks.question_answering.metrics import (
     evaluate,
     questions_without_answer,
     read_answers,
     read_null_odds,
 )
+from bert_tf.util.errors import UserError
 
 _SHOWN_IDS = 3  # of questions without a prediction, in the warning
 

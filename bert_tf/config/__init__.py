@@ -1,1 +1,1 @@
-"""What a run is told: the model's architecture and the run's settings."""
+"""Settings of a run, and the registries of optimizers and schedules."""

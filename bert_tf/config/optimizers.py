@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Union
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 _FLOAT32_BYTES = 4
 # Closer to 1 little is left of 1 - beta in float32.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_tf.errors import UserError, short_repr
-from bert_tf.files import read_json, require_file
+from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import read_json, require_file
 
 MODULE_CLASSES = ("attention", "dense", "embeddings", "softmax", "layer_norm", "activations",
                   "logits", "loss")  # fmt: skip

@@ -6,8 +6,8 @@ import dataclasses
 import math
 import re
 
-from bert_tf.errors import UserError
-from bert_tf.ramps import Ramp
+from bert_tf.util.errors import UserError
+from bert_tf.util.ramps import Ramp
 
 _STAGE = re.compile(r"(\d+):(\d+)")
 _GROWTH = re.compile(r"(\d+)\+(\d+):(\d+)(seq)?")

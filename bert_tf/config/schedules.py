@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 LINEAR, COSINE, SQRT = DECAY_FORMS = ("linear", "cosine", "1-sqrt")
 

@@ -413,7 +413,7 @@ class ClassificationSettings(DirectorySettings):
     """Fine-tuning and prediction for classification and regression of sentences and pairs.
 
     Attributes:
-      task_name: a key of ``glue.formats.GLUE_TASKS``.
+      task_name: a key of ``tasks.classification.formats.GLUE_TASKS``.
     """
 
     task_name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import CommunicationSettings, OptimizationSettings
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 _FLAG = "--shard_optimizer_state"
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bert_tf.command_line import mark_defaults
-from bert_tf.config.nvidia_defaults import adopt
-from bert_tf.config.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
+from bert_tf.cli.flags import mark_defaults
+from bert_tf.compat.nvidia_defaults import adopt
 from bert_tf.doctor import finetuning, pretraining
 from bert_tf.doctor.findings import Finding, Findings, Grade
 from bert_tf.doctor.model import require_no_phases
+from bert_tf.doctor.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
 from bert_tf.ranks.planned import PlannedRanks
 
 _NAMES = {

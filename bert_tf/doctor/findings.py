@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 Result = TypeVar("Result")
 

@@ -9,17 +9,19 @@ from typing import Any
 from absl import flags
 
 from bert_tf.config.settings import FinetuningSettings, SquadSettings
-from bert_tf.config.training_scripts import CLASSIFIER, SCRIPTS, SQUAD, TAGGER
 from bert_tf.doctor import machine, model, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.rehearsal import dry, planned_run
-from bert_tf.files import sha256_of_file
+from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD, TAGGER
 from bert_tf.inference.model_directory import check_vocabulary_fits
 from bert_tf.ranks.planned import PlannedRanks
-from bert_tf.tasks import classification, squad, tagging
-from bert_tf.tasks.finetuning import count_steps
-from bert_tf.training.context import RunContext
-from bert_tf.training.plans import resolve_plans
+from bert_tf.tasks.classification import run as classification
+from bert_tf.tasks.finetuning.run import count_steps
+from bert_tf.tasks.question_answering import run as squad
+from bert_tf.tasks.tagging import run as tagging
+from bert_tf.train.context import RunContext
+from bert_tf.train.plans import resolve_plans
+from bert_tf.util.files import sha256_of_file
 
 _FLAGS, _DATA, _WHOLE = "flags", "questions", "whole run"
 _QUESTIONS = 4  # whose records are made, to see how large a batch is

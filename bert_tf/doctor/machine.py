@@ -9,9 +9,9 @@ from pathlib import Path
 from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.doctor.findings import Findings
 from bert_tf.model.variables import VariableSpec
-from bert_tf.training.disk import checkpoint_sizes, disk_warning
-from bert_tf.training.job import Job
-from bert_tf.training.memory import MemoryEstimate, estimate_memory
+from bert_tf.train.disk import checkpoint_sizes, disk_warning
+from bert_tf.train.job import Job
+from bert_tf.train.memory import MemoryEstimate, estimate_memory
 from bert_tf.update.batch_plan import StepPlan
 
 _MEMORY, _DISK = "memory", "disk"

@@ -9,15 +9,15 @@ from absl import flags
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
 from bert_tf.checkpoint.same_model import other_vocabulary
-from bert_tf.config.bert_config import BertConfig, read_config
-from bert_tf.directory_lock import LOCK_NAME, named_holder
 from bert_tf.doctor.findings import Findings
-from bert_tf.errors import UserError
-from bert_tf.files import check_output_dir, require_file
+from bert_tf.model.config import BertConfig, read_config
 from bert_tf.records.info import RecordVocabulary
-from bert_tf.tasks.pretraining_model import table_size
+from bert_tf.tasks.pretraining.network import table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
-from bert_tf.training.start_point import StartPoint, find_start
+from bert_tf.train.start_point import StartPoint, find_start
+from bert_tf.util.directory_lock import LOCK_NAME, named_holder
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import check_output_dir, require_file
 
 CONFIGURATION, VOCABULARY, CHECKPOINT, OUTPUT = (
     "configuration",

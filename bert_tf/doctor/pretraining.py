@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, PretrainingSettings
-from bert_tf.config.training_scripts import TrainingScript
 from bert_tf.doctor import machine, model, records, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.rehearsal import dry, planned_run
+from bert_tf.doctor.training_scripts import TrainingScript
+from bert_tf.model.config import BertConfig
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.records.info import RecordInfo, check_records, lengths_of
-from bert_tf.tasks import pretraining
-from bert_tf.tasks.pretraining_task import PretrainingTask
-from bert_tf.training.plans import resolve_plans, with_steps
-from bert_tf.training.start_point import StartPoint
+from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.train.plans import resolve_plans, with_steps
+from bert_tf.train.start_point import StartPoint
 
 _FLAGS, _WHOLE = "flags", "whole run"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from bert_tf.doctor.findings import Findings
-from bert_tf.files import expand_record_files
 from bert_tf.records.info import RecordInfo, inspect_records
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
+from bert_tf.util.files import expand_record_files
 
 TRAINING, HELD_OUT, VOCABULARY = "records", "held-out records", "vocabulary"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from bert_tf.config.settings import CommunicationSettings, RunSettings, RuntimeSettings
 from bert_tf.ranks.planned import PlannedRanks
-from bert_tf.training.context import RunContext, begin_run
+from bert_tf.train.context import RunContext, begin_run
 
 
 @contextlib.contextmanager

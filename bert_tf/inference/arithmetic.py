@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from bert_tf.command_line import flag_group
+from bert_tf.cli.flags import flag_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bert_tf.config.bert_config import BertConfig
+    from bert_tf.model.config import BertConfig
     from bert_tf.model.options import ForwardOptions
     from bert_tf.model.precision import PrecisionPolicy
 

@@ -9,15 +9,15 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import initialise_from_checkpoint, missing_heads
 from bert_tf.checkpoint.tensorflow_file import explained_reading
-from bert_tf.environment import available_cores
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike
 from bert_tf.inference.arithmetic import prediction_options
 from bert_tf.inference.cast_kernels import with_cast_kernels
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Network, Task, create_network
 from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.util.environment import available_cores
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike
 
 
 class Predictor:

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, make_output_dir
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, make_output_dir
 
 
 def choose_version(export_dir: PathLike, version: int | None) -> Path:

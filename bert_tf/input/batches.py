@@ -16,10 +16,10 @@ from typing import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.records.layouts import SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.util.errors import UserError
 
 Features = dict[str, tf.Tensor]
 

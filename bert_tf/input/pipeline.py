@@ -23,9 +23,9 @@ from bert_tf.input.cutting import cut_predictions, cut_records
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
-from bert_tf.ramps import Ramp
 from bert_tf.records.info import RecordInfo, check_records, inspect_records
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.util.ramps import Ramp
 
 __all__ = [
     "PretrainingRecords",

@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, Features, user_errors
 from bert_tf.input.pipeline import PretrainingRecords
-from bert_tf.progress import Progress
 from bert_tf.records.lengths import can_keep_lengths, keep_lengths, read_lengths
 from bert_tf.records.tfrecord import RecordFile
+from bert_tf.util.progress import Progress
 
 _BATCH_SIZE = 1024
 _COUNTED = ("input_mask", "masked_lm_positions")

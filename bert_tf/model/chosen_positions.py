@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import bert_output
 from bert_tf.model.blocks import DropoutSite, blocks_for
+from bert_tf.model.config import BertConfig
 from bert_tf.model.encoder import close_layer, padding_bias
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.variables import Variables

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import DropoutSite, PlainBlocks, Stream, blocks_for, product
+from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy

@@ -7,7 +7,7 @@ no head reads) changes its time, not this number.
 
 from __future__ import annotations
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 # The backward pass computes two products for each of the forward pass: the gradients of both
 # factors.

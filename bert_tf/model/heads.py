@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import WORD_EMBEDDINGS
+from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.layers import activate, dense, layer_norm, operand
 from bert_tf.model.losses import ClassScores

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions

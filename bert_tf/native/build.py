@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bert_tf import environment
-from bert_tf.command_line import run_command
-from bert_tf.errors import UserError
+from bert_tf.cli.flags import run_command
 from bert_tf.native.library import COMPILER_FLAGS, SOURCE, MissingLibrary, library_path, load
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError
 
 
 def build(compiler: Sequence[str], source: Path = SOURCE) -> Path:

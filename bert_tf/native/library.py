@@ -11,7 +11,7 @@ import platform
 from pathlib import Path
 from types import ModuleType
 
-from bert_tf.errors import first_line
+from bert_tf.util.errors import first_line
 
 SOURCE = Path(__file__).with_name("update_ops.cc")
 INCLUDED = "*.inc"  # files that sources may include

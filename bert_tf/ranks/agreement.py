@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
-from bert_tf.errors import UserError
-from bert_tf.files import sha256_of_file
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.failures import name_ranks
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import sha256_of_file
 
 _MOST_SHOWN = 4
 _CODE_DIGITS = 12

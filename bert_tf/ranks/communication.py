@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 _MIB = 1 << 20
 DEFAULT = "horovod's default"

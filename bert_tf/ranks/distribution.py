@@ -16,8 +16,6 @@ from typing import Any, Callable, Union
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.environment import available_cores
-from bert_tf.errors import UserError
 from bert_tf.ranks.communication import (
     MPI_ENVIRONMENT,
     check_adasum,
@@ -32,6 +30,8 @@ from bert_tf.ranks.launched import (
     is_launched,
 )
 from bert_tf.ranks.parts import part_of
+from bert_tf.util.environment import available_cores
+from bert_tf.util.errors import UserError
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
 

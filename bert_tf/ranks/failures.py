@@ -9,7 +9,7 @@ import select
 import sys
 from collections.abc import Iterable, Mapping
 
-from bert_tf.errors import UserError, first_line
+from bert_tf.util.errors import UserError, first_line
 
 USER_ERROR = "user error"
 CRASH = "crash"

@@ -14,8 +14,8 @@ import threading
 import time
 from typing import Any, Callable
 
-from bert_tf.errors import UserError
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.util.errors import UserError
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _SHOWN_CHARACTERS = 80

@@ -7,6 +7,7 @@ alone. Both cases are reported here in one sentence, before or right after Horov
 from __future__ import annotations
 
 import functools
+import json
 import os
 import socket
 import subprocess
@@ -15,12 +16,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bert_tf import environment
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.console import warn
-from bert_tf.environment import launched_rank, launcher_variable
-from bert_tf.errors import UserError
 from bert_tf.ranks.failures import ENDED, STATUS, write_last_words
+from bert_tf.util import environment
+from bert_tf.util.console import warn
+from bert_tf.util.environment import launched_rank, launcher_variable
+from bert_tf.util.errors import UserError
 
 # Set for each process by Open MPI, by Horovod's Gloo launcher, and by MPICH and Slurm's pmi2.
 _PROCESS_COUNTS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
@@ -48,13 +49,32 @@ def process_count(variables: Mapping[str, str]) -> int:
 
 
 def check_alone(variables: Mapping[str, str]) -> None:
-    """Raises UserError if a launcher started several processes without --horovod."""
+    """Raises UserError if several processes were started that would not be connected.
+
+    By a launcher without --horovod, or as a cluster of TensorFlow's own.
+    """
     launched = process_count(variables)
     if launched > 1:
         raise UserError(
             f"{launched} processes were launched without --horovod, so each would train alone and "
             "write to the same --output_dir; add --horovod."
         )
+    in_cluster = _cluster_size(variables)
+    if in_cluster > 1:
+        raise UserError(
+            f"the environment variable TF_CONFIG describes a cluster of {in_cluster} processes, "
+            "which is not supported: each would train alone and write to the same --output_dir; "
+            "start ranks with mpirun and --horovod, and unset TF_CONFIG for a single process."
+        )
+
+
+def _cluster_size(variables: Mapping[str, str]) -> int:
+    """The number of processes in TensorFlow's TF_CONFIG; 0 without a cluster there."""
+    try:
+        cluster = json.loads(variables["TF_CONFIG"])["cluster"]
+        return sum(len(addresses) for addresses in cluster.values())
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return 0
 
 
 def is_launched(variables: Mapping[str, str]) -> bool:

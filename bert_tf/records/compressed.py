@@ -17,11 +17,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_tf.console import say
-from bert_tf.directory_lock import hold_directory
-from bert_tf.errors import UserError
-from bert_tf.files import atomic_open
-from bert_tf.progress import Progress
 from bert_tf.records.compressed_streams import (
     GZIP,
     ZLIB,
@@ -29,7 +24,12 @@ from bert_tf.records.compressed_streams import (
     Compression,
     DamagedStreamError,
 )
-from bert_tf.temporary import make_private
+from bert_tf.util.console import say
+from bert_tf.util.directory_lock import hold_directory
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open
+from bert_tf.util.progress import Progress
+from bert_tf.util.temporary import make_private
 
 COPIES_NAME = ".uncompressed"
 

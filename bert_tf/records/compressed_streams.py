@@ -12,7 +12,7 @@ import lzma
 import zlib
 from typing import IO, Any, Callable, NamedTuple
 
-from bert_tf.errors import first_line
+from bert_tf.util.errors import first_line
 
 _READ_BYTES = 1 << 16
 

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.errors import UserError
 from bert_tf.records.framing import FRAMING_BYTES, frame_end
 from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets
+from bert_tf.util.errors import UserError
 
 # One block is inflated for each record of a batch: see "Records" in docs/data.md for the trade.
 BLOCK_BYTES = 16 << 10

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, hash_of_json, sha256_of_file
 from bert_tf.records.layouts import (
     ALTERNATIVE_NAMES,
     PREDICTIONS,
@@ -39,6 +37,8 @@ from bert_tf.records.manifest import (
 from bert_tf.records.pair_labels import one_sided_labels
 from bert_tf.records.tfrecord import RecordFile, RecordSet
 from bert_tf.text.loading import load_tokenizer
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, hash_of_json, sha256_of_file
 
 STAGE = "create_pretraining_data"
 CONVERSION_STAGE = "convert_records"  # whose vocabulary may be unknown

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_tf.errors import UserError
-from bert_tf.files import atomic_open
 from bert_tf.records.tfrecord import RecordFile, RecordSet
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open
 
 LENGTHS_SUFFIX = ".lengths"
 

@@ -20,19 +20,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from bert_tf.directory_lock import hold_directory
-from bert_tf.errors import DISK_IS_FULL, UserError
-from bert_tf.files import (
+from bert_tf.records.manifest import MANIFEST_NAME, find_manifest
+from bert_tf.records.offsets import offsets_path
+from bert_tf.records.tfrecord import RecordFile
+from bert_tf.util.directory_lock import hold_directory
+from bert_tf.util.errors import DISK_IS_FULL, UserError
+from bert_tf.util.files import (
     hash_of_json,
     make_output_dir,
     read_json_object,
     sha256_of_file,
     write_json,
 )
-from bert_tf.progress import Progress
-from bert_tf.records.manifest import MANIFEST_NAME, find_manifest
-from bert_tf.records.offsets import offsets_path
-from bert_tf.records.tfrecord import RecordFile
+from bert_tf.util.progress import Progress
 
 FLAG = "local_cache_dir"
 

@@ -19,9 +19,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.environment import available_cores
-from bert_tf.errors import UserError, first_line, short_repr
-from bert_tf.files import (
+from bert_tf.records.tfrecord import OFFSETS_SUFFIX
+from bert_tf.util.environment import available_cores
+from bert_tf.util.errors import UserError, first_line, short_repr
+from bert_tf.util.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
     files_at,
@@ -30,8 +31,7 @@ from bert_tf.files import (
     search_locations,
     sha256_of_file,
 )
-from bert_tf.records.tfrecord import OFFSETS_SUFFIX
-from bert_tf.sealed_json import unsealed, write_sealed_json
+from bert_tf.util.sealed_json import unsealed, write_sealed_json
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
@@ -348,7 +348,7 @@ def require_listed_files(patterns: str) -> None:
     they do not match. A broken manifest counts as none.
 
     Args:
-      patterns: as for :func:`bert_tf.files.expand_input_files`.
+      patterns: as for :func:`bert_tf.util.files.expand_input_files`.
 
     Raises:
       UserError: a file is missing, has a different size, or is in the directory but not listed.

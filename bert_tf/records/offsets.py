@@ -11,8 +11,8 @@ from typing import IO
 
 import numpy as np
 
-from bert_tf.errors import UserError
-from bert_tf.files import atomic_open
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open
 
 OFFSETS_SUFFIX = ".offsets"
 

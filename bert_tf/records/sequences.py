@@ -15,9 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike
-from bert_tf.progress import Progress
 from bert_tf.records.layouts import SEQUENCE, UNIQUE_IDS, RecordSpec
 from bert_tf.records.manifest import (
     Manifest,
@@ -30,7 +27,10 @@ from bert_tf.records.manifest import (
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.workers import batched, ordered_map
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike
+from bert_tf.util.progress import Progress
+from bert_tf.util.workers import batched, ordered_map
 
 Item = TypeVar("Item")
 

@@ -26,19 +26,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from bert_tf.console import say
-from bert_tf.directory_lock import hold_directory, is_abandoned
-from bert_tf.errors import RepairableError, UserError
-from bert_tf.files import (
-    SIDE_FILE_SUFFIXES,
-    PathLike,
-    explain_write_errors,
-    hash_of_json,
-    make_output_dir,
-    read_json,
-    write_json,
-)
-from bert_tf.progress import Progress
 from bert_tf.records.journal import Journal, continues_another_call
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
@@ -55,7 +42,20 @@ from bert_tf.records.manifest import (
     write_manifest,
 )
 from bert_tf.records.unchanged import UnchangedFiles
-from bert_tf.versions import version_record
+from bert_tf.util.console import say
+from bert_tf.util.directory_lock import hold_directory, is_abandoned
+from bert_tf.util.errors import RepairableError, UserError
+from bert_tf.util.files import (
+    SIDE_FILE_SUFFIXES,
+    PathLike,
+    explain_write_errors,
+    hash_of_json,
+    make_output_dir,
+    read_json,
+    write_json,
+)
+from bert_tf.util.progress import Progress
+from bert_tf.util.versions import version_record
 
 _PARTIAL_NAME = ".partial"
 _STALE_NAME = ".stale.json"

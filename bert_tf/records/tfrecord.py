@@ -21,9 +21,6 @@ from types import TracebackType
 
 import numpy as np
 
-from bert_tf.console import note
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, atomic_open, sync_file
 from bert_tf.records.compressed import first_content_bytes, uncompressed_copy, write_uncompressed
 from bert_tf.records.framing import (
     FRAMING_BYTES,
@@ -55,7 +52,10 @@ from bert_tf.records.offsets import (
     read_offsets,
     write_sums,
 )
-from bert_tf.temporary import TemporaryDirectory
+from bert_tf.util.console import note
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, atomic_open, sync_file
+from bert_tf.util.temporary import TemporaryDirectory
 
 __all__ = [
     "COMPRESSION",

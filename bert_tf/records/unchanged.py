@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 
 class UnchangedFiles:

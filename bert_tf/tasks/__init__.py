@@ -1,1 +1,1 @@
-"""The tasks: pre-training and fine-tuning jobs, with their networks, losses and metrics."""
+"""The tasks, a folder each: flags, settings, data, graph, run and outputs."""

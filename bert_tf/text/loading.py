@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, require_file
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import WordPieceTokenizer
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, require_file
 
 
 def load_tokenizer(

@@ -10,9 +10,9 @@ import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_pb2
 
-from bert_tf.errors import UserError
-from bert_tf.files import sha256_of_file
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import sha256_of_file
 
 WORD_START = "\u2581"  # SentencePiece's visible blank
 

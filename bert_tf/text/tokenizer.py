@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bert_tf.errors import UserError, short_repr
+from bert_tf.util.errors import UserError, short_repr
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_tf.errors import UserError
-from bert_tf.files import PathLike, atomic_open, require_file
-from bert_tf.temporary import TemporaryDirectory
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import resolve_casing
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, atomic_open, require_file
+from bert_tf.util.temporary import TemporaryDirectory
 
 VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"

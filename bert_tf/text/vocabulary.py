@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bert_tf.errors import UserError, short_repr
-from bert_tf.files import PathLike, atomic_open
 from bert_tf.text.tokenizer import SpecialIds
+from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import PathLike, atomic_open
 
 # Our own vocabularies begin with these, in this order; other files may have them anywhere.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

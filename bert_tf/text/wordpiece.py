@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, Generic, TypeVar
 
-from bert_tf.files import sha256_of_file
 from bert_tf.text.basic import AlignedWord, BasicTokenizer, is_simple
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
+from bert_tf.util.files import sha256_of_file
 
 Value = TypeVar("Value")
 

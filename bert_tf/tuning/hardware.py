@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.errors import UserError
 from bert_tf.model.precision import PRECISIONS, PrecisionPolicy, policy_for
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.util.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

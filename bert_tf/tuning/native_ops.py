@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from bert_tf.errors import UserError
 from bert_tf.model.blocks import native_operations
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.util.errors import UserError
 
 
 def reason_against_native_ops(

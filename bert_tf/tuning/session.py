@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,20 +22,20 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import bert_tf
-from bert_tf import environment
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.sealed_json import read_sealed_json, write_sealed_json
-from bert_tf.temporary import make_private, require_private
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.bfloat16_trial import REFUSED
 from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
 from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings
 from bert_tf.tuning.speed_probe import PRODUCTS, Figures, JobShapes, UpdatePieces
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError
+from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
+from bert_tf.util.temporary import make_private, require_private
 
 # The precisions of CPUs, the preferred one first. float16 is left out: TensorFlow only emulates it,
 # and it would need a loss scale.

@@ -18,8 +18,8 @@ from typing import Callable, TypeVar
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import DropoutSite, PlainBlocks, blocks_for
+from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encode, encoder_specs
 from bert_tf.model.options import ForwardOptions

@@ -15,13 +15,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import bert_tf
-from bert_tf import environment
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.speed_choice import LEAST_OPERATIONS, cache_directory, read_cached, write_cached
 from bert_tf.tuning.speed_probe import JobShapes
 from bert_tf.tuning.update_probe import update_pieces
+from bert_tf.util import environment
 
 # Share of a host's processors that other processes may use during a meaningful measurement: if one
 # of two processors is taken, a rank with one thread waits for nothing and seems faster.

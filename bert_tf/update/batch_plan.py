@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
-from bert_tf.ramps import Ramp
+from bert_tf.util.errors import UserError
+from bert_tf.util.ramps import Ramp
 
 DEFAULT_MICRO_BATCH_SIZE = 32
 

@@ -30,7 +30,6 @@ from typing import Callable, NoReturn
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import RunSettings
-from bert_tf.errors import UserError
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.failures import (
     ABSENT,
@@ -47,6 +46,7 @@ from bert_tf.ranks.failures import (
     write_last_words,
 )
 from bert_tf.ranks.launched import end_if_launcher_is_gone, kill_launcher_if_it_hangs
+from bert_tf.util.errors import UserError
 from bert_tf.watch.activity import Activity
 from bert_tf.watch.join import CannotConnectError, connect_ranks
 from bert_tf.watch.rank_links import Link, Message, UnreadableMessageError

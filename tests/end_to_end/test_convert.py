@@ -11,9 +11,9 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.commands import convert as command
-from bert_tf.errors import UserError
-from bert_tf.files import sha256_of_file
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import sha256_of_file
 from tests.support import run
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 

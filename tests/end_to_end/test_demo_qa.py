@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from bert_tf.errors import UserError
-from bert_tf.squad.examples import Answer, Example
+from bert_tf.tasks.question_answering.examples import Answer, Example
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, run
 from tools.demo import run_qa as demo_qa
 

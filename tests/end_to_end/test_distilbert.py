@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 import torch
 import transformers
 
-from bert_tf.tasks import pretraining
+from bert_tf.tasks.pretraining import run as pretraining
 from tests.end_to_end.squad_files import ENTRIES, LENGTHS, write_squad
 from tests.support import run, variables_of
 from tests.tiny_pretraining import V, pretraining_settings

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.tasks.plan_ledger import PLANNED, read_plan, write_plan
-from bert_tf.training.rollback_record import Rollback, write_rollbacks
+from bert_tf.tasks.pretraining.plan_ledger import PLANNED, read_plan, write_plan
+from bert_tf.train.rollback_record import Rollback, write_rollbacks
 from tests.end_to_end.squad_files import write_model
 from tests.end_to_end.tagging_files import write_data
 from tests.small_pretraining import GEOMETRY, VOCAB_SIZE
@@ -191,7 +191,7 @@ def tagging(tmp_path_factory):
 # Ends an evaluation before the result of its second checkpoint.
 STOPS = """
 import runpy, sys
-from bert_tf.scoring.partial import PartialScores
+from bert_tf.tasks.scoring.partial import PartialScores
 finish = PartialScores.finish
 def stop(self, result):
     if result["step"] == 4: sys.exit(3)

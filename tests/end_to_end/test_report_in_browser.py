@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from bert_tf.report.page import QuestionRow, ReportData, write_report
-from bert_tf.squad.thresholds import ThresholdPoint
+from bert_tf.tasks.question_answering.report.page import QuestionRow, ReportData, write_report
+from bert_tf.tasks.question_answering.thresholds import ThresholdPoint
 from tests.support import skip_without
 
 with contextlib.suppress(ImportError):  # it has no package for Python 3.9

@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.directory_lock import hold_directory
+from bert_tf.util.directory_lock import hold_directory
 from tests.support import ROOT, environment, mpirun, requires_horovod, run, variables_of
 
 SCRIPT = "run_pretraining.py"

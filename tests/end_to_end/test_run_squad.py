@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_tf.squad.examples import read_squad
-from bert_tf.squad.metrics import evaluate
+from bert_tf.tasks.question_answering.examples import read_squad
+from bert_tf.tasks.question_answering.metrics import evaluate
 from tests.end_to_end.finetuning_runs import (
     assert_resumes_to_the_same_bits,
     assert_same_plan,

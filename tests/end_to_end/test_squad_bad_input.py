@@ -9,12 +9,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.squad_flags import define_squad_flags, squad_settings
-from bert_tf.errors import UserError
 from bert_tf.model.bert import bert_specs
+from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks import squad as squad_task
+from bert_tf.tasks.question_answering import run as squad_task
+from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.util.errors import UserError
 from tests.end_to_end.squad_files import CONFIG, ENTRIES, LENGTHS, squad, write_model, write_squad
 from tests.support import run
 

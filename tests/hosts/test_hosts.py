@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, environment
 from tools.host_keeper import network_of, processes_in
 from tools.host_network import CONGESTION_CONTROL

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 import run_pretraining
-from bert_tf import environment
+from bert_tf.util import environment
 
 STEP = 4  # one after a checkpoint, with flags_of_a_short_run
 READS = 6
@@ -54,7 +54,7 @@ def act_once(action, marker):
 
 def after_an_update(action, marker):
     """Does ``action`` as a part of a hook."""
-    from bert_tf.training import hooks
+    from bert_tf.train import hooks
 
     after_update = hooks.ProgressHook.after_update
 
@@ -68,7 +68,7 @@ def after_an_update(action, marker):
 
 def at_steps(steps, marker):
     """Is killed once after each of the steps, before that of a checkpoint there is written."""
-    from bert_tf.training import hooks
+    from bert_tf.train import hooks
 
     after_update = hooks.ProgressHook.after_update
 
@@ -114,7 +114,7 @@ def while_saving(marker):
 
 def while_sending(marker):
     """Is killed when the others wait for its parts of the slots at step 6."""
-    from bert_tf.training.shared_slots import SharingSaver
+    from bert_tf.train.shared_slots import SharingSaver
 
     save = SharingSaver.save
 

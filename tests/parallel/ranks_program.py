@@ -11,9 +11,9 @@ import sys
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.distribution import connect
+from bert_tf.util.errors import UserError, exit_on_user_error
 
 
 def exchange():

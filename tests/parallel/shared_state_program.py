@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.tasks import pretraining
+from bert_tf.tasks.pretraining import run as pretraining
 from tests.tiny_pretraining import pretraining_settings
 
 GLOBAL_BATCH, STEPS = 12, 6

@@ -27,7 +27,7 @@ import functools
 import numpy as np
 import pytest
 
-from bert_tf.environment import XLA_FLAGS
+from bert_tf.util.environment import XLA_FLAGS
 from tests import rounding
 from tests.parallel import updates_program
 from tests.parallel.updates_program import (

@@ -18,17 +18,16 @@ import sys
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import CommunicationSettings, DistillationSettings
+from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import connect
-from bert_tf.tasks.distillation_task import DistillationTask
-from bert_tf.tasks.pretraining_task import PretrainingTask
-from bert_tf.tasks.span_task import SpanTask
-from bert_tf.training.xla import count_compiled_clusters
+from bert_tf.tasks.distillation.task import DistillationTask
+from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.tasks.question_answering.task import SpanTask
+from bert_tf.train.xla import count_compiled_clusters
 from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
@@ -36,6 +35,7 @@ from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb, Lans, Muon
 from bert_tf.update.train_op import UpdateSettings, build_train_op
+from bert_tf.util.ramps import Ramp
 from tests import rounding
 
 UPDATES = 10

@@ -5,14 +5,14 @@ import re
 import pytest
 from absl import flags
 
-from bert_tf.config.classification_flags import define_classification_flags
-from bert_tf.config.distillation_flags import define_distillation_flags
-from bert_tf.config.nvidia_defaults import PRETRAINING, SQUAD, TAGGING
-from bert_tf.config.pretraining_flags import define_pretraining_flags
-from bert_tf.config.squad_flags import define_squad_flags
-from bert_tf.config.tagging_flags import define_tagging_flags
+from bert_tf.compat.nvidia_defaults import PRETRAINING, SQUAD, TAGGING
+from bert_tf.tasks.classification.flags import define_classification_flags
+from bert_tf.tasks.pretraining.distillation_flags import define_distillation_flags
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags
+from bert_tf.tasks.question_answering.flags import define_squad_flags
+from bert_tf.tasks.tagging.flags import define_tagging_flags
 from tests.support import ROOT
-from tests.unit.test_command_line import defined_by
+from tests.unit.cli.test_flags import defined_by
 
 PAGE = (ROOT / "docs/coming_from_other_scripts.md").read_text(encoding="utf-8")
 VALUES = {"int": "3", "float": "3", "bool": "true"}

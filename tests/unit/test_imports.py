@@ -9,103 +9,43 @@ import pytest
 
 from tests.support import ROOT, environment
 
-# Each room with the rooms that it may import, beside the leaf modules of bert_tf itself.
-ALLOWED = {
-    "bert_tf": set(),
-    "bert_tf.config": {"bert_tf.glue", "bert_tf.text"},
-    "bert_tf.text": set(),
-    "bert_tf.native": set(),
-    "bert_tf.estimator": set(),
-    "bert_tf.records": {"bert_tf.text"},
-    "bert_tf.input": {"bert_tf.records"},
-    "bert_tf.squad": {"bert_tf.records", "bert_tf.text"},
-    "bert_tf.glue": {"bert_tf.records", "bert_tf.text"},
-    "bert_tf.tagging": {"bert_tf.records", "bert_tf.text"},
-    "bert_tf.report": {"bert_tf.squad"},
-    "bert_tf.scoring": {"bert_tf.config", "bert_tf.input", "bert_tf.records", "bert_tf.text"},
-    "bert_tf.model": {"bert_tf.config", "bert_tf.native"},
-    "bert_tf.checkpoint": {"bert_tf.config", "bert_tf.model", "bert_tf.text"},
-    "bert_tf.ranks": {"bert_tf.config"},
-    "bert_tf.watch": {"bert_tf.config", "bert_tf.ranks"},
-    "bert_tf.update": {"bert_tf.config", "bert_tf.model", "bert_tf.native", "bert_tf.ranks"},
-    "bert_tf.tuning": {
-        "bert_tf.config",
-        "bert_tf.model",
-        "bert_tf.native",
-        "bert_tf.ranks",
-        "bert_tf.update",
-    },
-    "bert_tf.inference": {
-        "bert_tf.checkpoint",
-        "bert_tf.config",
-        "bert_tf.model",
-        "bert_tf.ranks",
-        "bert_tf.squad",
-        "bert_tf.text",
-        "bert_tf.tuning",
-    },
-    "bert_tf.training": {
-        "bert_tf.checkpoint",
-        "bert_tf.config",
-        "bert_tf.estimator",
-        "bert_tf.input",
-        "bert_tf.model",
-        "bert_tf.ranks",
-        "bert_tf.records",
-        "bert_tf.text",
-        "bert_tf.tuning",
-        "bert_tf.update",
-        "bert_tf.watch",
-    },
-    "bert_tf.tasks": {
-        "bert_tf.checkpoint",
-        "bert_tf.config",
-        "bert_tf.estimator",
-        "bert_tf.glue",
-        "bert_tf.inference",
-        "bert_tf.input",
-        "bert_tf.model",
-        "bert_tf.ranks",
-        "bert_tf.records",
-        "bert_tf.report",
-        "bert_tf.scoring",
-        "bert_tf.squad",
-        "bert_tf.tagging",
-        "bert_tf.text",
-        "bert_tf.training",
-        "bert_tf.tuning",
-        "bert_tf.update",
-    },
-    "bert_tf.doctor": {
-        "bert_tf.checkpoint",
-        "bert_tf.config",
-        "bert_tf.inference",
-        "bert_tf.model",
-        "bert_tf.ranks",
-        "bert_tf.records",
-        "bert_tf.tasks",
-        "bert_tf.text",
-        "bert_tf.training",
-        "bert_tf.update",
-    },
-    "bert_tf.commands": {
-        "bert_tf.checkpoint",
-        "bert_tf.config",
-        "bert_tf.doctor",
-        "bert_tf.inference",
-        "bert_tf.model",
-        "bert_tf.squad",
-        "bert_tf.tasks",
-        "bert_tf.text",
-    },
-    # Of a checkpoint only what stands beside the weights; without TensorFlow, see below.
-    "data_prep": {
-        "bert_tf.checkpoint",
-        "bert_tf.input",
-        "bert_tf.records",
-        "bert_tf.report",
-        "bert_tf.text",
-    },
+# The rooms from the bottom up. A room imports those below it only.
+ROOMS = (
+    "util",
+    "text",
+    "config",
+    "cli",
+    "native",
+    "compat.estimator",
+    "compat",
+    "records",
+    "input",
+    "model",
+    "checkpoint",
+    "ranks",
+    "watch",
+    "update",
+    "tuning",
+    "inference",
+    "train",
+    "tasks.distillation",
+    "tasks.finetuning",
+    "tasks.pretraining",
+    "tasks.question_answering",
+    "tasks.classification",
+    "tasks.tagging",
+    "tasks.scoring",
+    "doctor",
+    "commands",
+)
+# What tasks share. Otherwise a task imports no other one.
+SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
+# Some may import less than what is below them. Of a checkpoint, data_prep reads only what stands
+# beside the weights; without TensorFlow, see below.
+ONLY = {
+    "data_prep": {"checkpoint", "cli", "input", "records", "text", "util"},
+    "compat.estimator": {"util"},
+    "inference": set(ROOMS[: ROOMS.index("tuning") + 1]) - {"input", "records", "update", "watch"},
 }
 SOURCES = sorted([*ROOT.glob("bert_tf/**/*.py"), *ROOT.glob("data_prep/**/*.py")])
 
@@ -116,12 +56,23 @@ def module_name(path):
 
 
 def room_of(module):
-    """``bert_tf.input`` for ``bert_tf.input.order``; ``bert_tf`` for ``bert_tf.files``."""
-    parts = module.split(".")
-    if parts[0] != "bert_tf":
-        return parts[0]
-    is_room = len(parts) > 1 and (ROOT / "bert_tf" / parts[1]).is_dir()
-    return ".".join(parts[:2]) if is_room else "bert_tf"
+    """``input`` for ``bert_tf.input.order``; None for the package itself."""
+    top, *parts = module.split(".")
+    if top != "bert_tf":
+        return top
+    names = [".".join(parts[:length]) for length in (2, 1)]
+    return next((name for name in names if name in ROOMS), None)
+
+
+def may_import(own, room):
+    """Whether the modules of a room may import those of another one."""
+    if own in ONLY:
+        return room in ONLY[own]
+    if own is None:
+        return room == "util"
+    if own.startswith("tasks.") and room.startswith("tasks.") and room not in SHARED_TASKS:
+        return False
+    return ROOMS.index(room) < ROOMS.index(own)
 
 
 def imports_of(path):
@@ -140,11 +91,15 @@ def test_imports_point_one_way(path):
         top = imported.split(".")[0]
         if top in ("run_pretraining", "tests", "tools", "benchmarks"):
             pytest.fail(f"{path} imports {imported}")
-        if top not in ("bert_tf", "data_prep"):
-            continue
         room = room_of(imported)
-        if room not in (own, "bert_tf"):
-            assert room in ALLOWED[own], f"{path} imports {imported}"
+        if top == "bert_tf" and room not in (own, None):
+            assert may_import(own, room), f"{path} imports {imported}"
+
+
+def test_every_module_is_in_a_room():
+    names = [module_name(path) for path in SOURCES]
+    outside = {name for name in names if room_of(name) is None}
+    assert outside == {"bert_tf", "bert_tf.tasks"}
 
 
 def test_no_module_imports_itself_by_way_of_others():
@@ -197,12 +152,11 @@ assert not [name for name in sys.modules if name.startswith("bert_tf.update")]
 def test_only_entry_points_read_flags():
     """Below the entry scripts, a module with a command of its own reads flags in that command.
 
-    data_prep/stage.py serves the commands of all stages, config/flags.py the training scripts, and
-    command_line.py parses the flags of all.
+    data_prep/stage.py serves the commands of all stages, cli those of bert_tf.
     """
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
-        if "flags.FLAGS" in text and path.name not in ("stage.py", "flags.py", "command_line.py"):
+        if "flags.FLAGS" in text and path.name != "stage.py" and path.parent.name != "cli":
             assert 'if __name__ == "__main__":' in text, path
 
 

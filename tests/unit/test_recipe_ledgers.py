@@ -8,17 +8,17 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from bert_tf.config.bert_config import INPUTS, BertConfig
-from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.config.squad_flags import define_squad_flags, squad_settings
+from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tasks.pretraining_task import PretrainingTask
-from bert_tf.training.ledger import training_ledger
-from bert_tf.training.memory import estimate_memory
-from bert_tf.training.plans import resolve_plans, schedule_of, with_steps
-from bert_tf.training.start_point import StartPoint
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
+from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.train.ledger import training_ledger
+from bert_tf.train.memory import estimate_memory
+from bert_tf.train.plans import resolve_plans, schedule_of, with_steps
+from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
 from tests.jobs import job_of, run_context

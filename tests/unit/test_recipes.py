@@ -16,9 +16,12 @@ from types import SimpleNamespace
 import pytest
 from absl import flags
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
-from bert_tf.training.plans import batch_plan
+from bert_tf.model.config import BertConfig
+from bert_tf.tasks.pretraining.distillation_flags import (
+    define_distillation_flags,
+    distillation_settings,
+)
+from bert_tf.train.plans import batch_plan
 from tests.support import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).

@@ -26,12 +26,12 @@ from typing import Callable, NamedTuple
 
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group
-from bert_tf.errors import UserError
-from bert_tf.files import hash_of_json
-from bert_tf.progress import Progress
+from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.stage import Built, run_stage
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import hash_of_json
+from bert_tf.util.progress import Progress
+from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.stage import define_output_flag, define_workers_flag, run_main, settings_from_flags
 from tools.demo.docstrings import description_of_metadata, docstrings_of_module, prose_paragraphs
 

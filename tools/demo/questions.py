@@ -28,11 +28,11 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.command_line import Number, flag_group
-from bert_tf.errors import UserError
-from bert_tf.files import hash_of_json, write_json
-from bert_tf.progress import Progress
+from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.stage import Built, run_stage
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import hash_of_json, write_json
+from bert_tf.util.progress import Progress
 from data_prep.stage import define_output_flag, find_text_files, run_main, settings_from_flags
 from tools.demo.corpus import SourceFile, find_source_files
 from tools.demo.documented_objects import documented_objects

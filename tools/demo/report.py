@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_tf import environment
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.files import expand_record_files
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util import environment
+from bert_tf.util.files import expand_record_files
 
 NUM_EXAMPLES = 10
 

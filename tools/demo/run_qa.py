@@ -23,11 +23,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bert_tf.errors import UserError, exit_on_user_error  # noqa: E402
-from bert_tf.files import read_json, write_json  # noqa: E402
 from bert_tf.records.manifest import read_manifest  # noqa: E402
-from bert_tf.squad.examples import Example, SquadFile, read_squad  # noqa: E402
-from bert_tf.squad.metrics import evaluate  # noqa: E402
+from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_squad  # noqa: E402
+from bert_tf.tasks.question_answering.metrics import evaluate  # noqa: E402
+from bert_tf.util.errors import UserError, exit_on_user_error  # noqa: E402
+from bert_tf.util.files import read_json, write_json  # noqa: E402
 from tools.demo.questions import DEV_NAME, LABEL, TRAIN_NAME  # noqa: E402
 from tools.demo.run import run  # noqa: E402
 

@@ -16,8 +16,8 @@ from benchmarks.cases import Case
 from benchmarks.communication_model import Link, ring_allreduce_seconds
 from benchmarks.predicted_scaling import PUBLISHED
 from benchmarks.rank_jobs import Job, Measured
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
+from bert_tf.util.errors import UserError
 from tests.support import run
 
 JOB = Job(BertConfig(vocab_size=30), {"micro_batch_size": 8, "num_threads": 1})

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.generated_text import documents, word
 from benchmarks.process_memory import run_measured
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, environment
 
 

@@ -15,7 +15,7 @@ from benchmarks.speed.ours import task_of
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import DISTILLATION, StepJob
 from benchmarks.speed.subjects import DISTILLING
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 NETWORK = BertConfig(
     vocab_size=50,

@@ -10,8 +10,8 @@ from benchmarks import large_batch
 from benchmarks.large_batch_runs import OPTIMIZERS, Plan, Setting, compared, seed_by_seed
 from benchmarks.script import define_flags
 from benchmarks.speed import process
-from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.errors import UserError
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
+from bert_tf.util.errors import UserError
 from tests.support import ROOT
 
 # What run_pretraining.py leaves behind. The loss is least at a rate of 0.01 times the root of the

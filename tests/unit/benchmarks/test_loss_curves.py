@@ -22,8 +22,8 @@ from benchmarks.loss_curves_runs import VARIANTS, plan_trainings, skipped_update
 from benchmarks.script import define_flags
 from benchmarks.speed import process
 from benchmarks.trainings import Training
-from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.errors import UserError
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
+from bert_tf.util.errors import UserError
 from tests.support import ROOT
 
 STEPS = tuple(range(10, 210, 10))

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.padding_runs import prediction_order, training_order
 from benchmarks.padding_tasks import Sequences
-from bert_tf.config.bert_config import INPUTS
-from bert_tf.tasks.classification_task import LABELS
+from bert_tf.model.config import INPUTS
+from bert_tf.tasks.classification.task import LABELS
 from tests.small_span_model import TEXT, write_model
 from tests.support import run
 

@@ -15,7 +15,7 @@ from benchmarks.speed.products import (
 )
 from benchmarks.speed.steps import DISTILLATION, PRETRAINING, SPANS, StepJob
 from benchmarks.speed.subjects import BERT_BASE
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 TINY = BertConfig(
     vocab_size=30,

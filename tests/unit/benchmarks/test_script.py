@@ -9,13 +9,13 @@ from absl import flags
 
 from benchmarks.machine import describe_machine
 from benchmarks.script import REQUIRED, define_flags, known_names, shared_flags, whole_numbers
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tests.support import run
 
 PROGRAM = """
 from benchmarks.results import result
 from benchmarks.script import run_benchmark, shared_flags
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 def measure():
     yield result("speed", 2.0, "x", {"threads": 1})

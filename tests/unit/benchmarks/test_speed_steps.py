@@ -13,7 +13,7 @@ from benchmarks.speed import google_bert, steps
 from benchmarks.speed.comparison import subject_results
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob, time_steps
 from benchmarks.speed.subjects import SUBJECTS
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tests.small_span_model import CONFIG
 from tests.support import run
 

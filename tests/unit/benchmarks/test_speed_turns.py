@@ -11,7 +11,7 @@ from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.subjects import PADDED, SUBJECTS, Subject, default_subjects, with_other_python
 from benchmarks.speed.turns import rotated, take_turns
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 A, B, C = (Subject(name, "module") for name in "abc")
 

@@ -9,10 +9,10 @@ from absl import flags
 from benchmarks import stored_masks
 from benchmarks.script import define_flags
 from benchmarks.stored_masks import Kind, Setting
-from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.errors import UserError
-from bert_tf.files import write_json
 from bert_tf.records.info import inspect_records
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import write_json
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from benchmarks.to_loss import curves, data, ours, trainings
 from benchmarks.to_loss.contenders import CONTENDERS, contender
 from benchmarks.to_loss.curves import Curve
 from benchmarks.to_loss.trainings import TrainingJob, run_updates
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
+from bert_tf.util.errors import UserError
 
 TINY = BertConfig(vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
 

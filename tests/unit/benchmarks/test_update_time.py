@@ -13,8 +13,8 @@ from benchmarks.cases import Case
 from benchmarks.rank_jobs import Job, run_on_one_host
 from benchmarks.speed.batches import masked_words
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
+from bert_tf.util.errors import UserError
 from tests.support import requires_horovod, run
 
 NETWORK = BertConfig(

@@ -10,8 +10,8 @@ from bert_tf.checkpoint.directory import (
     write_missing_list,
 )
 from bert_tf.checkpoint.tensorflow_file import resolve_checkpoint, warn_if_older
-from bert_tf.errors import UserError
-from bert_tf.training.start_point import find_start
+from bert_tf.train.start_point import find_start
+from bert_tf.util.errors import UserError
 
 HALF_WRITTEN = [
     "model.ckpt-9.data-00000-of-00001.tempstate12345678901234567890",

@@ -16,14 +16,14 @@ from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.commands.fill_mask import MaskFiller
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
 from bert_tf.model.bert import bert_specs
-from bert_tf.model.pretraining import pretraining_specs
-from bert_tf.model.squad import squad_specs
-from bert_tf.tasks.classification_task import ClassificationTask
+from bert_tf.model.config import BertConfig
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.pretraining.graph import pretraining_specs
+from bert_tf.tasks.question_answering.graph import squad_specs
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
 from tests.unit.checkpoint.tiny_models import (
     SIZES,
     huggingface_model,

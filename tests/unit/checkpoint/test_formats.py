@@ -15,10 +15,10 @@ from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
 from bert_tf.commands.convert import convert
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.model.pretraining import pretraining_specs
+from bert_tf.model.config import BertConfig
 from bert_tf.records.framing import frame_of
+from bert_tf.tasks.pretraining.graph import pretraining_specs
+from bert_tf.util.errors import UserError
 from tests.support import no_room
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 

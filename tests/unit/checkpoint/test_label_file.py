@@ -10,9 +10,9 @@ from bert_tf.checkpoint.label_file import find_labels, read_labels, write_labels
 from bert_tf.checkpoint.loading import open_with_heads
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.commands.convert import convert
-from bert_tf.errors import UserError
-from bert_tf.tasks.classification_task import CLASSIFICATION_HEAD
-from bert_tf.tasks.tagging_task import TAGGING_HEAD
+from bert_tf.tasks.classification.task import CLASSIFICATION_HEAD
+from bert_tf.tasks.tagging.task import TAGGING_HEAD
+from bert_tf.util.errors import UserError
 from tests.unit.checkpoint.tiny_models import LABELS, huggingface_model, save_google
 
 HEAD = {"output_weights", "output_bias"}

@@ -10,15 +10,15 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.estimator.choice import tf_estimator
+from bert_tf.compat.estimator.choice import tf_estimator
+from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
-from bert_tf.model.pretraining import pretraining_specs
-from bert_tf.model.squad import squad_specs
 from bert_tf.model.variables import create_variables, frozen_specs
+from bert_tf.tasks.pretraining.graph import pretraining_specs
+from bert_tf.tasks.question_answering.graph import squad_specs
 from bert_tf.update.loss_scale import DynamicLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.util.errors import UserError
 from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"

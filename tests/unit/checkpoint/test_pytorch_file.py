@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from bert_tf.checkpoint.pytorch_file import PytorchFile
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 MOST_BYTES = 8 << 20
 

@@ -10,9 +10,9 @@ from bert_tf.checkpoint.formats import Source
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.commands.convert import _with_given_files
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "été", "a"]
 CONFIG = BertConfig(vocab_size=7, hidden_size=12, num_attention_heads=3, hidden_act="gelu_erf")

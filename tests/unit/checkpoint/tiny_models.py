@@ -15,8 +15,8 @@ from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.checkpoint.writing import network_shapes
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import bert_output, pooled_output
+from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import masked_lm_scores, next_sentence_logits, project_to_classes
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for

@@ -10,8 +10,8 @@ from bert_tf.commands import draw_schedule
 from bert_tf.commands.draw_schedule import script_of
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.errors import UserError
-from bert_tf.tasks.schedule_curve import planned_curve, short_table, write_curve
+from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table, write_curve
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, run
 
 RECIPES = ROOT / "recipes"

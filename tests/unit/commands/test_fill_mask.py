@@ -9,11 +9,11 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.commands import fill_mask
 from bert_tf.commands.fill_mask import Guess, MaskFiller, encode_with_masks
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.model.pretraining import pretraining_specs
+from bert_tf.model.config import BertConfig
+from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "mask", "is", "##ed", "[", "]"]
 PAD, UNK, CLS, SEP, MASK, THE, MASK_WORD, IS, ED, OPEN, CLOSE = range(len(ENTRIES))

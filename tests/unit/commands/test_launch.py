@@ -20,7 +20,7 @@ from bert_tf.commands.launch import (
     mpirun_command,
     parse_hosts,
 )
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, environment
 
 # Notes how it was called. What its n-th run does is the n-th line of the file "script", a status
@@ -61,7 +61,7 @@ class Stub:
         (self.directory / "script").write_text("\n".join(map(str, actions)))
         program = program or ["train.py", "--horovod", f"--output_dir={self.directory / 'out'}"]
         code = (
-            "import sys; from absl import app; from bert_tf import errors; "
+            "import sys; from absl import app; from bert_tf.util import errors; "
             "from bert_tf.commands import launch; "
             "launch.define_flags(); sys.executable = sys.argv.pop(1); "
             "errors.exit_on_user_error(app.run, launch.main)"

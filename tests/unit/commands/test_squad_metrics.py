@@ -6,11 +6,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
-from bert_tf.squad.examples import read_squad
-from bert_tf.squad.metrics import evaluate, questions_without_answer, read_answers
-from bert_tf.squad.scores import normalize_answer, question_scores
-from bert_tf.squad.thresholds import best_threshold, threshold_curve
+from bert_tf.tasks.question_answering.examples import read_squad
+from bert_tf.tasks.question_answering.metrics import (
+    evaluate,
+    questions_without_answer,
+    read_answers,
+)
+from bert_tf.tasks.question_answering.scores import normalize_answer, question_scores
+from bert_tf.tasks.question_answering.thresholds import best_threshold, threshold_curve
+from bert_tf.util.errors import UserError
 from tests.naive_squad_metric import (
     naive_best,
     naive_result,

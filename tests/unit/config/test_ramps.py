@@ -3,10 +3,10 @@
 import pytest
 from absl import flags
 
-from bert_tf.config.pretraining_flags import define_pretraining_flags, optimization_and_length
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
-from bert_tf.errors import UserError
-from bert_tf.ramps import Ramp
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, optimization_and_length
+from bert_tf.util.errors import UserError
+from bert_tf.util.ramps import Ramp
 
 
 def ramp_of(text, full, **options):

@@ -3,10 +3,10 @@
 import pytest
 from absl import flags as absl_flags
 
-from bert_tf.config import flags
+from bert_tf.cli import training_flags as flags
 from bert_tf.config.schedules import OPTION_FLAGS, SCHEDULES, check_lengths, check_schedule
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 
 EXPONENTIAL = ["--lr_schedule=exponential", "--lr_decay_rate=0.9", "--lr_decay_steps=250"]
 WSD = ["--lr_schedule=warmup_stable_decay"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from data_prep import blocks
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.util.errors import UserError
 from data_prep import clean, duplicates
 from data_prep.clean import Judge, Settings, run
 from data_prep.duplicates import find_duplicates, rows_of_band, sketch

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.util.errors import UserError
 from data_prep import extract, mediawiki_dump
 from data_prep.extract import Settings, run
 from data_prep.mediawiki_dump import read_pages

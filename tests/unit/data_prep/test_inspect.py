@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.records.layouts import (
     CLASSIFICATION_TRAINING,
     PRETRAINING_MASKED,
@@ -28,6 +27,7 @@ from bert_tf.records.manifest import (
 )
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
 from data_prep import inspect
 from tests.small_pretraining import make_data_of_documentation
 from tests.support import content_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.util.errors import UserError
 from data_prep import clean, extract, sentences
 from data_prep.languages import choose_language, contradicts, is_language, validate_language
 from data_prep.mediawiki_dump import language_of

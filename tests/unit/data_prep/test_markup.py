@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from data_prep import markup
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf import files
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.util import files
+from bert_tf.util.errors import UserError
 from data_prep import sentences, stage
 from data_prep.markup import MARKUPS
 from data_prep.sentences import SentenceSplitter, Settings, join_wrapped_lines, read_chunks, run

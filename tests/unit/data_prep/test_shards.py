@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from bert_tf import files
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.util import files
+from bert_tf.util.errors import UserError
 from data_prep import shards
 from data_prep.shards import Settings, hash_of_document, run
 

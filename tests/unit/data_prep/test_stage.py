@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import Manifest, describe_file, write_manifest
+from bert_tf.util.errors import UserError
 from data_prep.stage import find_text_files
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf import files
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file
+from bert_tf.util import files
+from bert_tf.util.errors import UserError
 from data_prep import vocabulary
 from data_prep.vocabulary import Settings, choose_alphabet, run
 

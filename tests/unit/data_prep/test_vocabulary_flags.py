@@ -4,10 +4,10 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.checkpoint.model_files import write_model_files
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
 from bert_tf.records.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
 from data_prep import create_pretraining_data, vocabulary_flags
 
 CONFIG = BertConfig(

@@ -9,15 +9,15 @@ from absl import flags
 
 from bert_tf.commands.doctor import split_command
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.console import warn
 from bert_tf.doctor.examination import show
 from bert_tf.doctor.findings import Findings, Grade
 from bert_tf.doctor.machine import free_memory, judge_memory
 from bert_tf.doctor.schedule import PRETRAINING_RATES, judge_rate
-from bert_tf.errors import UserError
 from bert_tf.ranks.planned import PlannedRanks
-from bert_tf.training.memory import MemoryEstimate
-from bert_tf.training.plans import resolve_plans
+from bert_tf.train.memory import MemoryEstimate
+from bert_tf.train.plans import resolve_plans
+from bert_tf.util.console import warn
+from bert_tf.util.errors import UserError
 from tests.support import run
 
 GIB = 1 << 30

@@ -5,9 +5,9 @@ import json
 import pytest
 from absl import flags
 
-from bert_tf.config.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
 from bert_tf.doctor.examination import examine
 from bert_tf.doctor.findings import Grade
+from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
 from tests.support import content_of
 
 ENTRIES = [

@@ -7,17 +7,17 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.config.bert_config import INPUTS
-from bert_tf.errors import UserError
 from bert_tf.inference import predictor
 from bert_tf.inference.arithmetic import measured_options, prediction_options
 from bert_tf.inference.model_directory import find_model
+from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
-from bert_tf.tasks.squad_export import export_squad
+from bert_tf.tasks.question_answering.export import export_squad
 from bert_tf.tuning import hardware, native_ops, speed_choice
 from bert_tf.tuning.hardware import Hardware
+from bert_tf.util.errors import UserError
 from tests import rounding
 from tests.small_span_model import VOCABULARY, predictor_of, write_model
 from tests.support import requires_native_ops

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.input.batches import BatchReader, dataset_of_positions, user_errors
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.util.errors import UserError
 
 S, KEPT = 12, 8
 

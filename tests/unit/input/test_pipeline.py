@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
-from bert_tf.ramps import Ramp
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.util.errors import UserError
+from bert_tf.util.ramps import Ramp
 
 NUM_RECORDS = 22
 MODEL = {"vocab_size": 50, "type_vocab_size": 2}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.input import pipeline, record_lengths
 from bert_tf.input.batches import user_errors
 from bert_tf.input.length_buckets import LengthBuckets
@@ -15,6 +14,7 @@ from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_record
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.util.errors import UserError
 
 S, P, V = 24, 2, 30
 COUNTS = 5, 0, 9

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 
 
 @pytest.fixture(name="config")

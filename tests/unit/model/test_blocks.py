@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import NativeBlocks, PlainBlocks, blocks_for
+from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
-from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.variables import create_variables
+from bert_tf.tasks.pretraining.graph import pretraining_specs
 from tests import rounding
 from tests.support import requires_native_ops
-from tests.unit.model.pretraining_sums import sums_of_heads
+from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 pytestmark = requires_native_ops
 

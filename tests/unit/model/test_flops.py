@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 from bert_tf.model.flops import training_flops
 
 CONFIG = BertConfig(

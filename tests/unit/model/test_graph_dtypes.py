@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
-from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.variables import create_variables
-from tests.unit.model.pretraining_sums import sums_of_heads
+from bert_tf.tasks.pretraining.graph import pretraining_specs
+from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 HALF_TYPES = {tf.float16, tf.bfloat16}
 PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "_FusedMatMul"}

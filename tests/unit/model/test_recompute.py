@@ -10,14 +10,14 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.variables import create_variables
-from bert_tf.training.memory import kept_bytes, recomputed_bytes
+from bert_tf.tasks.pretraining.graph import pretraining_specs
+from bert_tf.train.memory import kept_bytes, recomputed_bytes
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.support import requires_native_ops
-from tests.unit.model.pretraining_sums import sums_of_heads
+from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_MklBatchMatMulV2"}
 # In a layer: of query, key and value, two of attention, its output, two feed-forward layers.

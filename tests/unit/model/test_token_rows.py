@@ -8,13 +8,13 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.squad import span_logits, span_sums, squad_specs
 from bert_tf.model.token_rows import all_rows, rows_of_tokens
 from bert_tf.model.variables import create_variables
+from bert_tf.tasks.question_answering.graph import span_logits, span_sums, squad_specs
 from tests.support import requires_native_ops
 
 STEP = 64

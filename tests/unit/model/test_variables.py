@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.pretraining import pretraining_specs
+from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import VariableSpec, create_variables, frozen_specs, num_weights
+from bert_tf.tasks.pretraining.graph import pretraining_specs
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"
 

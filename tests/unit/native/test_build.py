@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.native import library
 from bert_tf.native.build import build
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, environment
 
 pytestmark = pytest.mark.each_tensorflow

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import bert_tf
-from bert_tf.errors import UserError
 from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
     code_sha256,
 )
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.util.errors import UserError
 
 
 class FakeRanks(SingleProcess):

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from benchmarks.communication_model import rows_pay_up_to
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.errors import UserError
 from bert_tf.ranks.communication import (
     DEFAULT,
     check_adasum,
@@ -16,6 +15,7 @@ from bert_tf.ranks.communication import (
     is_sent_as_rows,
     number_of_groups,
 )
+from bert_tf.util.errors import UserError
 
 
 def test_nothing_asked_for_leaves_horovod_alone():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.ranks import distribution
 from bert_tf.ranks.distribution import (
     HorovodRanks,
@@ -16,6 +15,7 @@ from bert_tf.ranks.distribution import (
     connect,
     threads_per_rank,
 )
+from bert_tf.util.errors import UserError
 
 LAUNCHER_VARIABLES = (
     "OMPI_COMM_WORLD_SIZE",

@@ -2,7 +2,6 @@
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.ranks.failures import (
     ABSENT,
     CRASH,
@@ -17,6 +16,7 @@ from bert_tf.ranks.failures import (
     failure_of,
     name_ranks,
 )
+from bert_tf.util.errors import UserError
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c"}
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.ranks import host_work
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.host_work import on_each_host, run_command
+from bert_tf.util.errors import UserError
 from tests.thread_ranks import run_ranks
 
 HOSTS = ["one", "one", "two", "two"]

@@ -1,8 +1,9 @@
 """Launchers, told by the variables that each of them sets (as printed by the real ones)."""
 
+import json
+
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.ranks.launched import (
     binding_warning,
     check_all_met,
@@ -10,6 +11,7 @@ from bert_tf.ranks.launched import (
     is_launched,
     process_count,
 )
+from bert_tf.util.errors import UserError
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"}
 HOROVODRUN_GLOO = {"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1", "HOROVOD_CONTROLLER": "gloo"}
@@ -61,6 +63,20 @@ def test_several_processes_without_horovod_are_refused(variables):
 @by_name(ALONE)
 def test_no_false_alarm_for_one_process(variables):
     assert process_count(variables) == 1
+    check_alone(variables)
+
+
+def of_tensorflow(*hosts):
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": hosts}, "task": {"index": 0}})}
+
+
+def test_a_cluster_of_tensorflow_is_refused():
+    with pytest.raises(UserError, match=r"TF_CONFIG describes a cluster of 2 .* --horovod"):
+        check_alone(of_tensorflow("a:1", "b:1"))
+
+
+@pytest.mark.parametrize("variables", [of_tensorflow("a:1"), {"TF_CONFIG": ""}, {"TF_CONFIG": "1"}])
+def test_no_false_alarm_for_other_uses_of_its_variable(variables):
     check_alone(variables)
 
 

@@ -9,10 +9,10 @@ import zlib
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
-from bert_tf.files import expand_record_files
 from bert_tf.records import compressed
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import expand_record_files
 from tests.support import no_room
 
 RECORDS = [b"first", b"", b"third \x00\x00", os.urandom(200_000), b"last" * 9]

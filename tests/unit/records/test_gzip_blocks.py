@@ -18,9 +18,9 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
 from bert_tf.records import gzip_blocks
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
+from bert_tf.util.errors import UserError
 
 # Some longer than a block, some empty.
 RECORDS = [

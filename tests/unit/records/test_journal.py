@@ -8,13 +8,13 @@ import random
 
 import pytest
 
-from bert_tf import versions
-from bert_tf.errors import RepairableError, UserError
 from bert_tf.records import journal as journals
 from bert_tf.records import stage as stages
 from bert_tf.records.journal import JOURNAL_NAME, AppendedFile, Journal, Written
 from bert_tf.records.stage import Built, SharedDirectory, run_stage
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.util import versions
+from bert_tf.util.errors import RepairableError, UserError
 from data_prep import sentences
 from tests.support import content_of, no_room
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_tf.files import expand_record_files
 from bert_tf.records.lengths import _digest, keep_lengths, lengths_path, read_lengths
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.util.files import expand_record_files
 
 COUNT = 300
 LENGTHS = np.arange(COUNT) * 200 % 65536

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.records import local_cache
 from bert_tf.records.local_cache import NoRoomError, local_copies
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.util.errors import UserError
 from tests.support import no_room
 
 

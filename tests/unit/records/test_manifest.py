@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert_tf import files
-from bert_tf.errors import UserError
 from bert_tf.records import manifest as manifests
+from bert_tf.util import files
+from bert_tf.util.errors import UserError
 
 
 @pytest.fixture

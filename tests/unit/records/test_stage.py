@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest, require_listed_files
 from bert_tf.records.stage import Built, SharedDirectory, remove_outputs, run_stage
-from bert_tf.sealed_json import SEAL
+from bert_tf.util.errors import UserError
+from bert_tf.util.sealed_json import SEAL
 from tests.support import holder_of, no_room
 
 ROOT = Path(__file__).parents[3]
@@ -388,7 +388,7 @@ KILLED_AT_ITS_END = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from bert_tf import directory_lock
+from bert_tf.util import directory_lock
 from bert_tf.records import stage
 
 unlink, remove = Path.unlink, directory_lock._remove

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.records import offsets, tfrecord
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
+from bert_tf.util.errors import UserError
 
 RECORDS = [b"first", b"", b"third \x00\x00", b"x" * 5000, b"last"]
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import sentencepiece
 
-from bert_tf.errors import UserError
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "end"]
 

@@ -6,7 +6,6 @@ import hashlib
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -14,6 +13,7 @@ from bert_tf.text.vocabulary import (
     read_vocab_file,
     write_vocab_file,
 )
+from bert_tf.util.errors import UserError
 
 SPECIAL_LINES = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 

@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.util.errors import UserError
 from tools.demo import corpus as demo_corpus
 from tools.demo.corpus import Settings, run
 from tools.demo.docstrings import description_of_metadata, docstrings_of_module, prose_paragraphs

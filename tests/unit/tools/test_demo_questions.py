@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
-from bert_tf.squad.examples import read_squad
+from bert_tf.tasks.question_answering.examples import read_squad
+from bert_tf.util.errors import UserError
 from tools.demo import questions as demo_questions
 from tools.demo.documented_objects import SECTIONS, documented_objects
 from tools.demo.question_templates import MAX_ANSWER_WORDS, find_statements, is_answer

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tools import hosts as module
 from tools.host_network import directories_of_hosts, divide_cores, token_bucket
 from tools.hosts import Hosts, find_obstacle

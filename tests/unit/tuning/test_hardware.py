@@ -7,7 +7,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.errors import UserError
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.distribution import SingleProcess
@@ -23,6 +22,7 @@ from bert_tf.tuning.hardware import (
     slow_precision_warning,
     weakest,
 )
+from bert_tf.util.errors import UserError
 from tests.support import runtime_settings
 
 CPU = Hardware()

@@ -13,8 +13,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from bert_tf.errors import UserError
 from bert_tf.tuning.session import SessionSettings, gpu_index, session_config
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, environment
 
 ON = rewriter_config_pb2.RewriterConfig.ON
@@ -81,7 +81,7 @@ def test_a_rank_sees_its_own_gpu():
 PROGRAM = """
 import json, sys
 import numpy as np
-from bert_tf import environment
+from bert_tf.util import environment
 environment.prepare_environment(verbose=False, use_xla=False)
 import tensorflow.compat.v1 as tf
 from bert_tf.tuning.session import SessionSettings, product_type, session_config

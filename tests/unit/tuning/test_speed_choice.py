@@ -11,14 +11,12 @@ import threading
 import pytest
 
 from bert_tf.checkpoint.run_record import RunRecord
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.sealed_json import sealed
-from bert_tf.training.context import choose_arithmetic
+from bert_tf.train.context import choose_arithmetic
 from bert_tf.tuning import native_ops, speed_choice, speed_probe
 from bert_tf.tuning.bfloat16_trial import REFUSED
 from bert_tf.tuning.hardware import Hardware
@@ -34,6 +32,8 @@ from bert_tf.tuning.speed_choice import (
 from bert_tf.tuning.speed_probe import JobShapes, measure
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.kernels import NativeKernels
+from bert_tf.util.errors import UserError
+from bert_tf.util.sealed_json import sealed
 from tests.jobs import run_context
 from tests.support import optimization_settings, requires_native_ops, runtime_settings
 from tests.thread_ranks import run_ranks

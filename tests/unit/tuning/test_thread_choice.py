@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.training.context import choose_arithmetic
+from bert_tf.train.context import choose_arithmetic
 from bert_tf.tuning import speed_probe, thread_choice
 from bert_tf.tuning.speed_probe import JobShapes, time_threads
 from bert_tf.tuning.thread_choice import OtherProcesses, choose_threads

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
 from bert_tf.update.batch_plan import BatchPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.util.errors import UserError
 
 SMALL = st.integers(1, 64)
 

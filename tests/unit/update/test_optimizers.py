@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.update.optimizers import (
     UPDATE_COUNT,
     AdamW,
@@ -16,6 +15,7 @@ from bert_tf.update.optimizers import (
     decays,
     optimizer_class,
 )
+from bert_tf.util.errors import UserError
 from tests import rounding
 from tests.optimizer_reference import (
     CASES,

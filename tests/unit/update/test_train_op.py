@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import Sums, flatten
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec, frozen_specs
-from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tasks.pretraining_task import PretrainingTask
+from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.update import train_op
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
+from bert_tf.util.ramps import Ramp
 from tests import rounding
 
 EXAMPLES, WIDTH = 8, 3

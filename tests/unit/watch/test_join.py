@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from bert_tf.watch import join
 from bert_tf.watch.join import CannotConnectError, Place, connect_ranks, listening_addresses
 from bert_tf.watch.watch import watched

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from bert_tf.config.settings import RunSettings
-from bert_tf.errors import UserError
 from bert_tf.ranks import failures
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.util.errors import UserError
 from bert_tf.watch import rank_links, watch
 from bert_tf.watch.rank_links import Link
 from bert_tf.watch.watch import NoWatch, RankWatch, watched

@@ -1,0 +1,1 @@
+"""Flags: how they are defined and read, and those that the training scripts share."""

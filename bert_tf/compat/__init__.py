@@ -1,0 +1,1 @@
+"""What serves the users of other programs."""

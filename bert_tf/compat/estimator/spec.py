@@ -1,0 +1,312 @@
+"""Inputs of an Estimator: the mode, the settings of a run, and the graph of a ``model_fn``.
+
+Names, order, defaults and checks of the fields follow ``tf.estimator``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import numbers
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.compat.estimator.calls import arguments
+from bert_tf.compat.estimator.outputs import complete_outputs
+from bert_tf.util.errors import UserError
+
+_UNSET = "unset"
+_SECONDS_BETWEEN_CHECKPOINTS = 600
+
+_MINIMUM = {
+    "save_summary_steps": 0,
+    "save_checkpoints_steps": 0,
+    "save_checkpoints_secs": 0,
+    "keep_checkpoint_max": 0,
+    "log_step_count_steps": 1,
+}
+_UNSUPPORTED = (
+    "train_distribute",
+    "protocol",
+    "eval_distribute",
+    "experimental_distribute",
+    "experimental_max_worker_delay_secs",
+)
+
+
+class ModeKeys:
+    """The purposes of a graph."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+@dataclasses.dataclass
+class RunConfig:
+    """Settings of a run in one process; each Horovod rank is a process of its own.
+
+    A program may add attributes of its own, which its functions find in their ``config``.
+
+    Attributes:
+      model_dir: the directory for checkpoints and summaries.
+      tf_random_seed: the seed of each graph.
+      save_summary_steps: updates between summaries; 0 or None writes none.
+      save_checkpoints_steps, save_checkpoints_secs: updates or seconds between checkpoints, not
+        both; every 600 seconds if neither is given, never if both are None or 0.
+      session_config: a tf.ConfigProto.
+      keep_checkpoint_max: the number of newest checkpoints to keep, None or 0 for all.
+      keep_checkpoint_every_n_hours: also keeps one checkpoint for each period of this many hours.
+      log_step_count_steps: updates between log lines with the loss and the speed, or None.
+      device_fn: maps a tf.Operation of the training graph to its device.
+      session_creation_timeout_secs: no effect in one process.
+      checkpoint_save_graph_def: whether to write ``graph.pbtxt`` and ``.meta`` files.
+
+    Raises ValueError for inconsistent values and for distribution strategies, which are not
+    supported; UserError for a cluster of several processes in the environment variable TF_CONFIG.
+    """
+
+    model_dir: str | os.PathLike | None = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | None = _UNSET
+    save_checkpoints_secs: int | None = _UNSET
+    session_config: tf.ConfigProto | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = 10000
+    log_step_count_steps: int | None = 100
+    train_distribute: None = None
+    device_fn: Callable[[tf.Operation], str] | None = None
+    protocol: None = None
+    eval_distribute: None = None
+    experimental_distribute: None = None
+    experimental_max_worker_delay_secs: None = None
+    session_creation_timeout_secs: int = 7200
+    checkpoint_save_graph_def: bool = True
+
+    # Attributes that users' functions may read, with their values in one process.
+    is_chief = True
+    master = evaluation_master = ""
+    task_type, task_id = "worker", 0
+    service = None
+    num_worker_replicas, num_ps_replicas = 1, 0
+    global_id_in_cluster = 0
+
+    def __post_init__(self) -> None:
+        steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps == _UNSET:
+            default = _SECONDS_BETWEEN_CHECKPOINTS if seconds == _UNSET else seconds
+            steps, seconds = None, default
+        elif seconds == _UNSET:
+            seconds = None
+        if steps is not None and seconds is not None:
+            raise ValueError(
+                "RunConfig: save_checkpoints_steps and save_checkpoints_secs are both given; give "
+                "only one."
+            )
+        self.save_checkpoints_steps, self.save_checkpoints_secs = steps, seconds
+        if self.model_dir is not None:
+            self.model_dir = os.fspath(self.model_dir)
+            if not self.model_dir:
+                raise ValueError("RunConfig: model_dir is empty; name a directory.")
+        for name, minimum in _MINIMUM.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise ValueError(f"RunConfig: {name}={value} must be at least {minimum}.")
+        self._check_types()
+        for name in _UNSUPPORTED:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"RunConfig: {name} is not supported without tf.estimator; train on several "
+                    "processes with Horovod."
+                )
+        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+        if sum(map(len, cluster.values())) > 1:
+            raise UserError(
+                "the cluster in the environment variable TF_CONFIG is not supported without "
+                "tf.estimator; unset it, and train on several processes with Horovod."
+            )
+
+    def _check_types(self) -> None:
+        """Raises ValueError for values that would fail later, or be ignored."""
+        hours = self.keep_checkpoint_every_n_hours
+        if hours is not None and hours <= 0:
+            raise ValueError(
+                f"RunConfig: keep_checkpoint_every_n_hours={hours} must be greater than 0."
+            )
+        if self.session_creation_timeout_secs <= 0:
+            raise ValueError(
+                f"RunConfig: session_creation_timeout_secs={self.session_creation_timeout_secs} "
+                "must be greater than 0."
+            )
+        for name, kind in (
+            ("tf_random_seed", numbers.Integral),
+            ("session_config", tf.ConfigProto),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"RunConfig: {name} must be a {kind.__name__}, not {value!r}.")
+        if self.device_fn is not None and arguments(self.device_fn) != {"op"}:
+            raise ValueError("RunConfig: device_fn must take one argument, op.")
+
+    def replace(self, **changes: Any) -> RunConfig:
+        """A copy with changes; steps between checkpoints replace seconds, and vice versa.
+
+        Raises ValueError for a name that is not a setting, and as for a new RunConfig.
+        """
+        settings = {field.name for field in dataclasses.fields(self)}
+        for name in changes.keys() - settings:
+            raise ValueError(f"RunConfig: {name} cannot be replaced; it is not a setting.")
+        kinds = ("save_checkpoints_steps", "save_checkpoints_secs")
+        for kind, other in (kinds, kinds[::-1]):
+            if changes.get(kind) is not None:
+                changes.setdefault(other, None)
+        replaced = copy.copy(self)  # with the attributes that a program added
+        vars(replaced).update(changes)
+        replaced.__post_init__()
+        return replaced
+
+
+def complete_config(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
+    """The settings with a directory, temporary if none is given, and a session configuration.
+
+    Raises ValueError for two different directories, and if ``config`` is not a RunConfig.
+    """
+    if not isinstance(config, RunConfig):
+        raise ValueError(f"config must be a RunConfig, not {config!r}.")
+    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
+    if config.model_dir not in (None, model_dir):
+        raise ValueError(f"model_dir is {model_dir!r}, but the RunConfig has {config.model_dir!r}.")
+    if not model_dir:
+        model_dir = tempfile.mkdtemp()
+        tf.logging.warning("No model_dir given; the model is written to %s.", model_dir)
+    session_config = config.session_config
+    if session_config is None:
+        session_config = tf.ConfigProto(allow_soft_placement=True)
+        rewrite_options = session_config.graph_options.rewrite_options
+        rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
+    return config.replace(model_dir=model_dir, session_config=session_config)
+
+
+class _Fields(NamedTuple):
+    mode: str
+    predictions: tf.Tensor | Mapping[str, tf.Tensor] | None = None
+    loss: tf.Tensor | None = None
+    train_op: tf.Operation | tf.Tensor | None = None
+    eval_metric_ops: Mapping[str, tuple[tf.Tensor, tf.Operation]] | None = None
+    export_outputs: Mapping[str, Any] | None = None
+    training_chief_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+    training_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+    scaffold: tf.train.Scaffold | None = None
+    evaluation_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+    prediction_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+
+
+_REQUIRED = {
+    ModeKeys.TRAIN: ("train_op", "loss"),
+    ModeKeys.EVAL: ("loss",),
+    ModeKeys.PREDICT: ("predictions",),
+}
+
+
+class EstimatorSpec(_Fields):
+    """The return value of a ``model_fn``: the graph of a mode.
+
+    In mode PREDICT there is always a default entry in ``export_outputs``.
+
+    Raises ValueError for missing fields that a mode needs, for a loss that is not a scalar, and for
+    tensors of another graph; TypeError for values of a wrong type.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
+        """Takes the fields in order or by name; only the mode is always required."""
+        spec = _Fields(*args, **kwargs)
+        for name in _REQUIRED.get(spec.mode, ()):
+            if getattr(spec, name) is None:
+                raise ValueError(f"EstimatorSpec: mode {spec.mode!r} needs {name}.")
+        if spec.train_op is not None:
+            _check_operation("train_op", spec.train_op)
+        loss = spec.loss
+        if loss is not None:
+            _check_tensor("loss", loss)
+            if loss.shape.num_elements() not in (None, 1):
+                raise ValueError(f"EstimatorSpec: the loss must be a scalar, not {loss}.")
+            loss = loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
+        predictions = {} if spec.predictions is None else spec.predictions
+        named = predictions if isinstance(predictions, dict) else {"": predictions}
+        for name, tensor in named.items():
+            _check_tensor(f"predictions[{name}]" if name else "predictions", tensor)
+        metrics = spec.eval_metric_ops or {}
+        if not isinstance(metrics, dict):
+            raise TypeError(f"EstimatorSpec: eval_metric_ops must be a dict, not {metrics!r}.")
+        for name, pair in metrics.items():
+            if not (isinstance(pair, tuple) and len(pair) == 2):
+                raise TypeError(
+                    f"EstimatorSpec: eval_metric_ops[{name!r}] must be a pair of a value and an "
+                    f"update operation, as returned by functions of tf.metrics, not {pair}."
+                )
+            for part in tf.nest.flatten(pair):
+                _check_operation(f"eval_metric_ops[{name!r}]", part)
+        if not isinstance(spec.scaffold or tf.train.Scaffold(), tf.train.Scaffold):
+            raise TypeError(f"EstimatorSpec: scaffold must be a Scaffold, not {spec.scaffold!r}.")
+        outputs = spec.export_outputs
+        if spec.mode == ModeKeys.PREDICT:
+            outputs = complete_outputs(outputs, predictions)
+        hooks = {
+            field: tuple(checked_list(field, getattr(spec, field), tf.train.SessionRunHook))
+            for field in cls._fields
+            if field.endswith("_hooks")
+        }
+        return super().__new__(
+            cls,
+            **{
+                **spec._asdict(),
+                **hooks,
+                "loss": loss,
+                "predictions": predictions,
+                "eval_metric_ops": dict(metrics),
+                "export_outputs": outputs,
+                "scaffold": spec.scaffold or tf.train.Scaffold(),
+            },
+        )
+
+    def _replace(self, **changes: Any) -> EstimatorSpec:
+        """A checked copy with changes; raises ValueError for another mode."""
+        if changes.get("mode", self.mode) != self.mode:
+            raise ValueError(f"EstimatorSpec: the mode {self.mode!r} cannot be changed.")
+        return EstimatorSpec(**{**self._asdict(), **changes})
+
+
+def checked_list(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
+    """``values`` as a list; raises TypeError unless each is an instance of ``kind``."""
+    values = list(values or ())
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name}: {value!r} is not a {kind.__name__}.")
+    return values
+
+
+_COMPOSITE = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
+
+
+def _check_tensor(name: str, tensor: object) -> None:
+    if not tf.is_tensor(tensor) or isinstance(tensor, _COMPOSITE):
+        raise TypeError(f"EstimatorSpec: {name} must be a tensor, not {tensor!r}.")
+    _check_graph(name, tensor)
+
+
+def _check_operation(name: str, operation: object) -> None:
+    """For tensors, too: their operation is meant."""
+    if not isinstance(operation, tf.Operation):
+        _check_tensor(name, operation)
+    _check_graph(name, operation)
+
+
+def _check_graph(name: str, element: object) -> None:
+    if getattr(element, "graph", None) is not tf.get_default_graph():
+        raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {element}.")

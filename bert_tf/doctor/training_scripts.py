@@ -1,0 +1,71 @@
+"""The training scripts and what reads their flags, for commands that take the flags of any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from bert_tf.compat import nvidia_defaults
+from bert_tf.tasks.classification.flags import classification_settings, define_classification_flags
+from bert_tf.tasks.finetuning import flags as finetuning_flags
+from bert_tf.tasks.pretraining import flags as pretraining_flags
+from bert_tf.tasks.pretraining.distillation_flags import (
+    define_distillation_flags,
+    distillation_settings,
+)
+from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
+
+
+class TrainingScript(NamedTuple):
+    """A training script.
+
+    Attributes:
+      define_flags: defines its flags.
+      settings: turns them into the settings of a run.
+      optimization_and_length: only those on optimizer and length, with epochs and the proportion of
+        the warm-up.
+      of_nvidia: NVIDIA's script whose commands it takes, if there is one.
+    """
+
+    define_flags: Callable[[flags.FlagValues], None]
+    settings: Callable[[flags.FlagValues], Any]
+    optimization_and_length: Callable[[flags.FlagValues], tuple[Any, ...]]
+    of_nvidia: nvidia_defaults.PeerScript | None = None
+
+
+PRETRAINING, DISTILLATION = "run_pretraining.py", "run_distillation.py"
+SQUAD, CLASSIFIER, TAGGER = "run_squad.py", "run_classifier.py", "run_ner.py"
+
+SCRIPTS = {
+    PRETRAINING: TrainingScript(
+        pretraining_flags.define_pretraining_flags,
+        pretraining_flags.pretraining_settings,
+        pretraining_flags.optimization_and_length,
+        nvidia_defaults.PRETRAINING,
+    ),
+    DISTILLATION: TrainingScript(
+        define_distillation_flags,
+        distillation_settings,
+        pretraining_flags.optimization_and_length,
+    ),
+    SQUAD: TrainingScript(
+        define_squad_flags,
+        squad_settings,
+        finetuning_flags.optimization_and_length,
+        nvidia_defaults.SQUAD,
+    ),
+    CLASSIFIER: TrainingScript(
+        define_classification_flags,
+        classification_settings,
+        finetuning_flags.optimization_and_length,
+    ),
+    TAGGER: TrainingScript(
+        define_tagging_flags,
+        tagging_settings,
+        finetuning_flags.optimization_and_length,
+        nvidia_defaults.TAGGING,
+    ),
+}

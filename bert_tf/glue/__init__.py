@@ -1,1 +1,0 @@
-"""GLUE: files, sequences and metrics, without TensorFlow."""

@@ -1,0 +1,44 @@
+"""What tasks share whose networks are BERT's encoder with heads on its output."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.bert import bert_output
+from bert_tf.model.config import BertConfig
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables
+
+
+class EncoderTask:
+    """The forward pass of a task that has ``head_outputs``.
+
+    See :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
+    """
+
+    config: BertConfig
+    score_all_tokens: ClassVar[bool] = False
+
+    def outputs(self, variables: Variables, features: Features, options: ForwardOptions) -> Any:
+        """The outputs of the heads."""
+        read = self.positions_read(features)
+        encoded = bert_output(variables, self.config, features, options, read=read)
+        hidden = encoded.sequence_output
+        return self.head_outputs(hidden, variables, features, options)
+
+    def positions_read(self, features: Features) -> tf.Tensor | None:
+        """Where the heads read the encoder's output, [B, S] integers; None for everywhere."""
+        del features
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> Any:
+        """As :meth:`outputs`, from [B, S, D] float32 outputs of the encoder."""
+        raise NotImplementedError

@@ -1,4 +1,0 @@
-"""Scoring texts with a masked language model: texts, masks, definitions and files.
-
-This package does not need TensorFlow.
-"""

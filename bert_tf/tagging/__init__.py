@@ -1,1 +1,0 @@
-"""Labelled words: files, sequences and scores, without TensorFlow."""

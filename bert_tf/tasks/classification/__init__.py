@@ -1,0 +1,1 @@
+"""Classification and regression of sentences and pairs, on GLUE's files."""

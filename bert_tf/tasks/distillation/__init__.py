@@ -1,0 +1,1 @@
+"""A teacher: its losses, its targets on disk, and the student that learns from it."""

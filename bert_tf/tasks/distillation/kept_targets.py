@@ -1,0 +1,393 @@
+"""A teacher's soft targets on disk, so that it computes each record once however long training is.
+
+Only records with stored masks have the same targets in every epoch. A directory has pieces of
+consecutive records, each a TFRecord file that is complete or does not exist, and ``manifest.json``,
+which says what they are targets of. A record of a piece is the structured array of its targets: all
+have the same size, so no offsets are needed, and each has the format's checksum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.loading import initialise_from_checkpoint
+from bert_tf.input.batches import BatchReader, dataset_of_positions
+from bert_tf.input.pipeline import PretrainingRecords, record_reader
+from bert_tf.model.task import create_network
+from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
+from bert_tf.tasks.distillation.losses import SoftTargets
+from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
+from bert_tf.tasks.distillation.teacher import Teacher
+from bert_tf.train.context import RunContext
+from bert_tf.tuning.session import session_config
+from bert_tf.util.directory_lock import hold_directory
+from bert_tf.util.errors import UserError, first_line
+from bert_tf.util.files import atomic_open, make_output_dir
+from bert_tf.util.progress import Progress
+from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
+
+MANIFEST_NAME = "manifest.json"
+
+_RECORDS_OF_A_PIECE = 16_384
+_BATCH_SIZE = 64
+_BATCHES_OF_A_PIECE = _RECORDS_OF_A_PIECE // _BATCH_SIZE
+_MOST_OPEN_PIECES = 1024
+_MOST_SHORT_CLASSES = 1 << 16
+
+# Of what ranks may have different, unless their flags differ.
+_MESSAGE_NAMES = {
+    "data_sha256": "training data",
+    "num_records": "number of records",
+    "predictions": "masked tokens of a record",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetFiles:
+    """The targets of all records in a directory.
+
+    Attributes:
+      directory: where the pieces are, seen by all ranks.
+      num_records: N, of all pieces.
+      predictions: P, masked tokens of a record.
+      targets: K, kept classes of each of them.
+      num_classes: bound of the classes.
+    """
+
+    directory: Path
+    num_records: int
+    predictions: int
+    targets: int
+    num_classes: int
+
+    @property
+    def dtype(self) -> np.dtype:
+        """A target: its class, and its probability rounded to half precision."""
+        short = self.num_classes <= _MOST_SHORT_CLASSES
+        return np.dtype([(CLASSES, "<u2" if short else "<i4"), (PROBABILITIES, "<f2")])
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all pieces."""
+        return self.num_records * self.frame_bytes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """P and K, of a record's targets."""
+        return self.predictions, self.targets
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of a record's targets in a piece, with their checksum."""
+        return self.predictions * self.targets * self.dtype.itemsize + FRAMING_BYTES
+
+    @property
+    def num_pieces(self) -> int:
+        """The number of files."""
+        return -(-self.num_records // _RECORDS_OF_A_PIECE)
+
+    def path(self, piece: int) -> Path:
+        """The file of a piece."""
+        return self.directory / f"targets-{piece:06d}.tfrecord"
+
+    def old_path(self, piece: int) -> Path:
+        """The file of a piece that an earlier version wrote, without checksums."""
+        return self.path(piece).with_suffix(".npy")
+
+    def missing(self) -> list[int]:
+        """The pieces that do not exist yet."""
+        return [
+            piece
+            for piece in range(self.num_pieces)
+            if not self.path(piece).is_file() and not self.old_path(piece).is_file()
+        ]
+
+    def unchecked(self) -> list[int]:
+        """The pieces that only exist without checksums."""
+        return [
+            piece
+            for piece in range(self.num_pieces)
+            if not self.path(piece).is_file() and self.old_path(piece).is_file()
+        ]
+
+    def records_of(self, piece: int) -> range:
+        """The numbers of a piece's records."""
+        start = piece * _RECORDS_OF_A_PIECE
+        return range(start, min(start + _RECORDS_OF_A_PIECE, self.num_records))
+
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Classes, int32, and probabilities, float32, of some records: [B, P, K] each.
+
+        Raises UserError for damaged ones.
+        """
+        found = np.stack([self._read_record(int(index)) for index in indices])
+        return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
+
+    def _read_record(self, index: int) -> np.ndarray:
+        """The targets of a record, [P, K]."""
+        piece, place = divmod(index, _RECORDS_OF_A_PIECE)
+        records = _open_piece(self, piece)
+        if records.dtype == self.dtype:
+            return records[place]
+        record = record_in(records[place].tobytes())
+        if record is None:
+            raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
+        return np.frombuffer(record, self.dtype).reshape(self.shape)
+
+    def write(self, piece: int, values: np.ndarray) -> None:
+        """Writes the targets of all records of a piece, [N, P, K] of :attr:`dtype`."""
+        with atomic_open(self.path(piece), "wb") as file:
+            file.writelines(frame_of(record.tobytes()) for record in values)
+
+    def joined_to(
+        self,
+        batches: tf.data.Dataset,
+        order: Callable[[int], np.ndarray],
+        *,
+        batch_size: int | None,
+        start_position: int,
+    ) -> tf.data.Dataset:
+        """Batches of ``pipeline.training_dataset``, with the targets of their records.
+
+        ``order`` is theirs (``pipeline.record_order``); ``batch_size`` is None if it differs
+        between batches.
+        """
+
+        def read(position: np.int64) -> tuple[np.ndarray, np.ndarray]:
+            return self.read(order(int(position)))
+
+        def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
+            found = tf.numpy_function(read, [position], [tf.int32, tf.float32])
+            for values in found:
+                values.set_shape([batch_size, self.predictions, self.targets])
+            return dict(zip((CLASSES, PROBABILITIES), found))
+
+        targets = dataset_of_positions(start_position, None, targets_at)
+        joined = tf.data.Dataset.zip((batches, targets))
+        return joined.map(lambda features, found: {**features, **found})
+
+
+@functools.lru_cache(maxsize=_MOST_OPEN_PIECES)
+def _open_piece(files: TargetFiles, piece: int) -> np.ndarray:
+    """The framed records of a piece, uint8 [N, bytes]; of an earlier version, the values."""
+    path, count = files.path(piece), len(files.records_of(piece))
+    if not path.is_file():
+        return _open_old_piece(files.old_path(piece), (count, *files.shape), files.dtype)
+    try:
+        return np.memmap(path, np.uint8, "r").reshape(count, files.frame_bytes)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, first_line(error)) from error
+
+
+def _open_old_piece(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The values of a piece without checksums, a .npy file: [N, P, K]."""
+    try:
+        content = np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError) as error:
+        raise _damaged(path, first_line(error)) from error
+    # What the values are is known. The header, whose parser trips over damage, gives its own size.
+    start = 10 + int(content[8:10].view("<u2")[0]) if len(content) > 10 else 0
+    values = content[start:]
+    if len(values) != math.prod(shape) * dtype.itemsize:
+        raise _damaged(path, f"it has {len(values)} bytes of values")
+    return values.view(dtype).reshape(shape)
+
+
+def _damaged(path: Path, problem: str) -> UserError:
+    return UserError(
+        f"the teacher's targets {path} are damaged ({problem}); delete the file to have them "
+        "computed again."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetSource:
+    """What targets are computed from.
+
+    Attributes:
+      task: what the student learns.
+      teacher: the opened teacher.
+      records: the training records, which store their masks, for the teacher's network.
+    """
+
+    task: DistillationTask
+    teacher: Teacher
+    records: PretrainingRecords
+
+
+def make_targets(source: TargetSource, directory: Path, context: RunContext) -> TargetFiles:
+    """Computes the targets that a directory lacks, on all ranks together. Collective.
+
+    Args:
+      source: what they are computed from.
+      directory: where they are kept, on a disk that all ranks share.
+      context: the run; a dry run writes nothing.
+
+    Raises:
+      UserError: for records without masks, for targets of another teacher, of other records or
+        settings, if there is not enough disk space, and before anything is written if ranks have
+        different records.
+    """
+    task, info = source.task, source.records.info
+    found = TargetFiles(
+        directory,
+        info.num_records,
+        info.max_predictions,
+        task.most_targets(),
+        task.student.num_classes,
+    )
+    contents = _contents(found, source)
+    # Each rank computes the pieces of its own records.
+    check_same_on_all_ranks(
+        context.ranks, {_MESSAGE_NAMES.get(name, name): value for name, value in contents.items()}
+    )
+    if not info.masked:
+        raise UserError(
+            f"--cache_teacher needs records that store their masks, but those of {info.first_file} "
+            "are masked anew in every epoch; make records with stored masks, or drop the flag."
+        )
+    context.message(
+        f"the teacher's targets of {found.num_records} records take {_gib(found.num_bytes)} GiB in "
+        f"{directory}"
+    )
+    if context.settings.dry_run:
+        return found
+    if not context.ranks.is_chief:
+        return _compute_missing(found, source, context)
+    make_output_dir(directory, flag="cache_teacher")
+    with hold_directory(directory, flag="cache_teacher"):
+        _check_contents(directory, contents)
+        missing, unchecked = found.missing(), found.unchecked()
+        if unchecked:
+            context.message(
+                f"{len(unchecked)} of {found.num_pieces} pieces were written without checksums, by "
+                "an earlier version; they are used unchecked"
+            )
+        _check_space(found, missing)
+        write_sealed_json(directory / MANIFEST_NAME, contents)
+        return _compute_missing(found, source, context)
+
+
+def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
+    """What a directory's targets are of."""
+    settings = source.task.settings
+    return {
+        "data_sha256": source.records.info.data_sha256,
+        "teacher_sha256": source.teacher.weights_sha256,
+        "num_records": files.num_records,
+        "predictions": files.predictions,
+        "targets": files.targets,
+        "temperature": settings.temperature,
+        "min_target_probability": settings.min_target_probability,
+    }
+
+
+def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:
+    path = directory / MANIFEST_NAME
+    if not path.is_file():
+        return
+    advice = f"delete {directory} to have them computed again, or restore the file"
+    before = read_sealed_json(path, what="teacher's targets", advice=advice)
+    different = [name for name, value in contents.items() if before.get(name) != value]
+    if different:
+        raise UserError(
+            f"--cache_teacher={directory} has targets with another {different[0]} "
+            f"({before.get(different[0])}, not {contents[different[0]]}); choose another directory "
+            "or delete this one."
+        )
+
+
+def _check_space(files: TargetFiles, missing: list[int]) -> None:
+    needed = files.num_bytes * len(missing) // max(1, files.num_pieces)
+    free = shutil.disk_usage(files.directory).free
+    if needed > free:
+        raise UserError(
+            f"--cache_teacher={files.directory} needs {_gib(needed)} GiB more, but its disk has "
+            f"{_gib(free)} GiB free; choose another disk, or a smaller --top_k_targets."
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.3g}"
+
+
+def _compute_missing(files: TargetFiles, source: TargetSource, context: RunContext) -> TargetFiles:
+    ranks = context.ranks
+    missing = ranks.broadcast(files.missing() if ranks.is_chief else None)
+    if missing:
+        context.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
+        _compute(files, missing, source, context)
+    # Waits until all ranks have written theirs.
+    ranks.gather(None)
+    if any(ranks.gather(bool(files.missing()))):
+        raise UserError(
+            f"--cache_teacher={files.directory}: a rank does not see the targets that another one "
+            "wrote; give a directory on a disk that all hosts share."
+        )
+    return files
+
+
+def _compute(
+    files: TargetFiles, missing: list[int], source: TargetSource, context: RunContext
+) -> None:
+    """Computes and writes this rank's share of the missing pieces."""
+    ranks, task = context.ranks, source.task
+    pieces = missing[ranks.rank :: ranks.world_size]
+    progress = None
+    if ranks.is_chief:
+        total = sum(len(files.records_of(piece)) for piece in missing)
+        progress = Progress("teacher's targets", total, "records")
+    with tf.Graph().as_default():
+        batches = dataset_of_positions(
+            0, len(pieces) * _BATCHES_OF_A_PIECE, _reader(source, pieces).read
+        )
+        # Not a one-shot iterator, which --deterministic refuses without a seed.
+        iterator = tf.data.make_initializable_iterator(batches)
+        features = iterator.get_next()
+        network = create_network(task.teacher, context.options)
+        if ranks.is_chief:
+            initialise_from_checkpoint(source.teacher.path, network.variables.all())
+        outputs = task.teacher.outputs(network.variables, features, context.options)
+        targets = task.soft_targets(outputs, features, context.options)
+        creator = tf.train.ChiefSessionCreator(config=session_config(context.session_settings()))
+        with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
+            session.run(iterator.initializer)
+            for piece in pieces:
+                values = np.empty(
+                    [len(files.records_of(piece)), files.predictions, files.targets], files.dtype
+                )
+                for first in range(0, len(values), _BATCH_SIZE):
+                    rows = values[first : first + _BATCH_SIZE]
+                    _fill(rows, session.run(targets))
+                    if progress is not None:
+                        progress.advance(len(rows) * ranks.world_size)
+                files.write(piece, values)
+
+
+def _reader(source: TargetSource, pieces: list[int]) -> BatchReader:
+    """Reads the records of some pieces, which must be in ascending order, in batches."""
+    last = source.records.info.num_records - 1
+
+    def indices(position: int) -> np.ndarray:
+        piece, batch = divmod(position, _BATCHES_OF_A_PIECE)
+        first = pieces[piece] * _RECORDS_OF_A_PIECE + batch * _BATCH_SIZE
+        # Only the last piece may be shorter; what is read beyond it is not used.
+        return np.minimum(np.arange(first, first + _BATCH_SIZE), last)
+
+    return record_reader(source.records, indices, batch_size=_BATCH_SIZE)
+
+
+def _fill(rows: np.ndarray, found: SoftTargets) -> None:
+    """Copies the targets of a batch to the rows of its records, [B, P, K]."""
+    for name, values in ((CLASSES, found.classes), (PROBABILITIES, found.probabilities)):
+        rows[name] = values.reshape([_BATCH_SIZE, *rows.shape[1:]])[: len(rows)]

@@ -1,0 +1,326 @@
+"""The distillation task: a student learns from labels and from a teacher, a frozen network."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.settings import DistillationSettings
+from bert_tf.model.bert import BertOutput, bert_output, bert_specs
+from bert_tf.model.config import BertConfig
+from bert_tf.model.heads import Head
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import Sums, Terms
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec, frozen_specs
+from bert_tf.tasks.distillation.losses import (
+    DistilledTask,
+    SoftTargets,
+    attention_distances,
+    cosine_distances,
+    divergence_from_all,
+    divergence_from_most_probable,
+    most_probable,
+    scaled_sums,
+    squared_difference,
+    squared_distances,
+)
+
+# The prefix of the teacher's variables.
+TEACHER = "teacher"
+
+# The terms that a teacher adds, and what their metrics show, without temperature and weights.
+SOFT_TARGETS, COSINE, HIDDEN, ATTENTION = "soft_targets", "cosine", "hidden", "attention"
+_METRICS = {
+    SOFT_TARGETS: "divergence",
+    COSINE: "distance",
+    HIDDEN: "squared_error",
+    ATTENTION: "squared_error",
+}
+
+# Features with a teacher's targets from disk, [B, P, K] each.
+CLASSES, PROBABILITIES = "soft_target_classes", "soft_target_probabilities"
+
+_PROJECTION = "distillation/projection/kernel"
+PROJECTION_HEAD = Head("projection of the hidden states", ("distillation",), "run_distillation.py")
+
+
+class DistillationOutputs(NamedTuple):
+    """Outputs of both networks; None for parts of the teacher that nothing reads."""
+
+    student: Any
+    student_encoder: BertOutput
+    teacher: Any
+    teacher_encoder: BertOutput | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationTask:
+    """The student's own task with further terms that compare it with the teacher.
+
+    The methods are those of :class:`bert_tf.model.task.Task`. Predictions and scores are the
+    student's.
+
+    Attributes:
+      student, teacher: the same task for both networks.
+      settings: which terms there are, and their weights.
+    """
+
+    student: DistilledTask
+    teacher: DistilledTask
+    settings: DistillationSettings
+
+    @property
+    def config(self) -> BertConfig:
+        """The student's configuration."""
+        return self.student.config
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The student's heads, and the projection of its hidden states."""
+        return (*self.student.heads, *([PROJECTION_HEAD] if self._projects else []))
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The student's inputs."""
+        return self.student.inputs
+
+    @property
+    def terms(self) -> Terms:
+        """The student's terms, and those that have a weight."""
+        name = self.student.loss_name
+        labels = {term: (*metrics, name) for term, metrics in self.student.terms.items()}
+        return {**labels, **{term: (_METRICS[term],) for term in self._factors()}}
+
+    def specs(self) -> list[VariableSpec]:
+        """The student's variables, the projection, and the teacher's."""
+        width, known_width = self.config.hidden_size, self.teacher.config.hidden_size
+        projection = [VariableSpec(_PROJECTION, (width, known_width))] if self._projects else []
+        return [
+            *self.student.specs(),
+            *projection,
+            *frozen_specs(self.teacher_specs(), prefix=TEACHER),
+        ]
+
+    def teacher_specs(self) -> list[VariableSpec]:
+        """The teacher's variables under its own names; without soft targets it needs no heads.
+
+        There are none if its targets are on disk.
+        """
+        if self.settings.teacher_cache:
+            return []
+        if self._has(SOFT_TARGETS):
+            return self.teacher.specs()
+        return bert_specs(self.teacher.config, pooler=False)
+
+    def outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> DistillationOutputs:
+        """The forward passes of both networks, the teacher's without dropout."""
+        read = self._positions_read(features)
+        encoded = bert_output(variables, self.config, features, options, read=read)
+        heads = self.student.head_outputs(encoded.sequence_output, variables, features, options)
+        if self.settings.teacher_cache:
+            return DistillationOutputs(heads, encoded, None, None)
+        options = options.with_dropout(None)
+        known_heads = None
+        with variables.scope(TEACHER) as scoped:
+            known = bert_output(scoped, self.teacher.config, features, options, read=read)
+            if self._has(SOFT_TARGETS):
+                known_heads = self.teacher.head_outputs(
+                    known.sequence_output, scoped, features, options
+                )
+        if self._projects:
+            encoded = _projected(encoded, variables[_PROJECTION])
+        return DistillationOutputs(heads, encoded, known_heads, known)
+
+    def _positions_read(self, features: Features) -> tf.Tensor | None:
+        """Where the networks' outputs are read: by the heads, or everywhere to be compared."""
+        if self._has(COSINE) or self._has(HIDDEN):
+            return None
+        return self.student.positions_read(features)
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """The student's weights; the numbers of decisions, tokens or pairs of tokens."""
+        weights = self.student.weights(features)
+        decided = weights[next(iter(self.student.terms))]
+        tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=1)
+        found = {
+            SOFT_TARGETS: tf.reduce_sum(tokens) if self.student.score_all_tokens else decided,
+            COSINE: tf.reduce_sum(tokens),
+            HIDDEN: tf.reduce_sum(tokens),
+            ATTENTION: tf.reduce_sum(tf.square(tokens)),
+        }
+        return {**weights, **{term: found[term] for term in self._factors()}}
+
+    def losses(
+        self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, Sums]:
+        """The student's losses and those of the teacher's terms, times their weights."""
+        alpha, name = self.settings.alpha_label, self.student.loss_name
+        labels = self.student.losses(outputs.student, features, options)
+        found = {
+            term: Sums(alpha * sums.loss, sums.weight, {**sums.metrics, name: sums.loss})
+            for term, sums in labels.items()
+        }
+        totals = self.weights(features)
+        for term, factor in self._factors().items():
+            values, weights = self._compared(term, outputs, features, options)
+            found[term] = scaled_sums(
+                values, weights, totals[term], factor=factor, metric=_METRICS[term]
+            )
+        return found
+
+    def predictions(
+        self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """The student's predictions."""
+        return self.student.predictions(outputs.student, features, options)
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """None: the student is evaluated by its own task."""
+        del sums
+        return {}
+
+    def _compared(
+        self,
+        term: str,
+        outputs: DistillationOutputs,
+        features: Features,
+        options: ForwardOptions,
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """The losses of a term and their weights, None for equal ones."""
+        learnt, known = outputs.student_encoder, outputs.teacher_encoder
+        with tf.name_scope(f"distillation/{term}"):
+            if term == SOFT_TARGETS:
+                return self._divergences(outputs, features, options)
+            mask = tf.cast(features["input_mask"], tf.float32)
+            if term == COSINE:
+                return cosine_distances(learnt.sequence_output, known.sequence_output), mask
+            layers = matching_layers(self.config, self.teacher.config)
+            if term == HIDDEN:
+                known_hidden = [known.layer_outputs[layer] for layer in layers]
+                return (
+                    squared_distances(
+                        [learnt.embedding_output, *learnt.layer_outputs],
+                        [known.embedding_output, *known_hidden],
+                    ),
+                    mask,
+                )
+            known_scores = [known.attention_scores[layer] for layer in layers]
+            return (
+                attention_distances(learnt.attention_scores, known_scores, features["input_mask"]),
+                None,
+            )
+
+    def _divergences(
+        self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        scores, weights = self.student.decisions(outputs.student, features, options)
+        temperature = self._temperature
+        if self.settings.teacher_cache:
+            K = features[CLASSES].shape[-1]
+            targets = SoftTargets(
+                *(tf.reshape(features[name], [-1, K]) for name in (CLASSES, PROBABILITIES))
+            )
+        elif self.most_targets() is not None:
+            targets = self.soft_targets(outputs.teacher, features, options)
+        else:
+            known = self.teacher.decisions(outputs.teacher, features, options)
+            if self.student.num_classes == 1:
+                known_scores = known.scores.logits(options.policy)
+                return squared_difference(scores, known_scores), weights
+            values = divergence_from_all(
+                scores, known.scores, temperature=temperature, options=options
+            )
+            return values, weights
+        values = divergence_from_most_probable(
+            scores, targets, temperature=temperature, options=options
+        )
+        return values, weights
+
+    def soft_targets(
+        self, teacher_outputs: Any, features: Features, options: ForwardOptions
+    ) -> SoftTargets:
+        """The classes that are kept of the teacher's, from the outputs of its heads."""
+        known = self.teacher.decisions(teacher_outputs, features, options)
+        return most_probable(
+            known.scores.logits(options.policy),
+            temperature=self._temperature,
+            most=self.most_targets(),
+            least_probability=self.settings.min_target_probability,
+        )
+
+    def most_targets(self) -> int | None:
+        """The largest number of classes in soft targets; None for all."""
+        settings, bounds = self.settings, [self.student.num_classes]
+        if settings.top_k_targets:
+            bounds.append(settings.top_k_targets)
+        if settings.min_target_probability:
+            # No more classes than this can be so probable.
+            bounds.append(int(1 / settings.min_target_probability))
+        return None if len(bounds) == 1 else min(filter(None, bounds))
+
+    def compared_terms(self) -> list[str]:
+        """The terms that compare the student with its teacher."""
+        return list(self._factors())
+
+    def _factors(self) -> dict[str, float]:
+        """The factor of each of the teacher's terms, without those that have none."""
+        settings = self.settings
+        # Gradients of soft targets shrink with the square of the temperature (Hinton et al. 2015,
+        # section 2.1).
+        factors = {
+            SOFT_TARGETS: settings.alpha_ce * self._temperature**2,
+            COSINE: settings.alpha_cos,
+            HIDDEN: settings.alpha_hidden,
+            ATTENTION: settings.alpha_attention,
+        }
+        return {term: factor for term, factor in factors.items() if factor}
+
+    @property
+    def _temperature(self) -> float:
+        is_regression = self.student.num_classes == 1
+        return 1.0 if is_regression else self.settings.temperature
+
+    def _has(self, term: str) -> bool:
+        return term in self._factors()
+
+    @property
+    def _projects(self) -> bool:
+        """Whether hidden states are compared and differ in width."""
+        is_wider = self.teacher.config.hidden_size != self.config.hidden_size
+        return is_wider and (self._has(COSINE) or self._has(HIDDEN))
+
+
+def matching_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
+    """The teacher's layer that each of the student's is compared with, evenly spaced.
+
+    The last ones match (Jiao et al. 2020, section 3.1: the uniform strategy).
+    """
+    layers, known = student.num_hidden_layers, teacher.num_hidden_layers
+    return [math.ceil((layer + 1) * known / layers) - 1 for layer in range(layers)]
+
+
+def initial_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
+    """The teacher's layer that each of the student's starts from: every second for half as many."""
+    layers, known = student.num_hidden_layers, teacher.num_hidden_layers
+    return [layer * known // layers for layer in range(layers)]
+
+
+def _projected(encoded: BertOutput, kernel: tf.Tensor) -> BertOutput:
+    """The hidden states in the teacher's width, through one product for all layers."""
+
+    def project(hidden: tf.Tensor) -> tf.Tensor:
+        return tf.tensordot(hidden, kernel, 1)
+
+    layers = [project(hidden) for hidden in encoded.layer_outputs]
+    return encoded._replace(
+        sequence_output=layers[-1],
+        layer_outputs=layers,
+        embedding_output=project(encoded.embedding_output),
+    )

@@ -1,0 +1,300 @@
+"""The teacher of a run, and the student that starts from it and learns from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bert_tf.checkpoint.arrays import Shape
+from bert_tf.checkpoint.formats import Source, open_source
+from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_another_head
+from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
+from bert_tf.checkpoint.names import is_run_state
+from bert_tf.checkpoint.same_model import other_function, other_vocabulary
+from bert_tf.config.settings import DistillationSettings
+from bert_tf.model.config import BertConfig, read_config
+from bert_tf.tasks.distillation.losses import DistilledTask
+from bert_tf.tasks.distillation.task import (
+    ATTENTION,
+    HIDDEN,
+    SOFT_TARGETS,
+    TEACHER,
+    DistillationTask,
+    initial_layers,
+)
+from bert_tf.text.tokenizer_files import Vocabulary
+from bert_tf.train.context import RunContext
+from bert_tf.train.job import Model
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import require_file
+
+# A student has these in common with the network that it starts from.
+_COPIED_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "hidden_act",
+)
+
+
+# Paths, and what only decides where a run starts.
+_NOT_IN_LEDGER = ("teacher_checkpoint", "teacher_config_file", "teacher_cache", "student_layers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A teacher as all ranks know it.
+
+    Attributes:
+      path: its checkpoint, as given by the user.
+      config: its architecture.
+      files: what is stored with its weights.
+      shapes: of its variables, by name.
+      weights_sha256: a hash of its weights, the same in every format.
+    """
+
+    path: str
+    config: BertConfig
+    files: ModelFiles
+    shapes: Mapping[str, Shape]
+    weights_sha256: str
+
+
+def open_teacher(settings: DistillationSettings, context: RunContext) -> Teacher:
+    """Opens a teacher on rank 0, the only one that needs to see its files. Collective.
+
+    Raises UserError for a checkpoint that cannot be read or comes without a configuration.
+    """
+    found = _open_teacher(settings) if context.ranks.is_chief else None
+    return context.ranks.broadcast(found)
+
+
+def _open_teacher(settings: DistillationSettings) -> Teacher:
+    path = settings.teacher_checkpoint
+    require_checkpoint(path, flag="teacher_checkpoint")
+    source = open_source(path)
+    config = source.config
+    if settings.teacher_config_file:
+        config, _ = read_config(
+            require_file(settings.teacher_config_file, flag="teacher_config_file")
+        )
+        problem, _ = other_function(source.files, config)
+        if problem:
+            raise UserError(
+                f"--teacher_checkpoint={path}: {problem}; give the configuration that the teacher "
+                "was trained with."
+            )
+    if config is None:
+        raise UserError(
+            f"--teacher_checkpoint={path} comes without a configuration; give "
+            "--teacher_config_file."
+        )
+    return Teacher(
+        path,
+        config=config.with_explicit_gelu(),
+        files=source.files,
+        shapes=source.shapes,
+        weights_sha256=_sha256(source),
+    )
+
+
+def _sha256(source: Source) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(source.shapes):
+        # A run's own checkpoints have moments beside the weights, under the same scopes.
+        if name.startswith(("bert/", "cls/", "output_")) and not is_run_state(name):
+            digest.update(name.encode() + source.read(name).tobytes())
+    return digest.hexdigest()
+
+
+def check_vocabulary(teacher: Teacher, used: Vocabulary | None) -> None:
+    """Raises UserError for a teacher that is known to have another vocabulary than the data's."""
+    problem, _ = other_vocabulary(teacher.files, used)
+    if problem:
+        raise UserError(
+            f"--teacher_checkpoint={teacher.path}: {problem}; teacher and student must have the "
+            "same vocabulary."
+        )
+
+
+def student_config(settings: DistillationSettings, teacher: BertConfig) -> BertConfig:
+    """The teacher's architecture with the chosen layers, or with half as many of them."""
+    chosen = settings.student_layers
+    layers = len(chosen) if chosen else max(1, teacher.num_hidden_layers // 2)
+    return dataclasses.replace(teacher, num_hidden_layers=layers)
+
+
+def with_teacher(
+    model: Model,
+    teacher: Teacher,
+    teacher_task: DistilledTask,
+    settings: DistillationSettings,
+    context: RunContext,
+) -> tuple[RunContext, Model]:
+    """The student of a run, with its teacher and the weights that it starts from. Collective.
+
+    Args:
+      model: what would be trained without a teacher.
+      teacher: the opened teacher.
+      teacher_task: the same task for the teacher's architecture.
+      settings: what is learnt from it.
+      context: the run.
+
+    Raises:
+      UserError: for a teacher of another vocabulary, without the head that soft targets need, or of
+        sizes that the losses cannot compare; and for layers that it does not have.
+    """
+    task = DistillationTask(model.task, teacher_task, settings)
+    _check_sizes(task, context)
+    if context.ranks.is_chief:
+        _check_files(model, teacher, task)
+    context, layers = _with_start(context, settings, teacher.config, model.config)
+    entries = {
+        name: value
+        for name, value in dataclasses.asdict(settings).items()
+        if name not in _NOT_IN_LEDGER
+    }
+    section = {
+        "teacher": teacher.path,
+        "teacher_sha256": teacher.weights_sha256,
+        "teacher_layers": teacher.config.num_hidden_layers,
+        "teacher_hidden_size": teacher.config.hidden_size,
+        **entries,
+    }
+    student = dataclasses.replace(
+        model,
+        task=task,
+        evaluated=model.task,
+        frozen={} if settings.teacher_cache else {TEACHER: teacher.path},
+        initial_layers=layers,
+        ledger={"distillation": section},
+    )
+    return context, student
+
+
+def _check_sizes(task: DistillationTask, context: RunContext) -> None:
+    student, teacher = task.student, task.teacher
+    compared = task.compared_terms()
+    if not compared:
+        raise UserError(
+            "nothing is learnt from the teacher: all of --alpha_ce, --alpha_cos, --alpha_hidden "
+            "and --alpha_attention are 0; raise one, or train without --teacher_checkpoint."
+        )
+    if SOFT_TARGETS in compared and student.num_classes != teacher.num_classes:
+        raise UserError(
+            f"the student scores {student.num_classes} classes and the teacher "
+            f"{teacher.num_classes}; give a teacher with the same vocabulary or classes, or "
+            "--alpha_ce=0."
+        )
+    if task.config.num_hidden_layers > teacher.config.num_hidden_layers and (
+        HIDDEN in compared or ATTENTION in compared
+    ):
+        raise UserError(
+            f"the student has {task.config.num_hidden_layers} layers and the teacher "
+            f"{teacher.config.num_hidden_layers}, but --alpha_hidden and --alpha_attention compare "
+            "each of the student's with another one of the teacher's; give fewer layers."
+        )
+    if ATTENTION in compared:
+        heads, known = task.config.num_attention_heads, teacher.config.num_attention_heads
+        if heads != known:
+            raise UserError(
+                f"--alpha_attention compares heads, but the student has {heads} and the teacher "
+                f"{known}; give --num_attention_heads={known} or --alpha_attention=0."
+            )
+        if context.runtime.recompute:
+            raise UserError(
+                "--alpha_attention needs attention's scores, which --recompute does not keep; drop "
+                "one of them."
+            )
+
+
+def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None:
+    """Compares vocabularies, and looks for the heads that are needed."""
+    check_vocabulary(teacher, model.vocabulary)
+    if SOFT_TARGETS not in task.compared_terms():
+        return
+    heads = task.teacher.heads
+    of_others = variables_of_another_head(teacher.files.labels, heads)
+    stored = {name: shape for name, shape in teacher.shapes.items() if name not in of_others}
+    network = {spec.name: spec.shape for spec in task.teacher.specs()}
+    report = compare_shapes(teacher.path, stored, network)
+    for head in missing_heads(report, heads):
+        raise UserError(
+            f"--teacher_checkpoint={teacher.path} has no {head.name}, so it gives no soft targets; "
+            f"train it with {head.trained_by} first, or give --alpha_ce=0."
+        )
+
+
+def _with_start(
+    context: RunContext,
+    settings: DistillationSettings,
+    teacher: BertConfig,
+    student: BertConfig,
+) -> tuple[RunContext, Sequence[int] | None]:
+    """The context with the weights to start from, and which layers of them; None for all."""
+    chosen, run = settings.student_layers, context.settings
+    if context.start.checkpoint is not None:
+        return context, None
+    if run.init_checkpoint:
+        if chosen is not None:
+            raise UserError(
+                "--student_layers chooses layers of the teacher, or random weights, but "
+                f"--init_checkpoint={run.init_checkpoint} gives the weights to start from; drop "
+                "one of them."
+            )
+        return context, None
+    if chosen == ():
+        context.message("the student starts from random weights (--student_layers=none)")
+        return context, None
+    if chosen:
+        _check_layers(chosen, teacher, student)
+    different = _differences(teacher, student)
+    if different:
+        if chosen:
+            raise UserError(
+                f"--student_layers cannot be copied, since {different}; drop the flag to start "
+                "from random weights."
+            )
+        context.message(f"the student starts from random weights, since {different}")
+        return context, None
+    if student.num_hidden_layers > teacher.num_hidden_layers:
+        context.message("the student starts from random weights: it has more layers")
+        return context, None
+    layers = list(chosen or initial_layers(student, teacher))
+    context.message(
+        f"the student starts from layers {', '.join(map(str, layers))} of its teacher's "
+        f"{teacher.num_hidden_layers}"
+    )
+    if teacher.type_vocab_size and not student.type_vocab_size:
+        context.message("the student has no segment embeddings, so its teacher's are left out")
+    run = dataclasses.replace(run, init_checkpoint=settings.teacher_checkpoint)
+    return dataclasses.replace(context, settings=run), layers
+
+
+def _check_layers(layers: Sequence[int], teacher: BertConfig, student: BertConfig) -> None:
+    given = f"--student_layers={','.join(map(str, layers))}"
+    beyond = [layer for layer in layers if not 0 <= layer < teacher.num_hidden_layers]
+    if beyond:
+        raise UserError(
+            f"{given}: the teacher has {teacher.num_hidden_layers} layers, counted from 0, and no "
+            f"layer {beyond[0]}."
+        )
+    if len(layers) != student.num_hidden_layers:
+        raise UserError(
+            f"{given} names {len(layers)} layers, but the student has {student.num_hidden_layers}."
+        )
+
+
+def _differences(teacher: BertConfig, student: BertConfig) -> str:
+    """Why weights cannot be copied, the empty string if they can."""
+    before, now = (config.with_explicit_gelu() for config in (teacher, student))
+    changed: Iterable[tuple[str, Any, Any]] = (
+        (name, getattr(before, name), getattr(now, name)) for name in _COPIED_SIZES
+    )
+    return ", ".join(
+        f"its {name} is {new} and its teacher's {old}" for name, old, new in changed if old != new
+    )

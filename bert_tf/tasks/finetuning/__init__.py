@@ -1,0 +1,1 @@
+"""What fine-tuning tasks share: models, records, seeds and predictions."""

@@ -1,0 +1,136 @@
+"""BERT with its pre-training heads, each of them optional."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.bert import bert_output, bert_specs, pooled_output
+from bert_tf.model.config import BertConfig
+from bert_tf.model.heads import (
+    masked_lm_scores,
+    masked_lm_specs,
+    next_sentence_logits,
+    next_sentence_specs,
+)
+from bert_tf.model.losses import ClassScores, classification_sums, score_sums
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import Sums
+from bert_tf.model.variables import Variables, VariableSpec
+
+
+class PretrainingOutputs(NamedTuple):
+    """Outputs of the heads; None for a head that is left out.
+
+    Attributes:
+      masked_lm: scores of every word at the masked positions, [B * P, V].
+      next_sentence: [B, 2] float32 logits.
+    """
+
+    masked_lm: ClassScores | None
+    next_sentence: tf.Tensor | None
+
+
+def pretraining_specs(
+    config: BertConfig, *, masked_lm: bool = True, next_sentence: bool = True
+) -> list[VariableSpec]:
+    """The variables of the network, without any that the chosen heads would not train."""
+    specs = bert_specs(config, pooler=next_sentence)
+    if masked_lm:
+        specs += masked_lm_specs(config)
+    if next_sentence:
+        specs += next_sentence_specs(config)
+    return specs
+
+
+def pretraining_outputs(
+    variables: Variables,
+    config: BertConfig,
+    features: Mapping[str, tf.Tensor],
+    options: ForwardOptions,
+    *,
+    masked_lm: bool = True,
+    next_sentence: bool = True,
+) -> PretrainingOutputs:
+    """Builds the forward pass of one micro batch.
+
+    Args:
+      variables: the variables of ``pretraining_specs`` with the same heads.
+      config: the network's configuration.
+      features: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] and, for the masked LM,
+        ``masked_lm_positions`` [B, P], all integers.
+      options: how to compute the forward pass.
+      masked_lm, next_sentence: whether to build the head.
+    """
+    sequence_output = bert_output(variables, config, features, options).sequence_output
+    positions = features["masked_lm_positions"] if masked_lm else None
+    return pretraining_heads(
+        sequence_output,
+        positions,
+        variables,
+        config,
+        options,
+        next_sentence=next_sentence,
+    )
+
+
+def pretraining_heads(
+    sequence_output: tf.Tensor,
+    positions: tf.Tensor | None,
+    variables: Variables,
+    config: BertConfig,
+    options: ForwardOptions,
+    *,
+    next_sentence: bool,
+) -> PretrainingOutputs:
+    """The heads on [B, S, D] float32 outputs of the encoder.
+
+    ``positions`` [B, P] integers are those at which words are scored, None without the masked LM.
+    """
+    words = sentences = None
+    if positions is not None:
+        words = masked_lm_scores(
+            sequence_output, positions, variables, config=config, policy=options.policy
+        )
+    if next_sentence:
+        pooled = pooled_output(sequence_output, variables, policy=options.policy)
+        sentences = next_sentence_logits(pooled, variables, policy=options.policy)
+    return PretrainingOutputs(words, sentences)
+
+
+def masked_lm_logits(outputs: PretrainingOutputs, options: ForwardOptions) -> tf.Tensor:
+    """[B * P, V] float32."""
+    with tf.name_scope("cls/predictions"):
+        return outputs.masked_lm.logits(options.policy)
+
+
+def masked_lm_sums(
+    outputs: PretrainingOutputs, features: Mapping[str, tf.Tensor], options: ForwardOptions
+) -> Sums:
+    """Sums over masked positions.
+
+    ``features`` are ``masked_lm_ids`` [B, P] integers and ``masked_lm_weights`` [B, P] float32.
+    """
+    with tf.name_scope("cls/predictions/loss"):
+        return score_sums(
+            outputs.masked_lm,
+            tf.reshape(features["masked_lm_ids"], [-1]),
+            tf.reshape(features["masked_lm_weights"], [-1]),
+            options=options,
+        )
+
+
+def next_sentence_sums(
+    outputs: PretrainingOutputs, features: Mapping[str, tf.Tensor], options: ForwardOptions
+) -> Sums:
+    """Sums over sequences.
+
+    ``features`` are ``next_sentence_labels`` [B, 1] or [B]; a weight of 0 in the optional
+    ``example_weights`` [B] float32 excludes a sequence.
+    """
+    labels = tf.reshape(features["next_sentence_labels"], [-1])
+    weights = features.get("example_weights", tf.ones_like(labels, tf.float32))
+    with tf.name_scope("cls/seq_relationship/loss"):
+        return classification_sums(outputs.next_sentence, labels, weights, policy=options.policy)

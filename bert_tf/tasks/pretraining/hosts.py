@@ -1,0 +1,64 @@
+"""What a training does first on each of its hosts: a command, and copies of the records."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from bert_tf.config.settings import DataSettings, PretrainingSettings
+from bert_tf.ranks.host_work import on_each_host, run_command
+from bert_tf.records.local_cache import LocalCopies, NoRoomError, local_copies
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.train.context import RunContext
+
+_GB = 1e9
+
+
+def run_before_training(settings: PretrainingSettings, context: RunContext) -> None:
+    """Runs --before_training, if given, once on each host; not in a dry run. Collective.
+
+    Raises UserError on all ranks if it fails on any host.
+    """
+    command = settings.before_training
+    if command is None or settings.run.dry_run:
+        return
+    context.message(f"running on each host: {command}")
+    on_each_host(context.ranks, lambda: run_command(command, flag="before_training"))
+
+
+def copy_to_local_disks(
+    record_sets: Sequence[RecordSet | None], data: DataSettings, context: RunContext
+) -> list[RecordSet | None]:
+    """The sets, read from copies on this host's own disk. Collective.
+
+    A host without room for them reads the originals, which gives the same batches, with a warning.
+    Raises UserError on all ranks for a cache that cannot be written, or damaged records.
+    """
+    given = [records for records in record_sets if records is not None]
+    files = {file.path: file for records in given for file in records.files}
+
+    def copy() -> LocalCopies | str:
+        most = None if data.local_cache_gb is None else int(data.local_cache_gb * _GB)
+        try:
+            return local_copies(list(files.values()), data.local_cache_dir, most_bytes=most)
+        except NoRoomError as error:
+            return str(error)
+
+    by_host = on_each_host(context.ranks, copy)
+    for host, found in by_host.items():
+        if isinstance(found, str):
+            context.message(
+                f"warning: host {host} reads the records from where they are, not from "
+                f"--local_cache_dir: {found}"
+            )
+        else:
+            how = "copied now" if found.copied_bytes else "from an earlier run"
+            context.message(f"host {host} reads copies of the records, {how}: {found.directory}")
+    mine = by_host[socket.gethostname()]
+    if isinstance(mine, str):
+        return list(record_sets)
+    copies = dict(zip(files, mine.files))
+    return [
+        None if records is None else RecordSet([copies[file.path] for file in records.files])
+        for records in record_sets
+    ]

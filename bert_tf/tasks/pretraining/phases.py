@@ -1,0 +1,151 @@
+"""The phases of a plan: one pre-training run after another, from a single command.
+
+A phase is a flag file. Its flags override those of the command, and each phase starts from the one
+before unless its file says otherwise. A command without phases is a plan of a single run.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Callable
+
+from absl import flags
+
+from bert_tf.cli.flags import parse_flag_file
+from bert_tf.config.settings import PretrainingSettings, RuntimeSettings
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import require_file
+
+# In a phase's file, the checkpoint of the phase before.
+PREVIOUS = "previous"
+
+SettingsOf = Callable[[flags.FlagValues], PretrainingSettings]
+
+_START_FLAGS = ("init_checkpoint", "resume_from", "reset_step")
+_FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
+# What is set up once for all phases.
+_SHARED = ("horovod", "rank_timeout_seconds", "communication", "deterministic", "verbose")
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A phase of a plan.
+
+    Attributes:
+      name: ``phase_1``, ``phase_2`` and so on: its directory in the plan's.
+      flag_file: where its flags are.
+      settings: its run.
+    """
+
+    name: str
+    flag_file: str
+    settings: PretrainingSettings
+
+    @property
+    def directory(self) -> Path:
+        """The output directory of its run."""
+        return self.settings.run.output_dir
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Phases in their order.
+
+    Attributes:
+      directory: that of all phases; None for a single run, without phases.
+      phases: at least one.
+    """
+
+    directory: Path | None
+    phases: tuple[Phase, ...]
+
+    @property
+    def runtime(self) -> RuntimeSettings:
+        """What all phases share of precision, ranks and threads."""
+        return self.phases[0].settings.runtime
+
+
+def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Plan:
+    """The plan of a command, whose ``settings_of`` turns flags into the settings of a run.
+
+    Raises UserError for invalid flags.
+    """
+    if values.phases is None:
+        return Plan(None, (Phase("", "", settings_of(values)),))
+    files = [name.strip() for name in values.phases.split(",") if name.strip()]
+    if not files:
+        raise UserError("--phases names no flag file; give one for each phase, comma-separated.")
+    if values.replay_batch:
+        raise UserError(
+            "--replay_batch belongs to a single run; give the phase's file as --flagfile instead "
+            "of --phases, and its directory as --output_dir."
+        )
+    if not values.output_dir:
+        raise UserError("--output_dir is required; --help lists the flags.")
+    directory = Path(values.output_dir)
+    phases: list[Phase] = []
+    for number, file in enumerate(files, start=1):
+        before = phases[-1].directory if phases else None
+        name = f"phase_{number}"
+        phase = _flags_of_phase(file, values, output_dir=directory / name, before=before)
+        try:
+            settings = settings_of(phase)
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from error
+        if not settings.run.do_train:
+            raise UserError(f"{file}: a phase trains; add --do_train.")
+        run = dataclasses.replace(settings.run, plan_dir=directory)
+        phases.append(Phase(name, file, dataclasses.replace(settings, run=run)))
+    for phase in phases[1:]:
+        _check_shared(phases[0], phase)
+    return Plan(directory, tuple(phases))
+
+
+def _flags_of_phase(
+    flag_file: str, command: flags.FlagValues, *, output_dir: Path, before: Path | None
+) -> flags.FlagValues:
+    """The flags of a phase; ``before`` is the directory of the phase before it, if any."""
+    require_file(flag_file, flag="phases")
+    values = copy.deepcopy(command)
+    if before is not None:  # only the first phase starts where the command says
+        for flag in _START_FLAGS:
+            values[flag].unparse()
+    in_file = parse_flag_file(flag_file, values)
+    for flag in _FLAGS_OF_THE_PLAN:
+        if flag in in_file:
+            raise UserError(
+                f"{flag_file}: --{flag} is for the plan as a whole; give it on the command line."
+            )
+    _set_start(values, flag_file, before)
+    values.output_dir = str(output_dir)
+    if values.dllog_path:
+        log = Path(values.dllog_path)
+        values.dllog_path = str(log.with_name(f"{log.stem}_{output_dir.name}{log.suffix}"))
+    return values
+
+
+def _set_start(values: flags.FlagValues, flag_file: str, before: Path | None) -> None:
+    """Puts the directory of the phase before in the place of ``previous``."""
+    if before is not None and not values.init_checkpoint and not values.resume_from:
+        values.init_checkpoint = PREVIOUS
+    for flag in ("init_checkpoint", "resume_from"):
+        if values[flag].value == PREVIOUS:
+            if before is None:
+                raise UserError(
+                    f"{flag_file}: --{flag}={PREVIOUS} names the phase before, and this is the "
+                    "first one; give a checkpoint or drop it."
+                )
+            setattr(values, flag, str(before))
+
+
+def _check_shared(first: Phase, phase: Phase) -> None:
+    for name in _SHARED:
+        if getattr(first.settings.runtime, name) != getattr(phase.settings.runtime, name):
+            flag = "rank_timeout" if name == "rank_timeout_seconds" else name
+            what = "flags of communication" if name == "communication" else f"--{flag}"
+            raise UserError(
+                f"{phase.flag_file}: {what} must be the same in all phases; give them on the "
+                "command line."
+            )

@@ -1,0 +1,199 @@
+"""The learning rate and the ramps of a run that is only planned: as a table and as a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.config.schedules import default_of
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.ranks.planned import PlannedRanks
+from bert_tf.train.ledger import show_value
+from bert_tf.train.plans import resolve_plans, schedule_of, with_steps
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.schedules import Schedule
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open
+from bert_tf.util.pictures import can_draw, stacked_panels
+
+_MOST_POINTS = 2000
+_ROWS = 10
+_INCHES, _TITLE_WIDTH = (8, 4.5), 100
+_PANEL_INCHES = 1.5  # of each ramp
+_MOST_JOINS = 8  # in a short table
+
+
+class Point(NamedTuple):
+    """An update, counted from 1, as in a run's log: the first one's rate is that of step 0.
+
+    Attributes:
+      update: its number.
+      sequences: consumed after it.
+      learning_rate: its rate.
+      global_batch: its sequences.
+      sequence_length: their positions; None without a ramp of lengths.
+    """
+
+    update: int
+    sequences: int
+    learning_rate: float
+    global_batch: int
+    sequence_length: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A schedule and the batches of its updates, none of which is skipped."""
+
+    schedule: Schedule
+    batch: BatchPlan
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The fields of a point that a table has: those of ramps only if there are any."""
+        ramps = {"global_batch": self.batch.sizes, "sequence_length": self.batch.lengths}
+        return tuple(name for name in Point._fields if ramps.get(name, self) is not None)
+
+    def points(self, most: int = _MOST_POINTS) -> list[Point]:
+        """About ``most`` updates.
+
+        They are evenly spread; the ends of the warm-ups and the first and last updates of the
+        phases are among them, and those of the stages of ramps unless there are too many.
+        """
+        schedule = self.schedule
+        last = schedule.total_steps
+        begin = schedule.rewarm_at_step or last
+        ends = [schedule.warmup_steps, begin, begin + schedule.rewarm_steps]
+        for ramp in filter(None, (self.batch.sizes, self.batch.lengths)):
+            few = len(ramp.joins) <= max(_MOST_JOINS, most // 8)
+            ends += ramp.joins if few else ramp.joins[-1:]
+        special = [1, last, *ends, *(end + 1 for end in ends)]
+        spread = np.linspace(0, last, min(most, last) + 1).round().astype(int)
+        updates = sorted({int(u) for u in [*special, *spread] if 1 <= u <= last})
+        rates = schedule.rate(np.array(updates) - 1)
+        return [self._point(update, float(rate)) for update, rate in zip(updates, rates)]
+
+    def _point(self, update: int, rate: float) -> Point:
+        batch, position = self.batch, update - 1
+        sizes = batch.global_batch_at(position), batch.length_at(position)
+        return Point(update, batch.sequences(0, update), rate, *sizes)
+
+    def title(self) -> str:
+        """What the curve is of: the schedule, options other than the defaults, and the length."""
+        schedule = self.schedule
+        parts = [schedule.name, f"peak {schedule.peak_rate:g}"]
+        parts += [
+            f"{name} {show_value(value)}"
+            for name, value in schedule.options.items()
+            if value != default_of(name)
+        ]
+        if schedule.rewarm_at_step is not None:
+            parts.append(f"again after update {schedule.rewarm_at_step:,}")
+        batch = self.batch
+        sizes = f"{batch.global_batch_size:,} sequences"
+        if batch.sizes is not None:
+            sizes = f"{batch.sizes.values[0]:,} to {sizes}"
+        if batch.lengths is not None:
+            sizes += f" of {batch.lengths.values[0]:,} to {batch.lengths.last:,} positions"
+        return f"{', '.join(parts)}: {schedule.total_steps:,} updates of {sizes}"
+
+
+def planned_curve(
+    optimization: OptimizationSettings,
+    *,
+    num_ranks: int,
+    epochs: float | None,
+    warmup_proportion: float | None,
+    num_records: int | None,
+) -> Curve:
+    """The curve of a new run.
+
+    Args:
+      optimization: its settings, with ``scale_steps_by_ranks`` resolved.
+      num_ranks: its ranks.
+      epochs, warmup_proportion: length of training and warm-up; None if given in steps.
+      num_records: its training records, for a length in epochs.
+
+    Raises UserError for contradictory settings, and for an unknown number of updates.
+    """
+    if optimization.num_train_steps is None and num_records is None:
+        raise UserError(
+            f"the number of updates in --num_train_epochs={epochs:g} follows from the number of "
+            "training records; give --num_records, or --num_train_steps instead of epochs."
+        )
+    ranks = PlannedRanks(num_ranks, num_threads=1)
+    optimization = with_steps(
+        optimization,
+        ranks,
+        records=num_records or 1,
+        epochs=epochs,
+        warmup_proportion=warmup_proportion,
+        trains=True,
+    )
+    batch, steps = resolve_plans(optimization, ranks)
+    return Curve(schedule_of(optimization, steps), batch)
+
+
+def short_table(curve: Curve) -> str:
+    """About ten updates, in aligned columns."""
+    rows = [curve.columns]
+    for point in curve.points(_ROWS):
+        values = [getattr(point, name) for name in curve.columns]
+        rows.append(tuple(f"{v:,}" if isinstance(v, int) else f"{v:.4g}" for v in values))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(f"{v:>{w}}" for v, w in zip(row, widths)) for row in rows)
+
+
+def write_curve(path: Path, curve: Curve) -> Path:
+    """Writes a table (.tsv) or a picture (a suffix that matplotlib knows); returns the file.
+
+    Without matplotlib, that is a table beside the picture's name.
+    """
+    if path.suffix == ".tsv" or not can_draw():
+        path = path.with_suffix(".tsv")
+        _write_table(path, curve)
+    else:
+        _draw(path, curve)
+    return path
+
+
+def _write_table(path: Path, curve: Curve) -> None:
+    columns = curve.columns
+    with atomic_open(path) as file:
+        file.write("\t".join(columns) + "\n")
+        for point in curve.points():
+            file.write("\t".join(repr(getattr(point, name)) for name in columns) + "\n")
+
+
+def _draw(path: Path, curve: Curve) -> None:
+    from matplotlib.ticker import EngFormatter, StrMethodFormatter
+
+    points, last = curve.points(), curve.schedule.total_steps
+    updates = [point.update for point in points]
+    shown = curve.columns[2:]
+    inches = (_INCHES[0], _INCHES[1] + _PANEL_INCHES * (len(shown) - 1))
+    labels = [name.replace("_", " ") for name in shown]
+    with stacked_panels(
+        path, x="updates", ys=labels, inches=inches, layout="constrained"
+    ) as all_axes:
+        for axes, name in zip(all_axes, shown):
+            axes.plot(updates, [getattr(point, name) for point in points])
+            axes.set_xlim(0, last)
+            axes.set_ylim(bottom=0)
+            axes.grid(color="0.9")
+        rates = all_axes[0]
+        rates.figure.suptitle(textwrap.fill(curve.title(), _TITLE_WIDTH), fontsize=10)
+        rates.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
+        # Consumption is linear between the ends of the stages, which are among the points.
+        known = [0, *updates], [0, *(point.sequences for point in points)]
+        consumed = rates.secondary_xaxis(
+            "top",
+            functions=(lambda x: np.interp(x, *known), lambda x: np.interp(x, *known[::-1])),
+        )
+        consumed.set_xlabel("sequences")
+        for axis in (axes.xaxis, consumed.xaxis):
+            axis.set_major_formatter(EngFormatter(sep=""))

@@ -1,0 +1,192 @@
+"""The pre-training task: masked LM and next sentences (Devlin et al. 2019, section 3.1).
+
+Pairs of sentences may ask for their order instead (Lan et al. 2020, section 3.1): the same head
+says whether they are swapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.config import INPUTS, BertConfig
+from bert_tf.model.encoder_task import EncoderTask
+from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
+from bert_tf.model.losses import ACCURACY, ClassScores
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.shapes import shape_of
+from bert_tf.model.sums import Sums, Terms, means
+from bert_tf.model.task import Features, num_sequences
+from bert_tf.model.token_rows import mask_of_positions
+from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.records.info import NEXT_SENTENCE, SENTENCE_ORDER
+from bert_tf.tasks.distillation.losses import Decisions
+from bert_tf.tasks.pretraining.graph import (
+    PretrainingOutputs,
+    masked_lm_logits,
+    masked_lm_sums,
+    next_sentence_sums,
+    pretraining_heads,
+    pretraining_specs,
+)
+
+MASKED_LM = "masked_lm"
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingTask(EncoderTask):
+    """Masked LM and next-sentence prediction; either can be left out.
+
+    The methods are those of :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
+
+    Attributes:
+      config: the network's configuration.
+      masked_lm, next_sentence: which heads there are.
+      sentence_order: the labels of ``next_sentence`` are of the sentence order, which only names
+        the figures.
+      score_all_tokens: score words at every position instead of only at the masked ones, to
+        compare the scores of two networks everywhere.
+    """
+
+    config: BertConfig
+    masked_lm: bool = True
+    next_sentence: bool = True
+    score_all_tokens: bool = False
+    sentence_order: bool = False
+
+    loss_name: ClassVar = "cross_entropy"
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The heads that are trained."""
+        present = {MASKED_LM_HEAD: self.masked_lm, NEXT_SENTENCE_HEAD: self.next_sentence}
+        return tuple(head for head, is_present in present.items() if is_present)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The features of sequences, and the positions of masked tokens."""
+        return (*INPUTS, "masked_lm_positions") if self.masked_lm else INPUTS
+
+    @property
+    def terms(self) -> Terms:
+        """One loss term for each head."""
+        present = {MASKED_LM: self.masked_lm, self._pair_term: self.next_sentence}
+        return {term: (ACCURACY,) for term, is_present in present.items() if is_present}
+
+    @property
+    def num_classes(self) -> int:
+        """The words of the vocabulary."""
+        return self.config.vocab_size
+
+    def specs(self) -> list[VariableSpec]:
+        """The variables that the heads train, no others."""
+        return pretraining_specs(
+            self.config, masked_lm=self.masked_lm, next_sentence=self.next_sentence
+        )
+
+    def positions_read(self, features: Features) -> tf.Tensor | None:
+        """The masked positions, and that of [CLS] for next sentences."""
+        if self.score_all_tokens:
+            return None
+        mask = features["input_mask"]
+        parts = [features["masked_lm_positions"]] if self.masked_lm else []
+        if self.next_sentence:
+            parts.append(tf.zeros_like(mask[:, :1]))
+        return mask_of_positions(mask, *parts)
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> PretrainingOutputs:
+        """The scores of words and of next sentences, from the encoder's output."""
+        positions = None
+        if self.masked_lm:
+            positions = features["masked_lm_positions"]
+            if self.score_all_tokens:
+                B, S, _ = shape_of(sequence_output)
+                positions = tf.tile(tf.range(S, dtype=positions.dtype)[tf.newaxis], [B, 1])
+        return pretraining_heads(
+            sequence_output,
+            positions,
+            variables,
+            self.config,
+            options,
+            next_sentence=self.next_sentence,
+        )
+
+    def decisions(
+        self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
+    ) -> Decisions:
+        """The choice of a word at every masked position, or at every token."""
+        del options
+        mask = features["input_mask" if self.score_all_tokens else "masked_lm_weights"]
+        weights = tf.cast(tf.reshape(mask, [-1]), tf.float32)
+        return Decisions(outputs.masked_lm, weights)
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """The numbers of masked tokens and of sequences."""
+        weights = {}
+        if self.masked_lm:
+            weights[MASKED_LM] = tf.reduce_sum(features["masked_lm_weights"])
+        if self.next_sentence:
+            weights[self._pair_term] = num_sequences(features)
+        return weights
+
+    def losses(
+        self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, Sums]:
+        """The cross entropies of masked tokens and of next sentences."""
+        losses = {}
+        if self.masked_lm:
+            masked = outputs._replace(masked_lm=self._masked_scores(outputs, features))
+            losses[MASKED_LM] = masked_lm_sums(masked, features, options)
+        if self.next_sentence:
+            losses[self._pair_term] = next_sentence_sums(outputs, features, options)
+        return losses
+
+    def predictions(
+        self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """``masked_lm_probabilities`` [B, P, V], ``next_sentence_logits`` [B, 2], float32."""
+        predictions = {}
+        if self.masked_lm:
+            masked = outputs._replace(masked_lm=self._masked_scores(outputs, features))
+            probabilities = tf.nn.softmax(masked_lm_logits(masked, options))
+            shape = [*tf.unstack(tf.shape(features["masked_lm_positions"])), self.config.vocab_size]
+            predictions["masked_lm_probabilities"] = tf.reshape(probabilities, shape)
+        if self.next_sentence:
+            predictions["next_sentence_logits"] = outputs.next_sentence
+        return predictions
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """The perplexity of masked tokens."""
+        if not self.masked_lm:
+            return {}
+        return {f"{MASKED_LM}_perplexity": _exp(means(sums)[MASKED_LM]["loss"])}
+
+    @property
+    def _pair_term(self) -> str:
+        return SENTENCE_ORDER if self.sentence_order else NEXT_SENTENCE
+
+    def _masked_scores(self, outputs: PretrainingOutputs, features: Features) -> ClassScores:
+        """The scores of words at the masked positions, [B * P, V]."""
+        if not self.score_all_tokens:
+            return outputs.masked_lm
+        positions = features["masked_lm_positions"]
+        B, S = shape_of(features["input_mask"])
+        rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * S + positions
+        return outputs.masked_lm.rows(tf.reshape(rows, [-1]))
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

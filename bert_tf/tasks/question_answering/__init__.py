@@ -1,0 +1,1 @@
+"""Question answering: SQuAD files, spans, answers, scores, the report and exports."""

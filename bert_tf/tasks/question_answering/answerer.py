@@ -1,0 +1,176 @@
+"""Answers questions about texts of any length with a model kept in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert_tf.inference.model_directory import ModelParts
+from bert_tf.input.length_buckets import padded_length
+from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
+from bert_tf.tasks.question_answering.examples import Example, SquadFile
+from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
+from bert_tf.tasks.question_answering.windows import (
+    Window,
+    WindowSettings,
+    fitting_windows,
+    question_windows,
+)
+from bert_tf.util.errors import UserError
+from bert_tf.util.progress import Progress
+from bert_tf.util.workers import batched
+
+if TYPE_CHECKING:
+    from bert_tf.model.options import ForwardOptions
+
+# Windows per batch; larger batches need more memory and are no faster on a CPU.
+BATCH_SIZE = 8
+
+_QUESTION_ID = "question"
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundAnswer:
+    """A possible answer.
+
+    Attributes:
+      text: the context from ``start`` to ``end``; "" for "there is no answer".
+      probability: its probability among the n-best answers.
+      score: sum of the logits of its first and last token.
+      start, end: character offsets in the context, ``end`` exclusive; None if it is not a span.
+    """
+
+    text: str
+    probability: float
+    score: float
+    start: int | None
+    end: int | None
+
+
+class Answerer:
+    """A span model with the settings for choosing its answers.
+
+    Attributes:
+      windows: how contexts are cut into windows.
+      settings: how answers are chosen.
+    """
+
+    def __init__(
+        self,
+        parts: ModelParts,
+        *,
+        windows: WindowSettings | None = None,
+        settings: AnswerSettings | None = None,
+        options: ForwardOptions | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          parts: the model, from ``model_directory.find_model``.
+          windows: None for run_squad.py's defaults, reduced to the length the network supports.
+          settings: None for run_squad.py's defaults.
+          options: how layers are computed, from ``model_directory.options_from_flags``; None for
+            float32, with native operations on CPUs if they are built.
+          threads: number of threads; None for one per core.
+
+        Raises:
+          UserError: the weights do not belong to such a model, or sequences would be too long for
+            it.
+        """
+        longest = parts.config.max_position_embeddings
+        self.windows = windows or fitting_windows(longest)
+        self.windows.validate()
+        if self.windows.max_seq_length > longest:
+            raise UserError(
+                f"--max_seq_length={self.windows.max_seq_length} is more than the model's "
+                f"{longest} positions; lower it."
+            )
+        self.settings = settings or AnswerSettings()
+        self.settings.validate()
+        self._tokenizer = parts.tokenizer
+        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+        from bert_tf.inference.predictor import Predictor
+        from bert_tf.tasks.question_answering.task import SpanTask
+
+        self._predictor = Predictor(
+            SpanTask(parts.config, num_candidates=self.settings.n_best_size),
+            parts.checkpoint,
+            options=options,
+            threads=threads,
+        )
+
+    def answer(
+        self, question: str, context: str, *, shows_progress: bool = False
+    ) -> list[FoundAnswer]:
+        """The n-best answers to a question about a text, best first, at least one.
+
+        The first is the model's answer: in v2.0 "" if its score exceeds the others' by the
+        threshold. Up to ``settings.n_best_size`` others follow by score. ``shows_progress`` shows
+        progress on standard error when there is much to compute.
+        """
+        example = Example(
+            question_id=_QUESTION_ID,
+            question=question,
+            context=context,
+            title="",
+            paragraph=0,
+            answers=(),
+            is_impossible=False,
+        )
+        predictions = decode_answers(
+            SquadFile(path=Path(), version="", examples=(example,), unusable=()),
+            self._tokenizer,
+            self.windows,
+            self._candidates(question, context, shows_progress=shows_progress),
+            self.settings,
+        )
+        found = [
+            FoundAnswer(
+                # Google's placeholder for "found nothing" in v1.1 is not part of the context.
+                text=entry["text"] if "start" in entry else "",
+                probability=entry["probability"],
+                score=entry["start_logit"] + entry["end_logit"],
+                start=entry.get("start"),
+                end=entry.get("end"),
+            )
+            for entry in predictions.nbest[_QUESTION_ID]
+        ]
+        chosen = predictions.answers[_QUESTION_ID]
+        # The sort is stable: the chosen answer comes first and the others keep their order.
+        return sorted(found, key=lambda answer: answer.text != chosen)
+
+    def _candidates(self, question: str, context: str, *, shows_progress: bool) -> SpanCandidates:
+        """The best positions of every window of the context."""
+        context_ids = self._tokenizer.encode(context)
+        windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
+        if not windows:
+            return _no_candidates(self.settings.n_best_size)
+        progress = Progress("answering", len(windows), "windows") if shows_progress else None
+        batches = []
+        for batch in _batches(windows, self.windows.max_seq_length):
+            longest = max(window.length for window in batch)
+            pairs = [(window, context_ids) for window in batch]
+            found = self._predictor.run(sequence_arrays(pairs, self._tokenizer, longest))
+            batches.append(SpanCandidates(**found))
+            if progress is not None:
+                progress.advance(len(batch))
+        return SpanCandidates(*map(np.concatenate, zip(*batches)))
+
+
+def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window]]:
+    """Batches of windows, in order; windows of different padded lengths are not mixed."""
+    groups = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
+    for _, group in groups:
+        yield from batched(group, BATCH_SIZE)
+
+
+def _no_candidates(k: int) -> SpanCandidates:
+    """The candidates in a context without tokens."""
+    indices, logits = np.zeros([0, k], np.int32), np.zeros([0, k], np.float32)
+    return SpanCandidates(indices, logits, indices, logits, np.zeros([0], np.float32))

@@ -1,0 +1,121 @@
+"""Evaluation of the span task: answers a SQuAD file on all ranks and scores the answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.model.config import BertConfig
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.records.sequences import SequenceRecords
+from bert_tf.tasks.finetuning.run import PredictionEvaluation
+from bert_tf.tasks.question_answering.answers import (
+    AnswerSettings,
+    Predictions,
+    SpanCandidates,
+    best_span_texts,
+    decode_answers,
+    write_predictions,
+)
+from bert_tf.tasks.question_answering.examples import SquadFile
+from bert_tf.tasks.question_answering.metrics import evaluate
+from bert_tf.tasks.question_answering.thresholds import official_best
+from bert_tf.tasks.question_answering.windows import WindowSettings
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.train.evaluation import Figure
+
+FIRST_OF = "questions_in_file"  # only if fewer are answered
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """A file's questions with their records.
+
+    Attributes:
+      squad: the questions.
+      features: the records of their windows.
+      windows: how contexts were cut into windows.
+    """
+
+    squad: SquadFile
+    features: SequenceRecords
+    windows: WindowSettings
+
+    @property
+    def are_scored(self) -> bool:
+        """Whether the file has answers to compare with."""
+        return is_scored(self.squad)
+
+
+def is_scored(squad: SquadFile) -> bool:
+    """Whether a file has answers to compare with."""
+    return any(example.answers or example.is_impossible for example in squad.examples)
+
+
+class SpanEvaluation(PredictionEvaluation):
+    """Predicts answers, writes them and scores them.
+
+    Attributes:
+      predictions: the answers of the latest evaluation, on rank 0.
+    """
+
+    figure = Figure("f1", higher_is_better=True)
+
+    def __init__(
+        self,
+        questions: Questions,
+        tokenizer: Tokenizer,
+        config: BertConfig,
+        *,
+        settings: AnswerSettings,
+        ranks: SingleProcess,
+        batch_size: int,
+        length_buckets: bool,
+    ) -> None:
+        """Answers ``questions``.
+
+        Args:
+          questions: the questions to answer.
+          tokenizer: the tokenizer that the records were made with.
+          config: the model's configuration.
+          settings: how answers are chosen from spans.
+          ranks, batch_size, length_buckets: as in :class:`PredictionEvaluation`.
+        """
+        super().__init__(
+            questions.features,
+            config,
+            ranks=ranks,
+            batch_size=batch_size,
+            length_buckets=length_buckets,
+            unit="windows",
+        )
+        self._questions = questions
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self.predictions: Predictions | None = None
+
+    def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
+        """Writes the answers and returns their scores, none if the file has no answers."""
+        questions = self._questions
+        squad = questions.squad
+        candidates = SpanCandidates(**predictions)
+        answered = self.predictions = decode_answers(
+            squad, self._tokenizer, questions.windows, candidates, self._settings
+        )
+        version_2 = self._settings.version_2_with_negative
+        write_predictions(output_dir, answered, version_2_with_negative=version_2)
+        if not questions.are_scored:
+            return {}
+        # The scores are those of predictions.json, under the rules it was made with: "" may be the
+        # answer even in a file without unanswerable questions.
+        scores = evaluate(squad, answered.answers, version_2=version_2)
+        if squad.first_of is not None:
+            scores[FIRST_OF] = squad.first_of
+        if not version_2:
+            return scores
+        # Every question's best span is known, so the best thresholds can be computed as well.
+        spans = best_span_texts(squad, answered)
+        return {**scores, **official_best(squad, spans, answered.null_odds)}

@@ -1,0 +1,148 @@
+"""The report's line charts, from logs and thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_tf.tasks.question_answering.report.content import ReportData
+from bert_tf.util.pages.charts import Line, Marker, Point, line_chart
+
+_MOST_POINTS = 300
+_MARGIN = 0.1  # as a share of a curve's width
+_FLAT = 0.02  # share of a score's range; smaller changes count as none
+
+
+def values_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[Point]:
+    """(step, value), sorted by step, for the first of ``names`` in the log.
+
+    If a resumed run repeated a step, the later line counts; values that are not finite (of a
+    diverged run) are left out.
+    """
+    name = next((name for name in names if any(name in line for line in log)), None)
+    values = {line["step"]: line[name] for line in log if "step" in line and name in line}
+    return [(step, value) for step, value in sorted(values.items()) if math.isfinite(value)]
+
+
+def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Point], int]:
+    """At most ``most`` points, each the mean of several neighbours, and their number."""
+    size = max(1, math.ceil(len(points) / most))
+    blocks = [points[first : first + size] for first in range(0, len(points), size)]
+    means = [tuple(sum(column) / len(block) for column in zip(*block)) for block in blocks]
+    return means, size
+
+
+def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """A subset of the points, evenly spaced, including the first, the last and the highest."""
+    size = max(1, math.ceil(len(points) / most))
+    highest = max(range(len(points)), key=lambda index: points[index][1], default=0)
+    chosen = {*range(0, len(points), size), highest, len(points) - 1}
+    return [points[index] for index in sorted(chosen) if 0 <= index < len(points)]
+
+
+def loss_chart(data: ReportData) -> str:
+    """Training and evaluation loss over steps; empty without logs."""
+    points, size = averaged(values_over_steps(data.training_log, "loss"))
+    lines = [
+        Line("training", points, "first"),
+        Line("evaluation", values_over_steps(data.evaluation_log, "loss"), "second"),
+    ]
+    return _over_steps(
+        lines,
+        title="Loss",
+        y_label="loss (nats)",
+        y_log=True,
+        note=f"Each training point is the mean of {size} logged steps." if size > 1 else "",
+    )
+
+
+def evaluation_chart(data: ReportData) -> str:
+    """F1 and exact match over steps; empty without an evaluation log."""
+    log = data.evaluation_log
+    lines = [
+        Line("F1", values_over_steps(log, "f1"), "first"),
+        Line("exact match", values_over_steps(log, "exact_match", "exact"), "second"),
+    ]
+    return _over_steps(lines, title="Evaluations", y_label="percent")
+
+
+def _over_steps(lines: Sequence[Line], **options: Any) -> str:
+    """A chart over steps; empty if every curve is a single point."""
+    if all(len(line.points) < 2 for line in lines):
+        return ""
+    return line_chart(lines, x_label="step (optimizer updates)", x_from_zero=True, **options)
+
+
+ThresholdCurve = list[tuple[float, float, float]]
+
+
+def extended(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCurve:
+    """A threshold curve, extended horizontally to include ``thresholds``.
+
+    Its first point, which may be far below all others, is moved close to them.
+    """
+    if len(curve) > 2:
+        (first, *scores), second = curve[0], curve[1][0]
+        close = second - _MARGIN * (curve[-1][0] - second)
+        curve = [(max(first, close), *scores), *curve[1:]]
+    below = [(x, *curve[0][1:]) for x in thresholds if x < curve[0][0]]
+    above = [(x, *curve[-1][1:]) for x in thresholds if x > curve[-1][0]]
+    return sorted(below) + curve + sorted(above)
+
+
+def without_flat_ends(curve: ThresholdCurve, keep: Sequence[float]) -> ThresholdCurve:
+    """A threshold curve without the parts at its ends where the scores do not change.
+
+    The thresholds in ``keep`` stay within the curve.
+    """
+    columns = list(zip(*curve))[1:]
+    slack = _FLAT * max(max(column) - min(column) for column in columns)
+
+    def first_change(points: ThresholdCurve) -> int:
+        ends = points[0][1:]
+        changed = (
+            index
+            for index, point in enumerate(points)
+            if any(abs(a - b) > slack for a, b in zip(point[1:], ends))
+        )
+        return next(changed, len(points))
+
+    first, last = first_change(curve), len(curve) - first_change(curve[::-1])
+    if first == len(curve):
+        return curve
+    low, high = curve[first - 1][0], curve[last][0]
+    low, high = min([low, *keep]), max([high, *keep])
+    return [point for point in curve if low <= point[0] <= high]
+
+
+def threshold_chart(data: ReportData) -> str:
+    """Scores over the threshold of "no answer", with the chosen and the best threshold."""
+    curve = sorted(point for point in data.threshold_curve if all(map(math.isfinite, point)))
+    best = data.best_threshold and data.best_threshold.threshold
+    marked = (data.chosen_threshold, best)
+    keep = [x for x in marked if x is not None and math.isfinite(x)]
+    if curve:
+        curve = without_flat_ends(extended(curve, keep), keep)
+    lines = [
+        Line("F1", thinned([(threshold, f1) for threshold, _, f1 in curve]), "first"),
+        Line(
+            "exact match", thinned([(threshold, exact) for threshold, exact, _ in curve]), "second"
+        ),
+    ]
+    markers = [
+        Marker(f"{name} threshold {threshold:.3f}", threshold, style)
+        for name, threshold, style in (
+            ("chosen", data.chosen_threshold, "chosen"),
+            ("best F1 at", best, "best"),
+        )
+        if threshold is not None
+    ]
+    return line_chart(
+        lines,
+        title="Threshold of “no answer”",
+        x_label="score of no answer − score of the best answer",
+        y_label="percent",
+        markers=markers,
+        note="Questions are answered unless this difference is above the threshold.",
+    )

@@ -1,0 +1,146 @@
+"""Splits a question and its paragraph into sequences of limited length.
+
+A sequence is ``[CLS] question [SEP] part of the paragraph [SEP]``. A paragraph that is too long is
+split into overlapping windows by the rules of google-research/bert's run_squad.py. A token may be
+in several windows; only the window in which it has the most context counts for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from bert_tf.util.errors import UserError
+
+NUM_SPECIAL = 3  # [CLS] and two [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowSettings:
+    """Lengths in tokens.
+
+    Attributes:
+      max_seq_length: the length of a sequence, including special tokens.
+      doc_stride: the distance between the starts of consecutive windows.
+      max_query_length: the length that questions are truncated to.
+    """
+
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_query_length: int = 64
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a part of the paragraph fits next to the longest question."""
+        return self.max_seq_length > self.max_query_length + NUM_SPECIAL
+
+    def validate(self) -> None:
+        """Raises UserError for impossible lengths."""
+        for name in ("doc_stride", "max_query_length"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}={getattr(self, name)} must be at least 1.")
+        if not self.has_room:
+            raise UserError(
+                f"--max_seq_length={self.max_seq_length} leaves no room for a paragraph next to "
+                f"--max_query_length={self.max_query_length} and {NUM_SPECIAL} special tokens; "
+                f"give at least {self.max_query_length + NUM_SPECIAL + 1}."
+            )
+
+
+def fitting_windows(longest: int) -> WindowSettings:
+    """run_squad.py's lengths, reduced for sequences of at most ``longest`` tokens."""
+    defaults = WindowSettings()
+    if longest >= defaults.max_seq_length:
+        return defaults
+    return WindowSettings(
+        max_seq_length=longest,
+        doc_stride=max(1, longest // 3),
+        max_query_length=min(defaults.max_query_length, longest // 4),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A sequence of a question.
+
+    Attributes:
+      question_ids: the question, truncated to max_query_length.
+      first_token: the index in the paragraph of the window's first token.
+      num_tokens: the number of tokens of the paragraph.
+    """
+
+    question_ids: list[int]
+    first_token: int
+    num_tokens: int
+
+    @property
+    def length(self) -> int:
+        """The length of the sequence without padding."""
+        return len(self.question_ids) + self.num_tokens + NUM_SPECIAL
+
+    @property
+    def context_offset(self) -> int:
+        """The position in the sequence where the paragraph begins."""
+        return len(self.question_ids) + 2
+
+    def position(self, token: int) -> int | None:
+        """The position in the sequence of a token of the paragraph, None outside the window."""
+        if not self.first_token <= token < self.first_token + self.num_tokens:
+            return None
+        return token - self.first_token + self.context_offset
+
+
+def cut_windows(
+    num_question_ids: int, num_context_tokens: int, settings: WindowSettings
+) -> list[tuple[int, int]]:
+    """The ranges of a paragraph in the sequences of a question.
+
+    Args:
+      num_question_ids: length of the question, possibly above max_query_length.
+      num_context_tokens: length of the paragraph.
+
+    Returns: (first token, number of tokens) of each window; empty for a paragraph without tokens.
+    """
+    question = min(num_question_ids, settings.max_query_length)
+    room = settings.max_seq_length - question - NUM_SPECIAL
+    windows = []
+    first = 0
+    while first < num_context_tokens:
+        length = min(room, num_context_tokens - first)
+        windows.append((first, length))
+        if first + length == num_context_tokens:
+            break
+        first += min(length, settings.doc_stride)
+    return windows
+
+
+def question_windows(
+    question_ids: Sequence[int], num_context_tokens: int, settings: WindowSettings
+) -> list[Window]:
+    """All sequences of a question, see :func:`cut_windows`."""
+    question = list(question_ids[: settings.max_query_length])
+    ranges = cut_windows(len(question), num_context_tokens, settings)
+    return [Window(question, first, length) for first, length in ranges]
+
+
+def has_max_context(windows: Sequence[tuple[int, int]], window_index: int, token: int) -> bool:
+    """Whether a token has the most context in a window.
+
+    Context is the smaller number of tokens to the left or right of the token, plus a hundredth of
+    the window's length; of equal windows the first counts.
+
+    Args:
+      windows: the windows of a question, from :func:`cut_windows`.
+      window_index: the window.
+      token: a token of the paragraph in that window.
+    """
+    best_index, best_score = None, -1.0
+    for index, (first, length) in enumerate(windows):
+        left = token - first
+        right = first + length - 1 - token
+        if left < 0 or right < 0:
+            continue
+        score = min(left, right) + 0.01 * length
+        if score > best_score:
+            best_index, best_score = index, score
+    return best_index == window_index

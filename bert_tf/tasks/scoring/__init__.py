@@ -1,0 +1,1 @@
+"""Perplexities of texts under a masked language model."""

@@ -1,0 +1,78 @@
+"""The checkpoints of an evaluation: a single one, or all of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_tf.checkpoint.model_files import SHARD_INDEX_SUFFIXES, find_pytorch_weights
+from bert_tf.checkpoint.tensorflow_file import is_complete, resolve_checkpoint
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import read_json_object, sha256_of_file
+
+_STEP = re.compile(r"-(\d+)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint to evaluate.
+
+    Attributes:
+      path: as ``Predictor`` takes it.
+      name: shown in tables, and its directory among the scores.
+      step: the number of updates in its name, None without one.
+      weights_sha256: a digest of its files.
+    """
+
+    path: Path
+    name: str
+    step: int | None
+    weights_sha256: str
+
+
+def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
+    """The checkpoint that a path stands for or, of a directory, every one, by step.
+
+    Raises UserError if there is none.
+    """
+    if not every_one:
+        weights = find_pytorch_weights(path)
+        if weights is not None:
+            return [_checkpoint(weights, _weights_files(weights))]
+        prefix = Path(resolve_checkpoint(path))
+        return [_checkpoint(prefix, _tensorflow_files(prefix))]
+    if not path.is_dir():
+        raise UserError(
+            f"--all_checkpoints: --init_checkpoint={path} is not a directory; give one of a run."
+        )
+    prefixes = [file.with_suffix("") for file in path.glob("*.index")]
+    # Without what a kill left, and what a running training is writing.
+    complete = [prefix for prefix in prefixes if is_complete(prefix)]
+    if not complete:
+        raise UserError(f"--all_checkpoints: {path} holds no complete TensorFlow checkpoint.")
+    found = [_checkpoint(prefix, _tensorflow_files(prefix)) for prefix in complete]
+    return sorted(found, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
+
+
+def _checkpoint(path: Path, files: Sequence[Path]) -> Checkpoint:
+    digest = hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
+    step = _STEP.search(path.name)
+    return Checkpoint(path, path.name, int(step[1]) if step else None, digest)
+
+
+def _tensorflow_files(prefix: Path) -> list[Path]:
+    return sorted(
+        file
+        for file in prefix.parent.iterdir()
+        if re.fullmatch(re.escape(prefix.name) + r"\.(index|data-\d{5}-of-\d{5})", file.name)
+    )
+
+
+def _weights_files(weights: Path) -> list[Path]:
+    if not weights.name.endswith(SHARD_INDEX_SUFFIXES):
+        return [weights]
+    named = read_json_object(weights, what="index of weights").get("weight_map", {})
+    return [weights, *(weights.with_name(name) for name in sorted(set(named.values())))]

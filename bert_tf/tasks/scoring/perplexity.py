@@ -1,0 +1,168 @@
+"""Perplexities of masked language models: their definitions and their arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_tf.config.settings import MASKED, PSEUDO
+from bert_tf.tasks.scoring.sequences import Sequences
+from bert_tf.tasks.scoring.work import Copies, CopyScores
+from bert_tf.util.errors import UserError
+
+CONFIDENCE = 0.95
+
+_PER_WORD = "Per word, the same total is divided by the number of words (text between white space)."
+DEFINITIONS = {
+    PSEUDO: (
+        "Pseudo-perplexity (Salazar et al. 2020, section 2): each token in turn is replaced by "
+        "[MASK], and log P(token | all other tokens of its sequence) is summed up over all tokens; "
+        f"exp(-sum / number of tokens). {_PER_WORD}"
+    ),
+    MASKED: (
+        "Masked perplexity: {share:.0%} of a sequence's tokens, without [CLS] and [SEP], are "
+        "chosen, at least one; as in pre-training (Devlin et al. 2019), 80% of these become "
+        "[MASK], 10% a random token, 10% stay. -log P(token) is averaged over the chosen tokens; "
+        "exp of the mean over {draws}. Per word, the mean is multiplied by tokens per word."
+    ),
+    "interval": (
+        "The interval is for the mean over draws, at 95% by Student's t: it covers the choice of "
+        "masks, not of texts."
+    ),
+}
+
+
+def definitions(metrics: Sequence[str], *, num_draws: int, masked_lm_prob: float) -> dict[str, str]:
+    """The definitions of the metrics, for users."""
+    draws = "1 draw" if num_draws == 1 else f"{num_draws} draws"
+    found = {name: DEFINITIONS[name] for name in metrics}
+    if MASKED in found:
+        found[MASKED] = found[MASKED].format(share=masked_lm_prob, draws=draws)
+        if num_draws > 1:
+            found["interval"] = DEFINITIONS["interval"]
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Perplexity:
+    """A perplexity; those per word are None if words are unknown.
+
+    Attributes:
+      per_token, per_word: the perplexities.
+      nats_per_token: the mean loss, its logarithm.
+      tokens: scored tokens, with repetitions in several draws.
+      interval_per_token, interval_per_word: confidence intervals; None for a single draw.
+      draws: the mean loss of each draw; empty for the pseudo-perplexity.
+    """
+
+    per_token: float
+    per_word: float | None
+    nats_per_token: float
+    tokens: int
+    interval_per_token: tuple[float, float] | None = None
+    interval_per_word: tuple[float, float] | None = None
+    draws: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dataclasses.asdict(self)
+
+
+def pseudo_perplexity(scores: CopyScores, sequences: Sequences) -> Perplexity:
+    """From the losses of all tokens."""
+    total, words = math.fsum(scores.losses), sequences.words
+    tokens = int(scores.counts.sum())
+    nats = total / tokens
+    return Perplexity(_exp(nats), words and _exp(total / words), nats, tokens)
+
+
+def masked_perplexity(scores: CopyScores, copies: Copies, sequences: Sequences) -> Perplexity:
+    """From the losses of all draws; ``copies`` tells which draw a score is of.
+
+    Raises UserError if a draw has no token to score.
+    """
+    draws = []
+    for draw in range(int(copies.variant.max()) + 1):
+        of_draw = copies.variant == draw
+        tokens = int(scores.counts[of_draw].sum())
+        if not tokens:
+            raise UserError(
+                f"draw {draw} of masks chose unknown tokens only, which are not scored; give more "
+                "text, or --score_unknown."
+            )
+        draws.append(math.fsum(scores.losses[of_draw]) / tokens)
+    nats = statistics.fmean(draws)
+    tokens_per_word = sequences.tokens / sequences.words if sequences.words else None
+    ends = confidence_interval(draws)
+    return Perplexity(
+        per_token=_exp(nats),
+        per_word=tokens_per_word and _exp(nats * tokens_per_word),
+        nats_per_token=nats,
+        tokens=int(scores.counts.sum()),
+        interval_per_token=ends and (_exp(ends[0]), _exp(ends[1])),
+        interval_per_word=(
+            (_exp(ends[0] * tokens_per_word), _exp(ends[1] * tokens_per_word))
+            if ends and tokens_per_word
+            else None
+        ),
+        draws=tuple(draws),
+    )
+
+
+def log_likelihoods(scores: CopyScores, copies: Copies, sequences: Sequences) -> np.ndarray:
+    """The pseudo-log-likelihood of each scored text, float64 [texts]."""
+    text_of = np.array([sequence.text for sequence in sequences.sequences])
+    numbers = np.array([text.number for text in sequences.texts])
+    places = np.searchsorted(numbers, text_of[copies.sequence])
+    return -np.bincount(places, weights=scores.losses, minlength=len(numbers))
+
+
+def confidence_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of the mean by Student's t; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    margin = student_t(len(values) - 1) * error
+    mean = statistics.fmean(values)
+    return mean - margin, mean + margin
+
+
+def student_t(degrees: int, confidence: float = CONFIDENCE) -> float:
+    """t with P(-t < T < t) = ``confidence`` for Student's distribution."""
+    low, high = 0.0, 1.0
+    while _central_probability(high, degrees) < confidence:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _central_probability(middle, degrees) < confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _central_probability(t: float, degrees: int) -> float:
+    """P(-t < T < t) (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(degrees))
+    cosine = math.cos(angle)
+    odd = degrees % 2
+    term = cosine if odd else 1.0
+    total = term if degrees > 1 else 0.0
+    for index in range(2 + odd, degrees, 2):
+        term *= cosine * cosine * (index - 1) / index
+        total += term
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

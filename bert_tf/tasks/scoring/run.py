@@ -1,0 +1,368 @@
+"""Perplexities of a checkpoint, or of all checkpoints of a run, on texts or records."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.config.settings import MASKED, PSEUDO, EvaluationSettings, OptimizationSettings
+from bert_tf.inference.model_directory import ModelParts, find_model
+from bert_tf.inference.predictor import Predictor
+from bert_tf.input.masking import MaskingSettings
+from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.records.info import inspect_records
+from bert_tf.records.manifest import describe_vocabulary, require_listed_files
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.scoring import outputs
+from bert_tf.tasks.scoring.checkpoints import Checkpoint, find_checkpoints
+from bert_tf.tasks.scoring.partial import (
+    DIRECTORY,
+    PartialScores,
+    finished_results,
+    read_plan,
+    settle_plan,
+)
+from bert_tf.tasks.scoring.perplexity import (
+    definitions,
+    log_likelihoods,
+    masked_perplexity,
+    pseudo_perplexity,
+)
+from bert_tf.tasks.scoring.sequences import (
+    Sequences,
+    SequenceSettings,
+    sequences_of_records,
+    sequences_of_texts,
+)
+from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
+from bert_tf.tasks.scoring.texts import TextSettings, read_texts
+from bert_tf.tasks.scoring.work import CopyScores, Work, WorkSettings, sum_losses
+from bert_tf.text.tokenizer_files import vocabulary_named_in
+from bert_tf.train.context import RunContext, begin_run, choose_arithmetic
+from bert_tf.util.errors import UserError
+from bert_tf.util.pictures import can_draw
+from bert_tf.util.progress import Progress
+
+# Scores are kept on disk about this often; a run that is killed loses no more.
+_SECONDS_A_ROUND = 5.0
+_FEWEST_GROWTH, _MOST_GROWTH = 0.25, 4.0
+
+
+def run(settings: EvaluationSettings) -> list[dict[str, Any]]:
+    """Evaluates according to the settings; returns the results, one for each checkpoint.
+
+    Raises UserError for bad input, and for scores that are not finite.
+    """
+    with begin_run(settings.run, settings.runtime) as context:
+        return _evaluate(settings, context)
+
+
+def _evaluate(settings: EvaluationSettings, context: RunContext) -> list[dict[str, Any]]:
+    parts = find_model(
+        init_checkpoint=settings.run.init_checkpoint,
+        bert_config_file=settings.bert_config_file,
+        tokenizer_files=settings.tokenizer_files,
+    )
+    for note in parts.notes:
+        context.message(note)
+    if not settings.has_records:
+        context, length = context.fit_length(settings.max_seq_length, parts.config)
+        settings = dataclasses.replace(settings, max_seq_length=length)
+    sequences = _read(settings, parts)
+    for line in _summary(sequences):
+        context.message(line)
+    if not sequences.texts:
+        raise UserError(
+            f"--input_file: none of the {sequences.read} texts in {settings.input_files[0]} can be "
+            f"scored ({_reasons(sequences)}); give others, or a larger --sample."
+        )
+    found = find_checkpoints(Path(settings.run.init_checkpoint), every_one=settings.all_checkpoints)
+    check_same_on_all_ranks(
+        context.ranks,
+        {
+            "the texts of --input_file": sequences.sha256,
+            **{f"the weights of {c.name}": c.weights_sha256 for c in found},
+        },
+    )
+    context, plan = _settle(settings, context, parts, sequences, found)
+    work = Work(
+        sequences.sequences,
+        WorkSettings(
+            settings.metrics, settings.batch_tokens, settings.num_draws, settings.run.seed
+        ),
+        MaskingSettings(
+            masked_lm_prob=settings.masked_lm_prob,
+            max_predictions_per_seq=1,
+            vocab_size=parts.tokenizer.vocab_size,
+            special_ids=describe_vocabulary(parts.tokenizer).special_ids,
+        ),
+    )
+    about = {
+        "definitions": definitions(
+            settings.metrics, num_draws=settings.num_draws, masked_lm_prob=settings.masked_lm_prob
+        ),
+        "settings": plan,
+        "counts": sequences.counts(),
+    }
+    for text in about["definitions"].values():
+        context.message(text)
+    results = []
+    for checkpoint in found:
+        results.append(_evaluate_checkpoint(settings, context, parts, checkpoint, sequences, work))
+        if context.keeps_files:
+            _write(settings, context, about)
+    if context.keeps_files:
+        for line in outputs.table(finished_results(settings.run.output_dir)):
+            context.message(line)
+        context.message(f"the results are in {settings.run.output_dir / outputs.RESULTS_NAME}")
+    return results
+
+
+def _read(settings: EvaluationSettings, parts: ModelParts) -> Sequences:
+    """The sequences to score; raises UserError for input that does not suit the model."""
+    positions = parts.config.max_position_embeddings
+    wanted = SequenceSettings(
+        max_seq_length=settings.max_seq_length,
+        sample=settings.sample,
+        seed=settings.run.seed,
+        score_unknown=settings.score_unknown,
+        wikitext=settings.wikitext,
+    )
+    if settings.has_records:
+        require_listed_files(settings.run.flags["input_file"])
+        records = RecordSet(settings.input_files)
+        info = inspect_records(records)
+        if info.seq_length > positions:
+            raise UserError(
+                f"the records in {info.first_file} have {info.seq_length} tokens, more than the "
+                f"model's max_position_embeddings={positions}; make shorter ones."
+            )
+        vocabulary = info.vocabulary
+        named = vocabulary and vocabulary_named_in(
+            vocabulary.manifest_file, vocabulary.entry.sha256
+        )
+        if (named and not named.is_same(parts.vocabulary)) or (
+            info.highest_id >= parts.config.vocab_size
+        ):
+            raise UserError(
+                f"the records in {info.first_file} were made with another vocabulary than the "
+                f"model's, {parts.vocabulary.source}; make them with that one."
+            )
+        return sequences_of_records(records, info, parts.tokenizer, wanted)
+    texts = read_texts(
+        settings.input_files,
+        TextSettings(settings.text_unit, settings.text_column, settings.wikitext),
+        flag="input_file",
+    )
+    return sequences_of_texts(texts, parts.tokenizer, wanted)
+
+
+def _summary(sequences: Sequences) -> list[str]:
+    """What is scored and what is not, for users."""
+    words = "words unknown" if sequences.words is None else f"{sequences.words:,} words"
+    skipped = f"; skipped: {_reasons(sequences)}" if sequences.skipped else ""
+    return [
+        f"{len(sequences.texts):,} of {sequences.read:,} texts to score{skipped}",
+        f"{len(sequences.sequences):,} sequences ({sequences.cut:,} texts cut into several), "
+        f"{sequences.tokens:,} tokens to score, {words}, {sequences.unknown_tokens:,} [UNK]",
+    ]
+
+
+def _reasons(sequences: Sequences) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in sequences.skipped.items())
+
+
+def _settle(
+    settings: EvaluationSettings,
+    context: RunContext,
+    parts: ModelParts,
+    sequences: Sequences,
+    found: Sequence[Checkpoint],
+) -> tuple[RunContext, dict[str, Any]]:
+    """The context with its arithmetic chosen, and the plan, compared with that on disk.
+
+    An evaluation that is continued keeps the arithmetic that was measured when it began.
+    """
+    output_dir, runtime = settings.run.output_dir, context.runtime
+    earlier = context.ranks.broadcast(read_plan(output_dir) if context.ranks.is_chief else None)
+    if earlier is not None and runtime.precision == "auto":
+        wanted = ("precision", "native_ops") if runtime.native_ops is None else ("precision",)
+        known = {name: earlier[f"--{name}"] for name in wanted if f"--{name}" in earlier}
+        context = dataclasses.replace(context, runtime=dataclasses.replace(runtime, **known))
+    context = choose_arithmetic(
+        context,
+        parts.config,
+        OptimizationSettings(),
+        max_seq_length=max(len(sequence.ids) for sequence in sequences.sequences),
+    )
+    plan = {
+        "--metrics": ",".join(settings.metrics),
+        "--max_seq_length": None if settings.has_records else settings.max_seq_length,
+        "--batch_tokens": settings.batch_tokens,
+        "--sample": settings.sample,
+        "--seed": settings.run.seed,
+        "--score_unknown": settings.score_unknown,
+        "--precision": context.precision,
+        "--native_ops": context.options.native_layers,
+        "--precision_policy": dict(runtime.policy_changes),
+        "sha256 of the texts": sequences.sha256,
+        "sha256 of the vocabulary": parts.tokenizer.vocab_sha256,
+        "network": parts.config.to_dict(),
+    }
+    if MASKED in settings.metrics:
+        plan["--num_draws"] = settings.num_draws
+        plan["--masked_lm_prob"] = settings.masked_lm_prob
+        plan["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
+    if not settings.all_checkpoints:
+        plan["sha256 of the weights"] = found[0].weights_sha256
+    if context.keeps_files:
+        settle_plan(output_dir, plan)
+    layers = "native" if context.options.native_layers else "TensorFlow's"
+    ranks = "1 rank" if context.ranks.world_size == 1 else f"{context.ranks.world_size} ranks"
+    context.message(
+        f"precision {context.precision}, {layers} layers, {ranks} with {context.ranks.threads} "
+        "threads each"
+    )
+    return context, plan
+
+
+def _evaluate_checkpoint(
+    settings: EvaluationSettings,
+    context: RunContext,
+    parts: ModelParts,
+    checkpoint: Checkpoint,
+    sequences: Sequences,
+    work: Work,
+) -> dict[str, Any]:
+    """The result of a checkpoint, computed unless an earlier start has."""
+    partial = result = None
+    if context.keeps_files:
+        partial = PartialScores(
+            settings.run.output_dir, checkpoint.name, weights_sha256=checkpoint.weights_sha256
+        )
+        result = partial.result()
+    result = context.ranks.broadcast(result)
+    if result is not None:
+        context.message(f"{checkpoint.name}: was evaluated before")
+        return result
+    _compute(context, parts, checkpoint, work, partial)
+    if partial is not None:
+        result = _result(settings, checkpoint, sequences, work, partial)
+        partial.finish(result)
+    return context.ranks.broadcast(result)
+
+
+def _compute(
+    context: RunContext,
+    parts: ModelParts,
+    checkpoint: Checkpoint,
+    work: Work,
+    partial: PartialScores | None,
+) -> None:
+    """Computes the batches without scores, shared by all ranks; rank 0 adds them to ``partial``."""
+    ranks = context.ranks
+    done = ranks.broadcast(partial.load(work.batches) if partial is not None else None)
+    pending = [number for number in range(len(work.batches)) if number not in done]
+    tokens = sum(work.batches[number].tokens for number in pending)
+    if done:
+        share = 1 - tokens / sum(batch.tokens for batch in work.batches)
+        context.message(f"{checkpoint.name}: continues, {share:.0%} was computed before")
+    if not pending:
+        return
+    predictor = Predictor(
+        ScoringTask(parts.config),
+        checkpoint.path,
+        precision=context.options.policy,
+        native_ops=context.options.native_layers,
+        threads=ranks.threads,
+        gpu=context.session_settings().gpu,
+    )
+    progress = Progress(checkpoint.name, tokens, "tokens read") if ranks.is_chief else None
+    with contextlib.closing(predictor.session):
+        in_round = 1
+        while pending:
+            size = in_round * ranks.world_size
+            now, pending = pending[:size], pending[size:]
+            started = time.monotonic()
+            found = {
+                number: _score(predictor, work, number)
+                for number in now[ranks.rank :: ranks.world_size]
+            }
+            gathered = ranks.gather((found, time.monotonic() - started))
+            scores = {number: of_rank[number] for of_rank, _ in gathered for number in of_rank}
+            _check_finite(scores, work, checkpoint)
+            if partial is not None:
+                partial.add(dict(sorted(scores.items())))
+                progress.advance(sum(work.batches[number].tokens for number in now))
+            seconds = max(seconds for _, seconds in gathered)
+            growth = _SECONDS_A_ROUND / max(seconds, 1e-3)
+            in_round = max(1, round(in_round * min(max(growth, _FEWEST_GROWTH), _MOST_GROWTH)))
+    if progress is not None:
+        progress.finish()
+
+
+def _score(predictor: Predictor, work: Work, number: int) -> CopyScores:
+    inputs = work.inputs(work.batches[number])
+    return sum_losses(predictor.run(inputs.features())[LOSSES], inputs)
+
+
+def _check_finite(scores: dict[int, CopyScores], work: Work, checkpoint: Checkpoint) -> None:
+    """Raises UserError for scores that say nothing."""
+    for number, found in sorted(scores.items()):
+        wrong = ~np.isfinite(found.losses)
+        if wrong.any():
+            batch = work.batches[number]
+            copy = batch.start + int(wrong.argmax())
+            text = work.text_of(batch.metric, copy)
+            raise UserError(
+                f"{checkpoint.path} gives a score that is not finite for text {text}: its training "
+                "diverged, or its weights are damaged; try --precision=fp32 or another checkpoint."
+            )
+
+
+def _result(
+    settings: EvaluationSettings,
+    checkpoint: Checkpoint,
+    sequences: Sequences,
+    work: Work,
+    partial: PartialScores,
+) -> dict[str, Any]:
+    """The perplexities; writes the scores of the texts."""
+    result: dict[str, Any] = {
+        "checkpoint": checkpoint.name,
+        "step": checkpoint.step,
+        "weights_sha256": checkpoint.weights_sha256,
+        MASKED: None,
+        PSEUDO: None,
+    }
+    likelihoods = None
+    for metric in settings.metrics:
+        scores, copies = partial.of_metric(work.batches, metric), work.copies[metric]
+        if metric == PSEUDO:
+            likelihoods = log_likelihoods(scores, copies, sequences)
+            result[metric] = pseudo_perplexity(scores, sequences).to_dict()
+        else:
+            result[metric] = masked_perplexity(scores, copies, sequences).to_dict()
+    directory = settings.run.output_dir / DIRECTORY / checkpoint.name
+    outputs.write_texts(directory / outputs.TEXTS_NAME, sequences, likelihoods)
+    if likelihoods is not None and can_draw():
+        outputs.draw_texts(directory / outputs.TEXTS_PICTURE_NAME, sequences, likelihoods)
+    return result
+
+
+def _write(settings: EvaluationSettings, context: RunContext, about: dict[str, Any]) -> None:
+    """Writes what is known of all checkpoints that were evaluated so far."""
+    output_dir = settings.run.output_dir
+    results = finished_results(output_dir)
+    outputs.write_results(output_dir, about, results)
+    if len(results) > 1:
+        if can_draw():
+            outputs.draw_training(output_dir / outputs.PICTURE_NAME, results)
+        else:
+            context.message(f"no {outputs.PICTURE_NAME}, for matplotlib is not installed")

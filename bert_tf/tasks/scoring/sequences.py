@@ -1,0 +1,261 @@
+"""From texts, or records, to the sequences that a network scores.
+
+A text is cut into as few consecutive sequences as fit, of equal length up to a token, so that none
+has only a few tokens of context. Each is enclosed by [CLS] and [SEP], which are not scored.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.records.info import RecordInfo
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.scoring.texts import WIKITEXT_UNKNOWN, sampled
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util.workers import batched
+
+EMPTY, UNKNOWN = "empty", "no known token"
+
+_WORD = re.compile(r"\S+")
+_RECORDS_AT_A_TIME = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceSettings:
+    """Which sequences are made.
+
+    Attributes:
+      max_seq_length: most tokens of a sequence, with [CLS] and [SEP].
+      sample: fraction of the texts to score, in (0, 1].
+      seed: decides which ones.
+      score_unknown: score [UNK]; otherwise it is context only.
+      wikitext: ``<unk>`` in a text stands for an unknown token.
+    """
+
+    max_seq_length: int
+    sample: float = 1.0
+    seed: int = 0
+    score_unknown: bool = True
+    wikitext: bool = False
+
+
+class TokenSequence(NamedTuple):
+    """A sequence to score.
+
+    Attributes:
+      text: number of its text, from 0 over all texts that were read.
+      ids: int32 [L], the tokens.
+      segment_ids: int32 [L].
+      is_scored: bool [L], whether a token is scored.
+    """
+
+    text: int
+    ids: np.ndarray
+    segment_ids: np.ndarray
+    is_scored: np.ndarray
+
+
+class ScoredText(NamedTuple):
+    """What of a text is scored; ``words`` is None if words are unknown."""
+
+    number: int
+    tokens: int
+    words: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """All sequences to score.
+
+    Attributes:
+      sequences: in the order of the texts.
+      texts: the texts with a sequence.
+      read: number of texts that were read.
+      skipped: number of texts that are not scored, by the reason.
+      cut: number of texts that were cut into several sequences.
+      unknown_tokens: number of [UNK] tokens in the scored texts.
+    """
+
+    sequences: list[TokenSequence]
+    texts: list[ScoredText]
+    read: int
+    skipped: Mapping[str, int]
+    cut: int
+    unknown_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """The number of scored tokens."""
+        return sum(text.tokens for text in self.texts)
+
+    @property
+    def words(self) -> int | None:
+        """The number of scored words, None if words are unknown."""
+        if any(text.words is None for text in self.texts):
+            return None
+        return sum(text.words for text in self.texts)
+
+    @property
+    def sha256(self) -> str:
+        """A digest of everything that is scored."""
+        digest = hashlib.sha256()
+        for sequence in self.sequences:
+            digest.update(np.int64([sequence.text, len(sequence.ids)]).tobytes())
+            for array in sequence[1:]:
+                digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def counts(self) -> dict[str, object]:
+        """The numbers for the results."""
+        return {
+            "texts_read": self.read,
+            "texts_scored": len(self.texts),
+            "texts_skipped": dict(self.skipped),
+            "texts_cut": self.cut,
+            "sequences": len(self.sequences),
+            "tokens": self.tokens,
+            "unknown_tokens": self.unknown_tokens,
+            "words": self.words,
+        }
+
+
+class _Collector:
+    """Adds up the sequences of texts."""
+
+    def __init__(self, settings: SequenceSettings, tokenizer: Tokenizer) -> None:
+        self._settings = settings
+        self._unknown_id = tokenizer.unk_id
+        self._sequences: list[TokenSequence] = []
+        self._texts: list[ScoredText] = []
+        self._skipped: dict[str, int] = {}
+        self._read = self._cut = self._unknown = 0
+
+    def take(self, is_sampled: bool) -> bool:
+        """Counts a text that was read; returns ``is_sampled``."""
+        self._read += 1
+        if not is_sampled:
+            self._skip("not in the sample")
+        return is_sampled
+
+    def add(
+        self,
+        sequences: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+        word_of: Sequence[int] | None,
+    ) -> None:
+        """Adds the sequences of the last text: ids, segment ids, and which tokens are its own.
+
+        ``word_of`` is the number of the word that each of its own tokens belongs to.
+        """
+        ids = np.concatenate([ids[is_own] for ids, _, is_own in sequences] or [np.zeros(0)])
+        known = ids != self._unknown_id
+        if not known.any():
+            self._skip(UNKNOWN if len(ids) else EMPTY)
+            return
+        scored = np.ones_like(known) if self._settings.score_unknown else known
+        words = None if word_of is None else len(set(np.asarray(word_of)[scored].tolist()))
+        number = self._read - 1
+        self._texts.append(ScoredText(number, int(scored.sum()), words))
+        self._unknown += int((~known).sum())
+        self._cut += len(sequences) > 1
+        for ids, segment_ids, is_own in sequences:
+            if not self._settings.score_unknown:
+                is_own = is_own & (ids != self._unknown_id)
+            self._sequences.append(TokenSequence(number, ids, segment_ids, is_own))
+
+    def _skip(self, reason: str) -> None:
+        self._skipped[reason] = self._skipped.get(reason, 0) + 1
+
+    def finish(self) -> Sequences:
+        return Sequences(
+            self._sequences,
+            self._texts,
+            read=self._read,
+            skipped=self._skipped,
+            cut=self._cut,
+            unknown_tokens=self._unknown,
+        )
+
+
+def sequences_of_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, settings: SequenceSettings
+) -> Sequences:
+    """Tokenizes the texts and cuts them into sequences."""
+    collector = _Collector(settings, tokenizer)
+    contents = (text.encode("utf-8", "surrogatepass") for text in texts)
+    is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
+    for text, is_taken in zip(texts, is_sampled.tolist()):
+        if not collector.take(is_taken):
+            continue
+        ids, word_of = encode_words(text, tokenizer, wikitext=settings.wikitext)
+        parts = []
+        for part in _parts(ids, settings.max_seq_length - 2):
+            enclosed = np.array([tokenizer.cls_id, *part, tokenizer.sep_id], np.int32)
+            is_own = np.ones(len(enclosed), bool)
+            is_own[[0, -1]] = False
+            parts.append((enclosed, np.zeros_like(enclosed), is_own))
+        collector.add(parts, word_of)
+    return collector.finish()
+
+
+def sequences_of_records(
+    record_set: RecordSet, info: RecordInfo, tokenizer: Tokenizer, settings: SequenceSettings
+) -> Sequences:
+    """The sequences in pre-training records, each a text of its own, with its tokens unmasked."""
+    collector = _Collector(settings, tokenizer)
+    enclosing = [tokenizer.cls_id, tokenizer.sep_id]
+    is_sampled = np.ones(len(record_set), bool)
+    if settings.sample < 1:  # reads all records once more
+        contents = (_tokens(example, info).tobytes() for example in _examples(record_set, info))
+        is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
+    for example, is_taken in zip(_examples(record_set, info), is_sampled.tolist()):
+        if collector.take(is_taken):
+            ids = _tokens(example, info)
+            segment_ids = example["segment_ids"][: len(ids)].astype(np.int32)
+            collector.add([(ids, segment_ids, ~np.isin(ids, enclosing))], None)
+    return collector.finish()
+
+
+def _tokens(example: Mapping[str, np.ndarray], info: RecordInfo) -> np.ndarray:
+    """A record's tokens without padding and masks: int32 [L]."""
+    ids = example["input_ids"][: int(example["input_mask"].sum())].astype(np.int32)
+    if info.masked:
+        used = example["masked_lm_weights"] > 0
+        ids[example["masked_lm_positions"][used]] = example["masked_lm_ids"][used]
+    return ids
+
+
+def encode_words(
+    text: str, tokenizer: Tokenizer, *, wikitext: bool = False
+) -> tuple[list[int], list[int]]:
+    """The ids of a text, and for each the number of its word (text between white space)."""
+    ends = [match.end() for match in _WORD.finditer(text)]
+    ids: list[int] = []
+    places: list[int] = []
+    offset = 0
+    for part in text.split(WIKITEXT_UNKNOWN) if wikitext else [text]:
+        if offset:
+            ids.append(tokenizer.unk_id)
+            places.append(offset - len(WIKITEXT_UNKNOWN))
+        encoding = tokenizer.encode_with_offsets(part)
+        ids += encoding.ids
+        places += [offset + start for start in encoding.starts]
+        offset += len(part) + len(WIKITEXT_UNKNOWN)
+    return ids, [bisect.bisect_right(ends, place) for place in places]
+
+
+def _parts(ids: Sequence[int], longest: int) -> Iterator[Sequence[int]]:
+    count = -(-len(ids) // longest)
+    borders = [len(ids) * number // max(1, count) for number in range(count + 1)]
+    yield from (ids[start:stop] for start, stop in zip(borders, borders[1:]))
+
+
+def _examples(record_set: RecordSet, info: RecordInfo) -> Iterator[Mapping[str, np.ndarray]]:
+    for numbers in batched(range(len(record_set)), _RECORDS_AT_A_TIME):
+        yield from map(info.spec.decode, record_set.read(numbers))

@@ -1,0 +1,193 @@
+"""The copies of sequences that a network reads, with other tokens masked in each, in batches.
+
+For the pseudo-perplexity a sequence has a copy for each scored token, in which that token is
+[MASK]. For the masked perplexity it has one for each draw of masks. Copies of sequences of equal
+length share batches, so that no batch has padding: those of all sequences and positions are put in
+order of length, longest first, and cut into batches of about equal numbers of tokens.
+
+The batches are the same for any number of ranks, and each can be computed by itself.
+
+Symbols: B copies in a batch, S tokens of each, P positions to score, C copies in all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.config.settings import MASKED, PSEUDO
+from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.tasks.scoring.sequences import TokenSequence
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkSettings:
+    """Which copies there are.
+
+    Attributes:
+      metrics: some of ``config.settings.METRICS``.
+      batch_tokens: most tokens in a batch; a batch has at least one copy.
+      num_draws: draws of masks for the masked perplexity.
+      seed: decides the masks.
+    """
+
+    metrics: tuple[str, ...]
+    batch_tokens: int
+    num_draws: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """The copies of a metric.
+
+    Attributes:
+      sequence: int64 [C], number of the sequence.
+      variant: int64 [C], the masked position, or the number of the draw.
+    """
+
+    sequence: np.ndarray
+    variant: np.ndarray
+
+
+class Batch(NamedTuple):
+    """Copies ``start`` to ``stop`` of a metric, all of ``length`` tokens."""
+
+    metric: str
+    start: int
+    stop: int
+    length: int
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that the network reads."""
+        return (self.stop - self.start) * self.length
+
+
+class BatchInputs(NamedTuple):
+    """What a network is fed, and what counts of its losses.
+
+    Attributes:
+      input_ids, segment_ids: [B, S].
+      positions, label_ids: [B, P].
+      is_scored: bool [B, P], False where a copy has fewer positions.
+    """
+
+    input_ids: np.ndarray
+    segment_ids: np.ndarray
+    positions: np.ndarray
+    label_ids: np.ndarray
+    is_scored: np.ndarray
+
+    def features(self) -> dict[str, np.ndarray]:
+        """The inputs of ``tasks.scoring.task.ScoringTask``."""
+        return {
+            "input_ids": self.input_ids,
+            "segment_ids": self.segment_ids,
+            "masked_lm_positions": self.positions,
+            "masked_lm_ids": self.label_ids,
+        }
+
+
+class CopyScores(NamedTuple):
+    """The scores of copies.
+
+    Attributes:
+      losses: float64 [C], the sum of a copy's losses (nats).
+      counts: int64 [C], the tokens that it is of.
+    """
+
+    losses: np.ndarray
+    counts: np.ndarray
+
+
+class Work:
+    """Everything that has to be computed for a checkpoint.
+
+    Attributes:
+      copies: by metric.
+      batches: those of all metrics, each metric's longest sequences first.
+    """
+
+    def __init__(
+        self,
+        sequences: Sequence[TokenSequence],
+        settings: WorkSettings,
+        masking: MaskingSettings,
+    ) -> None:
+        """Plans the batches; ``masking`` says how masks are drawn."""
+        self._sequences = sequences
+        self._settings = settings
+        self._masking = masking
+        lengths = np.array([len(sequence.ids) for sequence in sequences])
+        order = np.argsort(-lengths, kind="stable")
+        makers = {PSEUDO: self._each_position, MASKED: self._each_draw}
+        self.copies = {metric: makers[metric](order) for metric in settings.metrics}
+        self.batches = [
+            Batch(metric, start, stop, length)
+            for metric, copies in self.copies.items()
+            for start, stop, length in _cut(lengths[copies.sequence], settings.batch_tokens)
+        ]
+
+    def inputs(self, batch: Batch) -> BatchInputs:
+        """The arrays of a batch."""
+        copies = self.copies[batch.metric]
+        numbers = copies.sequence[batch.start : batch.stop]
+        variants = copies.variant[batch.start : batch.stop]
+        chosen = [self._sequences[number] for number in numbers]
+        ids = np.stack([sequence.ids for sequence in chosen])
+        segment_ids = np.stack([sequence.segment_ids for sequence in chosen])
+        if batch.metric == PSEUDO:
+            positions = variants[:, np.newaxis]
+            labels = np.take_along_axis(ids, positions, axis=1)
+            np.put_along_axis(ids, positions, self._masking.special_ids["mask"], axis=1)
+            return BatchInputs(ids, segment_ids, positions, labels, np.ones_like(labels, bool))
+        unmaskable = [self._masking.special_ids[name] for name in ("pad", "cls", "sep")]
+        words = np.isin(ids, unmaskable, invert=True).sum(axis=1)
+        most = int(np.round(words.max() * self._masking.masked_lm_prob))
+        masked = mask_batch(
+            ids,
+            np.full(len(ids), batch.length),
+            keys=example_keys(self._settings.seed, variants, numbers),
+            settings=dataclasses.replace(self._masking, max_predictions_per_seq=max(1, most)),
+            counted=words,
+        )
+        may_score = np.stack([sequence.is_scored for sequence in chosen])
+        is_scored = np.take_along_axis(may_score, masked.positions, axis=1) & (masked.weights > 0)
+        return BatchInputs(
+            masked.input_ids, segment_ids, masked.positions, masked.label_ids, is_scored
+        )
+
+    def text_of(self, metric: str, copy: int) -> int:
+        """The number of the text of a copy."""
+        return self._sequences[self.copies[metric].sequence[copy]].text
+
+    def _each_position(self, order: np.ndarray) -> Copies:
+        places = [np.flatnonzero(self._sequences[number].is_scored) for number in order]
+        return Copies(np.repeat(order, list(map(len, places))), np.concatenate(places))
+
+    def _each_draw(self, order: np.ndarray) -> Copies:
+        draws = self._settings.num_draws
+        # A sequence's draws are neighbours, so that those of equal length stay together.
+        return Copies(np.repeat(order, draws), np.tile(np.arange(draws), len(order)))
+
+
+def sum_losses(losses: np.ndarray, inputs: BatchInputs) -> CopyScores:
+    """The scores of a batch's copies, from the losses at its positions, [B, P] float32."""
+    kept = np.where(inputs.is_scored, losses, 0.0).astype(np.float64)
+    return CopyScores(kept.sum(axis=1), inputs.is_scored.sum(axis=1, dtype=np.int64))
+
+
+def _cut(lengths: np.ndarray, batch_tokens: int) -> list[tuple[int, int, int]]:
+    """(start, stop, length) of batches of neighbours with equal lengths, [C]."""
+    borders = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
+    found = []
+    for first, last in zip(borders, borders[1:]):
+        length = int(lengths[first])
+        size = max(1, batch_tokens // length)
+        starts = range(first, last, size)
+        found += [(start, min(start + size, last), length) for start in starts]
+    return found

@@ -1,0 +1,1 @@
+"""Token labels, such as named entities, on CoNLL's files."""

@@ -1,0 +1,46 @@
+"""The flags of run_ner.py and the settings made from them."""
+
+from __future__ import annotations
+
+from absl import flags
+
+from bert_tf.cli.flags import flag_group
+from bert_tf.cli.training_flags import Definer, require, warn_of_ignored
+from bert_tf.compat.nvidia_defaults import TAGGING, adopt_and_say
+from bert_tf.config.settings import DirectorySettings
+from bert_tf.tasks.distillation.flags import teacher_settings
+from bert_tf.tasks.finetuning.flags import (
+    define_directory_flags,
+    define_finetuning_flags,
+    directory_settings,
+)
+
+_LABEL_FLAG = "alpha_label"
+_IGNORED = {"task_name": str, "do_prepare": bool}
+
+
+def define_tagging_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_ner.py."""
+    define_finetuning_flags(
+        Definer(values), _define_tagging_flags, examples="sentences", label_flag=_LABEL_FLAG
+    )
+
+
+@flag_group("Words and labels")
+def _define_tagging_flags(define: Definer) -> None:
+    define_directory_flags(
+        define,
+        files="the files train, dev (or devel, valid) and test, each .txt, .tsv or .conll",
+        predictions="predictions.txt",
+        max_seq_length="Maximum tokens of a sequence; a longer sentence makes several.",
+    )
+    define.ignored(_IGNORED, "NVIDIA's; the files say what is labelled")
+
+
+def tagging_settings(values: flags.FlagValues) -> DirectorySettings:
+    """Turns parsed flags into settings; raises UserError for invalid flags."""
+    warn_of_ignored(values, also=_IGNORED)
+    adopt_and_say(values, TAGGING)
+    require(values, "output_dir")
+    distillation = teacher_settings(values, label_flag=_LABEL_FLAG)
+    return directory_settings(DirectorySettings, values, distillation=distillation)

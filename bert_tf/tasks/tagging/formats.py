@@ -1,0 +1,154 @@
+"""Files with a word and its labels on every line, as in the shared tasks of CoNLL.
+
+A line has columns: the word first, its label last. Where a line has tabs they separate its columns,
+else blanks do. A blank line ends a sentence; so does a line that begins with ``-DOCSTART-``, which
+is left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import find_file, read_lines
+
+TRAIN, DEV, TEST = "train", "dev", "test"
+
+_STEMS = {TRAIN: ("train",), DEV: ("dev", "devel", "valid"), TEST: ("test",)}
+_SUFFIXES = (".txt", ".tsv", ".conll")
+_DOCUMENT = "-DOCSTART-"
+_BLANKS = re.compile(" +")
+_SHOWN_LABELS = 12
+
+
+class Sentence(NamedTuple):
+    """Consecutive lines of a file.
+
+    Attributes:
+      first_line: the number of the first one, from 1.
+      words: their words.
+      labels: their labels; None in a file without.
+    """
+
+    first_line: int
+    words: list[str]
+    labels: list[str] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedFile:
+    """The contents of a file, and all of its lines as they are."""
+
+    path: Path
+    lines: list[str]
+    sentences: list[Sentence]
+
+    @property
+    def num_words(self) -> int:
+        """The number of words of all sentences."""
+        return sum(len(sentence.words) for sentence in self.sentences)
+
+    @property
+    def labels(self) -> list[str]:
+        """The different labels, sorted."""
+        return sorted(set().union(*(sentence.labels or () for sentence in self.sentences)))
+
+
+def find_split(data_dir: Path, split: str, *, flag: str) -> Path:
+    """The file of a split; raises UserError if the directory has none."""
+    names = [f"{stem}{suffix}" for stem in _STEMS[split] for suffix in _SUFFIXES]
+    return find_file(data_dir, names, flag=flag, advice="give the directory of the files")
+
+
+def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
+    """Reads a file in UTF-8.
+
+    Args:
+      path: the file.
+      flag: the flag by which the user named it.
+      needs_labels: if False, only the words are read.
+
+    Raises:
+      UserError: the file cannot be read, has no sentence, or a line without label or with more or
+        fewer columns than the first; the message names the line.
+    """
+    lines = read_lines(path, flag=flag)
+    sentences: list[Sentence] = []
+    in_sentence, width = False, None
+    for number, line in enumerate(lines, start=1):
+        cells = columns_of(line)
+        if not cells:
+            in_sentence = False
+            continue
+        if not in_sentence:
+            sentences.append(Sentence(number, [], [] if needs_labels else None))
+            in_sentence = True
+        if needs_labels:
+            width = width or len(cells)
+            _check_columns(cells, width, where=f"--{flag}: line {number} of {path}")
+            sentences[-1].labels.append(cells[-1])
+        sentences[-1].words.append(cells[0])
+    if not sentences:
+        raise UserError(f"--{flag}: {path} has no sentences; give a file with a word on each line.")
+    return TaggedFile(path, lines, sentences)
+
+
+def columns_of(line: str) -> list[str]:
+    """The columns of a line with a word, none of any other line."""
+    line = line.strip()
+    if "\t" in line:
+        cells = [cell.strip() for cell in line.split("\t")]
+    else:
+        cells = _BLANKS.split(line) if line else []
+    return [] if cells[:1] == [_DOCUMENT] else cells
+
+
+def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:
+    """Raises UserError for a line without label, or with other columns than the first one."""
+    if len(cells) == 1 or not cells[-1]:
+        raise UserError(f"{where} has the word {short_repr(cells[0])} without a label; correct it.")
+    if len(cells) != width:
+        raise UserError(
+            f"{where} has {len(cells)} columns, and the lines before it {width}; correct it."
+        )
+
+
+def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:
+    """The labels of a file that are not among a model's, and how many words have each."""
+    used = collections.Counter(label for s in file.sentences for label in s.labels)
+    return {label: count for label, count in used.most_common() if label not in set(labels)}
+
+
+def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
+    """Raises UserError for a label that is not among a model's, naming its line."""
+    known = set(labels)
+    for sentence in file.sentences:
+        for line, label in enumerate(sentence.labels, start=sentence.first_line):
+            if label not in known:
+                shown = ", ".join(labels[:_SHOWN_LABELS])
+                more = len(labels) - _SHOWN_LABELS
+                raise UserError(
+                    f"--{flag}: line {line} of {file.path} has the label {short_repr(label)}, "
+                    f"which the model does not have; its labels are {shown}"
+                    f"{f' and {more} more' if more > 0 else ''}."
+                )
+
+
+def with_predictions(file: TaggedFile, predicted: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a file, each with a further column for the label predicted for its word.
+
+    Lines without a word become blank. This is what conlleval, the evaluation program of CoNLL's
+    shared tasks, reads.
+    """
+    by_line = {}
+    for sentence, labels in zip(file.sentences, predicted):
+        by_line.update(enumerate(labels, start=sentence.first_line))
+    for number, line in enumerate(file.lines, start=1):
+        line = line.strip()
+        separator = "\t" if "\t" in line else " "
+        yield f"{line}{separator}{by_line[number]}" if number in by_line else ""

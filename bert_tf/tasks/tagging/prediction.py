@@ -1,0 +1,102 @@
+"""Evaluation of the tagging task, and the file of its predictions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.records.layouts import WORD_STARTS
+from bert_tf.tasks.finetuning.run import PredictionEvaluation
+from bert_tf.tasks.tagging.chunks import Counts, are_of_entities, count_entities, total
+from bert_tf.tasks.tagging.formats import TaggedFile, with_predictions
+from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, LABELS
+from bert_tf.train.evaluation import Figure
+from bert_tf.util.files import atomic_open, write_json
+
+PREDICTIONS_NAME = "predictions.txt"
+ENTITIES_NAME = "eval_entities.json"
+
+
+class TaggingEvaluation(PredictionEvaluation):
+    """Scores the predictions for a file with labels.
+
+    Words have ``eval_accuracy`` and ``eval_loss``, the mean of the cross entropies of those whose
+    label the model has. If the file's labels are those of entities, there are also
+    ``eval_precision``, ``eval_recall`` and ``eval_f1``, and those of every type in a file of their
+    own.
+    """
+
+    def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
+        """Predicts ``file`` with ``labels``, by number; others are as in the superclass."""
+        super().__init__(*args, **kwargs)
+        self._file = file
+        self._labels = labels
+        self._has_entities = are_of_entities(file.labels)
+        self.figure = Figure(figure_name(file), higher_is_better=True)
+
+    def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
+        """The scores and the loss; writes those of every type of entity to ``output_dir``."""
+        at_words = predictions[WORD_STARTS] > 0
+        predicted = predicted_labels(self._file, self._labels, predictions)
+        if self._has_entities:
+            labelled = [sentence.labels for sentence in self._file.sentences]
+            counts = count_entities(labelled, predicted)
+            write_json(output_dir / ENTITIES_NAME, entity_table(counts))
+        else:
+            counts = None
+        known = [label in self._labels for s in self._file.sentences for label in s.labels]
+        losses = predictions[CROSS_ENTROPIES][at_words][known]
+        loss = float(losses.mean(dtype=np.float64))
+        return {**scores(self._file, predicted, counts), "eval_loss": loss}
+
+
+class TaggingPrediction(PredictionEvaluation):
+    """Writes the labels predicted for a file."""
+
+    def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
+        """As :class:`TaggingEvaluation`; the file needs no labels."""
+        super().__init__(*args, **kwargs)
+        self._file = file
+        self._labels = labels
+
+    def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
+        """Writes the file's lines with the predicted labels; returns no scores."""
+        predicted = predicted_labels(self._file, self._labels, predictions)
+        with atomic_open(output_dir / PREDICTIONS_NAME) as file:
+            file.writelines(f"{line}\n" for line in with_predictions(self._file, predicted))
+        return {}
+
+
+def figure_name(file: TaggedFile) -> str:
+    """The name of the result by which checkpoints are compared."""
+    return "eval_f1" if are_of_entities(file.labels) else "eval_accuracy"
+
+
+def predicted_labels(
+    file: TaggedFile, labels: Sequence[str], predictions: Mapping[str, np.ndarray]
+) -> list[list[str]]:
+    """The predicted labels of each sentence, from predictions [N, S] for the records of a file."""
+    numbers = predictions[LABELS][predictions[WORD_STARTS] > 0].tolist()
+    if len(numbers) != file.num_words:
+        raise ValueError(f"{len(numbers)} words were predicted, not {file.num_words}")
+    following = (labels[number] for number in numbers)
+    return [list(itertools.islice(following, len(s.words))) for s in file.sentences]
+
+
+def scores(
+    file: TaggedFile, predicted: Sequence[Sequence[str]], counts: Mapping[str, Counts] | None
+) -> dict[str, float]:
+    """Accuracy of the words and, if they are counted, the scores of all entities together."""
+    pairs = zip(file.sentences, predicted)
+    correct = sum(sum(map(str.__eq__, sentence.labels, found)) for sentence, found in pairs)
+    found = {} if counts is None else total(counts.values()).scores
+    found["accuracy"] = correct / file.num_words
+    return {f"eval_{name}": value for name, value in found.items()}
+
+
+def entity_table(counts: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
+    """The scores and the counts of every type."""
+    return {kind: {**found.scores, **found._asdict()} for kind, found in counts.items()}

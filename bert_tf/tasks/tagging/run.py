@@ -1,0 +1,171 @@
+"""Labelling words: fine-tuning on CoNLL's files, scores and predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from bert_tf.checkpoint.formats import open_source
+from bert_tf.checkpoint.label_file import LABELS_NAME, Labels
+from bert_tf.checkpoint.loading import open_with_heads
+from bert_tf.checkpoint.model_files import require_checkpoint
+from bert_tf.config.settings import DirectorySettings, DistillationSettings
+from bert_tf.records.sequences import SequenceStage
+from bert_tf.tasks.finetuning.directory_run import (
+    Files,
+    FileTask,
+    check_trained_on,
+    read_files,
+    run_on_files,
+)
+from bert_tf.tasks.finetuning.run import (
+    check_without_records,
+    open_finetuning,
+    report_seeds,
+    run_with_seeds,
+)
+from bert_tf.tasks.tagging.features import check_length, feature_stage
+from bert_tf.tasks.tagging.formats import (
+    DEV,
+    TEST,
+    TRAIN,
+    TaggedFile,
+    check_labels,
+    find_split,
+    read_tagged,
+    unknown_labels,
+)
+from bert_tf.tasks.tagging.prediction import (
+    PREDICTIONS_NAME,
+    TaggingEvaluation,
+    TaggingPrediction,
+    figure_name,
+)
+from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
+from bert_tf.train.checks import check_has_heads, check_trains
+from bert_tf.train.context import RunContext, begin_run
+from bert_tf.train.evaluation import Results
+from bert_tf.util.errors import UserError
+
+# In ledgers, where classification has the name of a task of GLUE.
+TASK_NAME = "labels of words"
+
+
+def run(settings: DirectorySettings) -> Results | None:
+    """Trains, evaluates and predicts according to the settings, once or with each of the seeds.
+
+    Returns the results of the evaluation (with several seeds, those of the last one), None without
+    ``do_eval``. Raises UserError for bad input.
+    """
+    return run_with_seeds(settings, _run_once)
+
+
+def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Results | None:
+    """A single run, which adds its results to those of earlier seeds."""
+    with begin_run(settings.run, settings.runtime) as context:
+        check_length(settings.max_seq_length)
+        check_trained_on(context, TASK_NAME)
+        files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
+        labels = _agree_on_labels(settings, context, files.train)
+        _check_files(settings, context, files, labels)
+        settings, context, parts, model = open_finetuning(
+            settings, context, lambda config: TaggingTask(config, len(labels))
+        )
+        model = dataclasses.replace(model, labels=labels)
+        max_records = files.train.num_words if files.train else 1
+        check_without_records(settings, context, model, max_records=max_records)
+        of_files = FileTask(
+            TASK_NAME,
+            functools.partial(_stage, labels, files),
+            functools.partial(TaggingEvaluation, labels),
+            functools.partial(TaggingPrediction, labels),
+            PREDICTIONS_NAME,
+        )
+        results = run_on_files(settings, context, parts, model, files, of_files)
+        if results is not None:
+            by_seed[settings.run.seed] = results
+            if context.ranks.is_chief:
+                report_seeds(settings, context, by_seed, [figure_name(files.dev)], digits=4)
+        return results
+
+
+def _stage(
+    labels: Labels, files: Files, file: TaggedFile, *, training: bool, **options
+) -> SequenceStage:
+    """The records of a file; those of an evaluation have labels too, for its loss."""
+    has_labels = training or file is files.dev
+    return feature_stage(file, labels=labels if has_labels else None, **options)
+
+
+def _check_files(
+    settings: DirectorySettings, context: RunContext, files: Files, labels: Labels
+) -> None:
+    """Looks for labels in the files that the model does not have.
+
+    Raises UserError for one in the training set, and if the development set has no others.
+    """
+    if files.train is not None:
+        check_labels(files.train, labels, flag="data_dir")
+    if files.dev is None:
+        return
+    unknown = unknown_labels(files.dev, labels)
+    if len(unknown) == len(files.dev.labels):
+        check_labels(files.dev, labels, flag="eval_file" if settings.eval_file else "data_dir")
+    if unknown:
+        shown = ", ".join(f"{label} of {count:,} words" for label, count in unknown.items())
+        context.message(
+            f"{files.dev.path.name}: the model does not have the labels {shown}; these words count "
+            "as wrong, and not in eval_loss"
+        )
+
+
+def _agree_on_labels(
+    settings: DirectorySettings, context: RunContext, train: TaggedFile | None
+) -> Labels:
+    """The labels of a run, by number. Collective; only rank 0 looks for them.
+
+    They are those stored with the weights that it starts from, or else the teacher's, whose soft
+    targets the student's classes are compared with, or else those of the training file, sorted.
+    Raises UserError for a run with nothing to train or to evaluate, and if they contradict.
+    """
+    labels = None
+    if context.ranks.is_chief:
+        own = _stored_labels(context)
+        distillation = settings.distillation if settings.run.do_train else None
+        taught = None if distillation is None else _teachers_labels(distillation, own)
+        labels = own or taught or tuple(train.labels)
+    return context.ranks.broadcast(labels)
+
+
+def _stored_labels(context: RunContext) -> Labels | None:
+    """The labels of the weights that a run starts from, None if it starts without a head."""
+    checkpoint, initial = context.start.checkpoint, context.settings.init_checkpoint
+    if checkpoint is not None:
+        labels = open_source(checkpoint).labels
+        if labels is None:
+            raise UserError(
+                f"{checkpoint} has no {LABELS_NAME} beside it, so its labels are unknown; restore "
+                "the file, or choose another --output_dir."
+            )
+        return labels
+    if not initial:
+        check_trains(context)
+        return None
+    source = open_with_heads(initial, [TAGGING_HEAD])
+    if source.labels is None:
+        check_has_heads(initial, [TAGGING_HEAD], context)
+    return source.labels
+
+
+def _teachers_labels(settings: DistillationSettings, own: Labels | None) -> Labels | None:
+    """The labels of a teacher; UserError if soft targets are those of others than the student's."""
+    path = settings.teacher_checkpoint
+    require_checkpoint(path, flag="teacher_checkpoint")
+    taught = open_source(path).labels
+    if settings.alpha_ce and own is not None and taught not in (None, own):
+        raise UserError(
+            f"--teacher_checkpoint={path} has the labels {', '.join(taught)}, and the student "
+            f"{', '.join(own)}; give a teacher with the same ones in the same order, or "
+            "--alpha_ce=0."
+        )
+    return taught

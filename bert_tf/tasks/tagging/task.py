@@ -1,0 +1,126 @@
+"""The task of labelling words: named entities, parts of speech and the like.
+
+Devlin et al. 2019, section 5.3: a dense layer on the output at the first piece of every word. The
+words' other pieces, [CLS] and [SEP] have no label.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.bert import bert_specs
+from bert_tf.model.config import INPUTS, BertConfig
+from bert_tf.model.encoder_task import EncoderTask
+from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS, Head, class_logits, class_specs
+from bert_tf.model.losses import ACCURACY, ClassScores, classification_sums, score_losses
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import Sums, Terms
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
+from bert_tf.tasks.distillation.losses import Decisions
+
+LABEL = "label"
+# Predictions, [B, S] each: of all positions, of which only the starts of words count.
+LABELS, CROSS_ENTROPIES = "labels", "cross_entropies"
+
+# NVIDIA's names, without a scope.
+TAGGING_HEAD = Head("tagging head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_ner.py", of_words=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingTask(EncoderTask):
+    """One class per word.
+
+    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Features beside the inputs:
+    ``word_starts`` [B, S], 1 at the first piece of a word; and, as labels, ``label_ids``
+    [B, S], the classes of the words there, 0 elsewhere.
+
+    Attributes:
+      config: the network's configuration.
+      num_classes: number of labels.
+    """
+
+    config: BertConfig
+    num_classes: int
+
+    heads: ClassVar = (TAGGING_HEAD,)
+    inputs: ClassVar = INPUTS
+    terms: ClassVar[Terms] = {LABEL: (ACCURACY,)}
+    loss_name: ClassVar = "cross_entropy"
+
+    def specs(self) -> list[VariableSpec]:
+        """The variables of BERT without the pooler, and of the head."""
+        return [*bert_specs(self.config, pooler=False), *class_specs(self.config, self.num_classes)]
+
+    def positions_read(self, features: Features) -> tf.Tensor:
+        """The words' first pieces."""
+        return features[WORD_STARTS]
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> tf.Tensor:
+        """The logits of every position, [B * S, num_classes] float32, from the encoder's output."""
+        del features
+        return class_logits(sequence_output, variables, config=self.config, options=options)
+
+    def decisions(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> Decisions:
+        """The choice of a label for every word."""
+        del options
+        return Decisions(self._scores(outputs), _word_weights(features))
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """The number of words."""
+        return {LABEL: tf.reduce_sum(_word_weights(features))}
+
+    def losses(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> dict[str, Sums]:
+        """The cross entropies of the words' labels."""
+        weights = _word_weights(features)
+        sums = classification_sums(outputs, _label_ids(features), weights, policy=options.policy)
+        return {LABEL: sums}
+
+    def predictions(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """``labels`` int32 and ``word_starts``, [B, S] each.
+
+        For features with ``label_ids`` also ``cross_entropies``, float32 [B, S].
+        """
+        shape = tf.shape(features[WORD_STARTS])
+        best = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        found = {LABELS: tf.reshape(best, shape), WORD_STARTS: features[WORD_STARTS]}
+        if LABEL_IDS in features:
+            scores, labels = self._scores(outputs), _label_ids(features)
+            losses, _ = score_losses(scores, labels, options=options)
+            found[CROSS_ENTROPIES] = tf.reshape(losses, shape)
+        return found
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """None, since entities are scored instead of words."""
+        del sums
+        return {}
+
+    def _scores(self, outputs: tf.Tensor) -> ClassScores:
+        return ClassScores(outputs, tf.zeros([self.num_classes]))
+
+
+def _word_weights(features: Features) -> tf.Tensor:
+    """1 for every word, 0 for other positions, [B * S] float32."""
+    return tf.reshape(tf.cast(features[WORD_STARTS], tf.float32), [-1])
+
+
+def _label_ids(features: Features) -> tf.Tensor:
+    """[B * S] int32."""
+    return tf.reshape(tf.cast(features[LABEL_IDS], tf.int32), [-1])

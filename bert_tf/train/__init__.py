@@ -1,0 +1,1 @@
+"""From settings to a trained model: plan, updates, evaluation, checkpoints, logs, the ledger."""

@@ -1,0 +1,124 @@
+"""What has changed in a resumed run since its last start, in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_tf.checkpoint.run_record import RunRecord
+from bert_tf.config.schedules import DECAY_FORMS, SCHEDULES, default_of
+from bert_tf.train.ledger import Ledger, show_value
+from bert_tf.update.schedules import Schedule
+from bert_tf.util.files import finite_or_null
+
+# Ledger entries that are not settings: they differ from start to start, or follow from others.
+_NOT_SETTINGS = {
+    ("batch", "arithmetic"),
+    ("checkpoints", "checkpoints"),
+    ("checkpoints", "gib_each"),
+    ("checkpoints", "gib_of_all_kept"),
+    ("checkpoints", "gib_of_best"),
+    ("optimizer", "slot_bytes_of_a_rank"),
+    ("ranks", "hosts"),
+    ("steps", "last_step"),
+    ("steps", "schedule_offset"),
+    ("steps", "start_step"),
+}
+_SECTIONS_WITHOUT_SETTINGS = {"changed", "compute", "consumption", "speed", "threads", "xla"}
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_SHOWN_DIGITS = 12
+
+
+def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]) -> dict[str, str]:
+    """``section.name`` -> ``before -> after``, for entries that both ledgers have.
+
+    Args:
+      record: the record of the last start.
+      ledger: the ledger of this start.
+      model: the configuration of this start.
+    """
+    before = {**record.ledger, "model": record.config.to_dict()}
+    changes = {}
+    for section, entries in {**ledger, "model": model}.items():
+        if section in _SECTIONS_WITHOUT_SETTINGS:
+            continue
+        for name, value in entries.items():
+            if (section, name) in _NOT_SETTINGS or name not in before.get(section, {}):
+                continue
+            old, new = before[section][name], _as_json(value)
+            if old != new:
+                changes[f"{section}.{name}"] = f"{_show(old)} -> {_show(new)}"
+    return changes
+
+
+def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str | None:
+    """A sentence if the learning rate at ``step`` differs from that of the last start, else None.
+
+    A difference of up to one step of either schedule is ignored: it comes from rounding steps when
+    the number of ranks changes.
+    """
+
+    def ledger_entry(section: str, name: str, *kinds: type) -> Any:
+        del kinds
+        return ledger[section][name]
+
+    before, after = (
+        _rates(sections, entry, step)
+        for sections, entry in ((record.ledger, record.fact), (ledger, ledger_entry))
+    )
+    if before is None or after is None:
+        return None
+    one_step = max(abs(rates[1] - rates[0]) for rates in (before, after))
+    old, new = before[0], after[0]
+    if abs(new - old) <= one_step + 1e-6 * max(old, new):
+        return None
+    return f"the learning rate jumps at step {step}: {old:.3g} -> {new:.3g}"
+
+
+def _rates(
+    sections: Mapping[str, Mapping[str, Any]], entry: Callable[..., Any], step: int
+) -> tuple[float, float] | None:
+    """The learning rate of the update after ``step`` updates, and of the one after it.
+
+    None for a schedule of another version's. ``entry`` returns an entry of ``sections``.
+    """
+    name = entry("learning_rate", "schedule", str)
+    if name not in SCHEDULES:
+        return None
+    found = sections["learning_rate"]
+    options = {}
+    for option in SCHEDULES[name].options:
+        default = default_of(option)
+        kinds = (str,) if isinstance(default, str) else (float, int)
+        # Records of earlier versions lack options that had no other value then.
+        is_missing = option not in found and default is not None
+        options[option] = default if is_missing else entry("learning_rate", option, *kinds)
+    if options.get("decay_form", DECAY_FORMS[0]) not in DECAY_FORMS:
+        return None
+    begins_again = found.get("rewarm_at_step") is not None
+    schedule = Schedule(
+        name,
+        peak_rate=entry("learning_rate", "peak", float, int),
+        total_steps=entry("steps", "train_steps", int),
+        warmup_steps=entry("steps", "warmup_steps", int),
+        end_rate=entry("learning_rate", "end", float, int),
+        options=options,
+        rewarm_at_step=entry("learning_rate", "rewarm_at_step", int) if begins_again else None,
+        rewarm_steps=entry("learning_rate", "rewarm_steps", int) if begins_again else 0,
+    )
+    position = step + entry("steps", "schedule_offset", int)
+    return float(schedule.rate(position)), float(schedule.rate(position + 1))
+
+
+def _as_json(value: Any) -> Any:
+    """A value as it would be read back from JSON."""
+    return json.loads(json.dumps(finite_or_null(value)))
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, str) and _HASH.fullmatch(value):
+        return value[:_SHOWN_DIGITS]
+    return show_value(value)

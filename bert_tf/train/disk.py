@@ -1,0 +1,102 @@
+"""The disk space of a run's checkpoints, computed before the first one is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_tf.checkpoint.directory import PREFIX
+from bert_tf.config.optimizers import optimizer_row
+from bert_tf.config.settings import OptimizationSettings, RunSettings
+from bert_tf.model.variables import VariableSpec, num_weights
+from bert_tf.train.plans import trained_specs
+
+_BYTES_PER_WEIGHT = 4
+_GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSizes:
+    """Sizes of a run's checkpoints in bytes.
+
+    Attributes:
+      one: one checkpoint, weights and optimizer slots.
+      best: the best one, weights only; 0 if it is not kept.
+      keep: number of checkpoints kept besides the best one.
+      written: number of checkpoints that the run writes.
+    """
+
+    one: int
+    best: int
+    keep: int
+    written: int
+
+    @property
+    def peak(self) -> int:
+        """The most space used at once: one more than are kept, until the oldest is removed."""
+        # Likewise, a new best checkpoint is complete before the previous one is removed.
+        return min(self.written, self.keep + 1) * self.one + 2 * self.best
+
+    def ledger_section(self) -> dict[str, object]:
+        """The entries for the ledger."""
+        kept = min(self.written, self.keep) * self.one + self.best
+        sizes = {"gib_each": self.one, "gib_of_all_kept": kept}
+        if self.best:
+            sizes["gib_of_best"] = self.best
+        return {
+            "keep_checkpoint_max": self.keep,
+            "checkpoints": self.written,
+            **{name: float(_gib(size)) for name, size in sizes.items()},
+        }
+
+
+def checkpoint_sizes(
+    specs: Sequence[VariableSpec],
+    settings: RunSettings,
+    optimization: OptimizationSettings,
+    *,
+    start_step: int,
+    last_step: int,
+) -> CheckpointSizes:
+    """The sizes for training the variables ``specs`` from ``start_step`` to ``last_step``.
+
+    ``settings`` determine how often checkpoints are saved, and how many are kept.
+    """
+    saved = [spec for spec in specs if spec.trainable]
+    weights = _BYTES_PER_WEIGHT * num_weights(saved)
+    trained = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
+    every = settings.save_checkpoints_steps
+    at_start = start_step == 0
+    written = 0
+    if start_step < last_step:
+        written = math.ceil(last_step / every) - start_step // every + at_start
+    keeps_best = settings.keep_best and settings.do_eval
+    return CheckpointSizes(
+        one=weights + optimizer_row(optimization.optimizer).slot_bytes(trained),
+        best=weights * keeps_best,
+        keep=settings.keep_checkpoint_max,
+        written=written,
+    )
+
+
+def disk_warning(sizes: CheckpointSizes, output_dir: Path) -> str | None:
+    """A sentence if the disk clearly has too little space for the checkpoints, else None."""
+    existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
+    try:
+        free = shutil.disk_usage(existing).free
+        replaceable = sum(path.stat().st_size for path in output_dir.glob(f"{PREFIX}-*"))
+    except OSError:
+        return None
+    if sizes.peak <= free + replaceable:
+        return None
+    return (
+        f"checkpoints take up to {_gib(sizes.peak)} GiB in {output_dir} ({_gib(sizes.one)} GiB "
+        f"each), but only {_gib(free)} GiB is free; lower --keep_checkpoint_max or free some space"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.3g}"

@@ -1,0 +1,408 @@
+"""Session hooks, each with a single concern. They are given tensors rather than names."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.directory import PREFIX
+from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
+from bert_tf.model.task import Features
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.failures import is_cut_off
+from bert_tf.train.nonfinite import SkippedUpdate
+from bert_tf.train.run_log import RunLog
+from bert_tf.train.summary import Rates, UpdateTimes
+from bert_tf.train.warm_up import WarmUp
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.train_op import TrainOutputs
+from bert_tf.util import console
+from bert_tf.util.errors import UserError, first_line
+from bert_tf.watch.watch import NoWatch
+
+
+class StepHook(tf.train.SessionRunHook):
+    """Base class of hooks that act after certain updates; tracks the step without a session call.
+
+    Whether an update was applied is equal on every rank, so the hooks of all ranks act together, as
+    their collective operations require.
+    """
+
+    def __init__(self, outputs: TrainOutputs) -> None:
+        """Tracks the updates of ``outputs``."""
+        self.outputs = outputs
+        self.step = 0
+
+    def begin(self):
+        self._global_step = tf.train.get_global_step()
+
+    def after_create_session(self, session, coord):
+        self.step = int(session.run(self._global_step))
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs({"is_finite": self.outputs.is_finite, **self.fetches()})
+
+    def after_run(self, run_context, run_values):
+        applied = bool(run_values.results["is_finite"])
+        self.step += applied
+        if self.after_update(run_context.session, run_values.results, applied=applied):
+            run_context.request_stop()
+
+    def fetches(self) -> dict[str, object]:
+        """What to fetch with each update in addition to ``is_finite``."""
+        return {}
+
+    def after_update(
+        self, session: tf.Session, fetched: dict[str, object], *, applied: bool
+    ) -> bool | None:
+        """Called after each update; ``applied`` is False if it was skipped.
+
+        Returns True to end training.
+        """
+        raise NotImplementedError
+
+
+class NonFiniteGuard(StepHook):
+    """Stops a run after too many skipped updates in a row, since it will not recover."""
+
+    def __init__(
+        self,
+        outputs: TrainOutputs,
+        *,
+        limit: int,
+        features: Features,
+        explain: Callable[[tf.Session, SkippedUpdate], Exception],
+    ) -> None:
+        """Stops after ``limit`` skipped updates in a row.
+
+        Args:
+          outputs: those of the update.
+          limit: 1 without loss scaling, where the first skipped update is fatal.
+          features: this rank's part of the global batch.
+          explain: returns what to raise after a skipped update. Collective.
+        """
+        super().__init__(outputs)
+        self._limit = limit
+        self._features = dict(features)
+        self._explain = explain
+        self._in_a_row = 0
+
+    def fetches(self):
+        # On a CPU, fetching what an update reads anyway copies nothing.
+        return {
+            "data_position": self.outputs.data_position,
+            "loss_scale": self.outputs.loss_scale,
+            "rate": self.outputs.learning_rate,
+            "features": self._features,
+        }
+
+    def after_update(self, session, fetched, *, applied):
+        self._in_a_row = 0 if applied else self._in_a_row + 1
+        if self._in_a_row < self._limit:
+            return
+        skipped = SkippedUpdate(
+            step=self.step,
+            data_position=int(fetched["data_position"]),
+            in_a_row=self._in_a_row,
+            consumed_sequences=int(session.run(self.outputs.consumed_sequences)),
+            learning_rate=float(fetched["rate"]),
+            loss_scale=float(fetched["loss_scale"]),
+            features=fetched["features"],
+        )
+        raise self._explain(session, skipped)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgressSettings:
+    """When :class:`ProgressHook` reports, and what it has to know of the run.
+
+    Attributes:
+      every_steps: steps between reports.
+      total_steps: the last step, which is reported in any case.
+      checkpoint_steps: steps between checkpoints.
+      batch: the sizes of all updates.
+      skipped: updates that were skipped before the run was resumed.
+      has_loss_scale: whether every report has the loss scale and the number of skipped updates.
+    """
+
+    every_steps: int
+    total_steps: int
+    checkpoint_steps: int
+    batch: BatchPlan
+    skipped: int = 0
+    has_loss_scale: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateTimer:
+    """What :class:`ProgressHook` measures updates with.
+
+    Attributes:
+      warm_up: is told of every update, and decides which ones are in the steady state.
+      batch_shape: the shape that ``warm_up`` distinguishes batches by, int32 [any]; None if all
+        are equal.
+      times: totals all updates.
+      clock: the time in seconds.
+    """
+
+    warm_up: WarmUp = dataclasses.field(default_factory=WarmUp)
+    batch_shape: tf.Tensor | None = None
+    times: UpdateTimes = dataclasses.field(default_factory=UpdateTimes)
+    clock: Callable[[], float] = time.monotonic
+
+
+class ProgressHook(StepHook):
+    """Reports means over the updates since the last report and over all ranks.
+
+    They are reset at checkpoints, so that a run resumed from one reports the same means.
+    """
+
+    def __init__(
+        self,
+        outputs: TrainOutputs,
+        settings: ProgressSettings,
+        *,
+        ranks: SingleProcess,
+        log: RunLog | None,
+        timer: UpdateTimer,
+    ) -> None:
+        """Reports to ``log``, which is None on ranks other than 0; these only contribute sums."""
+        super().__init__(outputs)
+        self._terms: Terms = {t: tuple(s.metrics) for t, s in outputs.term_sums.items()}
+        self._settings = settings
+        self._ranks = ranks
+        self._log = log
+        self._timer = timer
+        self._steady_rates: Rates | None = None
+        self._skipped = settings.skipped
+        self._reset()
+
+    def begin(self):
+        super().begin()
+        self._local_sums = tf.placeholder(tf.float64, [num_sums(self._terms)])
+        self._global_sums = self._ranks.sum_over_ranks(self._local_sums, name="progress_sums")
+
+    def before_run(self, run_context):
+        self._started = self._timer.clock()
+        return super().before_run(run_context)
+
+    def fetches(self):
+        batch_shape = self._timer.batch_shape
+        return {
+            "sums": flatten(self.outputs.term_sums, self._terms),
+            "data_position": self.outputs.data_position,
+            "num_sequences": self.outputs.num_sequences,
+            "batch_shape": [] if batch_shape is None else batch_shape,
+            "learning_rate": self.outputs.learning_rate,
+            "loss_scale": self.outputs.loss_scale,
+            "gradient_norm": self.outputs.gradient_norm,
+        }
+
+    def after_update(self, session, fetched, *, applied):
+        # Evaluations and checkpoints are between updates, so their time is not included.
+        timer, settings = self._timer, self._settings
+        seconds = timer.clock() - self._started
+        is_steady = timer.warm_up.note(fetched["batch_shape"], seconds)
+        sequences = int(fetched["num_sequences"])
+        length = settings.batch.length_at(int(fetched["data_position"])) or 1
+        (self._steady if is_steady else self._warming).note(seconds, sequences, length)
+        timer.times.note(seconds, sequences=sequences, is_steady=is_steady, is_skipped=not applied)
+        if not applied:
+            self._skipped += 1
+            return
+        self._sums += np.array(fetched["sums"])
+        if self.step % settings.every_steps == 0 or self.step == settings.total_steps:
+            reduced = session.run(self._global_sums, {self._local_sums: self._sums})
+            if self._log is not None:
+                self._report(reduced, fetched)
+            self._reset()
+        elif self.step % settings.checkpoint_steps == 0:
+            self._reset()
+
+    def _report(self, reduced, fetched):
+        by_term = means(unflatten(reduced, self._terms))
+        losses = {f"{term}_loss": float(found.pop("loss")) for term, found in by_term.items()}
+        figures = {"loss": sum(losses.values())}
+        for term, metrics in by_term.items():
+            figures.update({f"{term}_{name}": value for name, value in metrics.items()})
+        figures["learning_rate"] = float(fetched["learning_rate"])
+        figures["gradient_norm"] = float(fetched["gradient_norm"])
+        if self._skipped or self._settings.has_loss_scale:
+            figures["loss_scale"] = float(fetched["loss_scale"])
+            figures["skipped_updates"] = self._skipped
+        rates = self._rates()
+        figures["sequences_per_second"] = rates.sequences / rates.seconds
+        batch, position = self._settings.batch, int(fetched["data_position"])
+        if batch.sizes is not None:
+            figures["global_batch"] = fetched["num_sequences"]
+        if batch.lengths is not None:
+            figures["sequence_length"] = batch.length_at(position)
+        total_steps = self._settings.total_steps
+        work_left = batch.work(position + 1, position + 1 + total_steps - self.step)
+        self._log.step(
+            self.step,
+            {name: float(value) for name, value in figures.items()},
+            details=losses,
+            total_steps=total_steps,
+            seconds_left=work_left * rates.seconds / rates.work,
+        )
+
+    def _rates(self):
+        """Those of the latest steady updates; of warm-up updates if there were none yet."""
+        if self._steady.seconds:
+            self._steady_rates = self._steady
+        return self._steady_rates or self._warming
+
+    def _reset(self):
+        self._sums = np.zeros(num_sums(self._terms))
+        self._steady, self._warming = Rates(), Rates()
+
+
+class FirstUpdate(tf.train.SessionRunHook):
+    """Reports once that the first update is done, whether applied or skipped by loss scaling."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        """``report`` is called after the first update."""
+        self._report: Callable[[], None] | None = report
+
+    def after_run(self, run_context, run_values):
+        if self._report is not None:
+            self._report()
+            self._report = None
+
+
+class CheckpointHook(StepHook):
+    """Saves every ``every_steps`` steps, at the end, and at the start unless the run resumes.
+
+    For rank 0, and for all ranks where saving is collective (``shared_slots.SharingSaver``).
+
+    TensorFlow's hook counts from the step where a run started; this one saves at multiples, so that
+    a resumed run has the same checkpoints as an uninterrupted one.
+    """
+
+    def __init__(
+        self,
+        outputs: TrainOutputs,
+        *,
+        output_dir: Path,
+        every_steps: int,
+        saver: tf.train.Saver,
+        resumes: bool,
+    ) -> None:
+        """``saver`` determines how many checkpoints are kept; ``resumes``: from a checkpoint."""
+        super().__init__(outputs)
+        self._resumes = resumes
+        self._prefix = str(output_dir / PREFIX)
+        self._every_steps = every_steps
+        self._saver = saver
+        self._saved_step = -1
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        if self._resumes:
+            self._saved_step = self.step
+        else:
+            self._save(session)
+
+    def after_update(self, session, fetched, *, applied):
+        if applied and self.step % self._every_steps == 0:
+            self._save(session)
+
+    def end(self, session):
+        if self.step != self._saved_step:
+            self._save(session)
+
+    def _save(self, session):
+        try:
+            self._saver.save(session, self._prefix, global_step=self.step)
+        except (tf.errors.OpError, OSError, ValueError) as error:
+            if is_cut_off(error):  # while ranks sent their parts
+                raise
+            raise UserError(
+                f"cannot write checkpoint {self._prefix}-{self.step} ({first_line(error)}); free "
+                "some space or choose another --output_dir. Earlier checkpoints are intact."
+            ) from error
+        self._saved_step = self.step
+
+
+class StopOnSignal(tf.train.SessionRunHook):
+    """Ends training after an update once this process or another rank gets a stop signal.
+
+    Hooks then do what they do at a regular end, above all save a checkpoint.
+    """
+
+    # Schedulers send SIGUSR1 before the time limit, and mpirun forwards it to its ranks.
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self, watch: NoWatch) -> None:
+        """Handles signals from ``begin`` to ``end`` or ``restore``; ``watch`` agrees when to stop.
+
+        The same hook is for all sessions of a run, since it counts its updates.
+        """
+        self._watch = watch
+        self._received: signal.Signals | None = None
+        self._updates = 0
+        self.agreed: signal.Signals | None = None
+
+    def begin(self):
+        signals = self.SIGNALS if self._watch.can_stop else ()
+        self._previous = {number: signal.signal(number, self._note) for number in signals}
+
+    def after_run(self, run_context, run_values):
+        self._updates += 1
+        number = self._watch.stop_after(self._updates, self._received)
+        if number is not None:
+            self.agreed = signal.Signals(number)
+            run_context.request_stop()
+
+    def end(self, session):
+        self.restore()
+
+    def _note(self, number, frame):
+        self._received = signal.Signals(number)
+        console.stop_blocking()  # mpirun, for one, no longer reads while it ends a job
+        self.restore()  # a second signal takes effect immediately
+
+    def restore(self) -> None:
+        """Leaves signals to those who handled them before; for a session that failed."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+class EvaluationHook(StepHook):
+    """Pauses training on all ranks to evaluate the checkpoint that was just saved."""
+
+    def __init__(
+        self,
+        outputs: TrainOutputs,
+        *,
+        every_steps: int,
+        total_steps: int,
+        evaluate: Callable[[], bool],
+        at_start: bool = True,
+    ) -> None:
+        """Evaluates at multiples of ``every_steps``, and at step 0 if ``at_start``.
+
+        ``evaluate`` returns, equally on every rank, whether training should end. The last step is
+        left to the caller, who evaluates after training.
+        """
+        super().__init__(outputs)
+        self._every_steps = every_steps
+        self._total_steps = total_steps
+        self._evaluate = evaluate
+        self._at_start = at_start
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        if self.step == 0 and self._at_start:
+            self._evaluate()
+
+    def after_update(self, session, fetched, *, applied):
+        due = self.step % self._every_steps == 0 and self.step < self._total_steps
+        return applied and due and self._evaluate()

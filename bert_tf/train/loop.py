@@ -1,0 +1,110 @@
+"""The loop: TensorFlow 1.x's graph, session and hooks, for updates and for predictions.
+
+Each call builds a graph of its own, so that calls share nothing but checkpoints: an evaluation may
+run while a training session waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.task import Features
+
+InputFunction = Callable[[], tf.data.Dataset]
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """What training runs.
+
+    Attributes:
+      train_op: one update, which adds 1 to ``global_step`` if it is applied.
+      saver: restores the variables from a checkpoint.
+      hooks: act before, between and after updates, in this order.
+    """
+
+    train_op: tf.Operation
+    saver: tf.train.Saver
+    hooks: Sequence[tf.train.SessionRunHook]
+
+
+def train(
+    input_fn: InputFunction,
+    build: Callable[[Features], Update],
+    *,
+    last_step: int,
+    checkpoint_dir: str | None,
+    seed: int,
+    config: tf.ConfigProto,
+) -> None:
+    """Runs updates until ``global_step`` is ``last_step``, a hook stops them or the input ends.
+
+    Args:
+      input_fn: returns the batches, called in the graph.
+      build: adds an update on a batch to the graph.
+      last_step: must be above the checkpoint's step.
+      checkpoint_dir: the newest checkpoint there is restored; without one, or with None, variables
+        get their initial values.
+      seed: the graph's seed. Random operations without seeds of their own are numbered in the order
+        of their creation, those of the input first.
+      config: the session's configuration.
+    """
+    with tf.Graph().as_default():
+        tf.set_random_seed(seed)
+        tf.train.create_global_step()
+        iterator = _iterator(input_fn)
+        update = build(iterator.get_next())
+        with tf.train.SingularMonitoredSession(
+            hooks=[tf.train.StopAtStepHook(last_step=last_step), *update.hooks],
+            scaffold=tf.train.Scaffold(saver=update.saver),
+            config=config,
+            checkpoint_dir=checkpoint_dir,
+        ) as session:
+            session.raw_session().run(iterator.initializer)
+            while not session.should_stop():
+                session.run(update.train_op)
+
+
+def predict(
+    input_fn: InputFunction,
+    build: Callable[[Features], Mapping[str, tf.Tensor]],
+    *,
+    checkpoint: str | None,
+    hooks: Sequence[tf.train.SessionRunHook],
+    seed: int,
+    config: tf.ConfigProto,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the outputs for each batch of an input that ends.
+
+    Nothing happens before the first one is asked for.
+
+    Args:
+      input_fn: returns the batches, called in the graph.
+      build: adds the outputs for a batch to the graph.
+      checkpoint: its path without suffixes, with all variables of the graph that are saved; None
+        for their initial values.
+      hooks: act before, between and after batches, in this order.
+      seed: the graph's seed, as for :func:`train`.
+      config: the session's configuration.
+    """
+    with tf.Graph().as_default():
+        tf.set_random_seed(seed)
+        tf.train.create_global_step()
+        iterator = _iterator(input_fn)
+        outputs = build(iterator.get_next())
+        with tf.train.SingularMonitoredSession(
+            hooks=hooks, config=config, checkpoint_filename_with_path=checkpoint
+        ) as session:
+            session.raw_session().run(iterator.initializer)
+            while not session.should_stop():  # the session leaves this block when the input ends
+                yield session.run(outputs)
+
+
+def _iterator(input_fn: InputFunction) -> tf.data.Iterator:
+    with tf.device("/cpu:0"):  # some datasets have kernels for GPUs as well
+        dataset = input_fn()
+    return tf.data.make_initializable_iterator(dataset)

@@ -1,0 +1,189 @@
+"""Estimates how much memory a rank will need, before it is allocated.
+
+What the backward pass needs from the forward pass is read off the graph: the tensors that
+operations of the forward pass produce and operations of the backward pass use. The rest is
+arithmetic on the number of parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.recompute import SCOPE
+from bert_tf.model.task import Network, create_network
+from bert_tf.model.variables import VariableSpec, num_weights
+from bert_tf.train.job import Job
+from bert_tf.train.plans import slot_bytes, trained_specs
+
+# Measured on Linux in fp32 and bf16, micro batches of 4 to 32 and one to four of them an update,
+# mostly with the native operations, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384 and a
+# tiny one: with these constants the estimate is between 1 % below the peak and 11 % above it. With
+# the scores of many words (1,600 of 30,000 in a network of 4 x 384) it is 20 % above: gradients
+# then fit into the memory that the scores had.
+# Resident memory of a process that has imported TensorFlow and built a graph.
+PROCESS_BYTES = 512 << 20
+# Memory of gradients in multiples of the trained weights' bytes: as computed, clipped, parts of
+# those of the embeddings, fragmented free blocks.
+_GRADIENT_COPIES = 4
+# The same with the sums of several micro batches. Native operations add and clip in place: in large
+# networks there are fewer copies, and a constant for free blocks.
+_COPIES_WITH_SUMS, _NATIVE_COPIES_WITH_SUMS, _FREE_BYTES = 7, 6, 80 << 20
+# Horovod's buffer for tensors that are sent together.
+FUSION_BUFFER_BYTES = 128 << 20
+# Temporaries of the backward pass alive at the same time, in units of the largest kept tensor.
+_TEMPORARIES = 3
+
+# Operations whose result shares the memory of their input.
+_ALIASES = {"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze",
+            "StopGradient"}  # fmt: skip
+# Operations whose result is the memory of a variable.
+_VARIABLES = {"ReadVariableOp", "VarHandleOp", "ResourceGather"}
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of one rank, and how many ranks share its host.
+
+    Attributes:
+      process: the program without a network.
+      weights: float32 variables.
+      gradients: gradients of one micro batch, and their sums if an update has several.
+      optimizer: slots of the trained weights, this rank's share if they are shared out.
+      activations: what is kept of a micro batch for the backward pass, and temporaries.
+      communication: reduced gradients and Horovod's buffer.
+      local_size: ranks on this host.
+    """
+
+    process: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    communication: int
+    local_size: int
+
+    @property
+    def total(self) -> int:
+        """Total bytes of one rank."""
+        fields = dataclasses.asdict(self)
+        fields.pop("local_size")
+        return sum(fields.values())
+
+
+def estimate_memory(job: Job) -> MemoryEstimate:
+    """Estimates the peak memory of training; builds one micro batch's graph and runs nothing."""
+    job = job.at_full_size()
+    specs = job.task.specs()
+    trained = trained_specs(specs, job.optimization)
+    parameters = num_weights(trained)
+    with tf.Graph().as_default():
+        network = create_network(job.task, job.options)
+        forward, backward = _one_micro_batch(job, network, trained)
+        kept = kept_bytes(forward, backward)
+        recomputed = max(map(sum, recomputed_bytes(backward)), default=0)
+    communicates = job.context.ranks.world_size > 1
+    return MemoryEstimate(
+        process=PROCESS_BYTES,
+        weights=4 * num_weights(specs),
+        gradients=_gradient_bytes(4 * parameters, job),
+        optimizer=slot_bytes(specs, job.optimization, job.context.ranks),
+        activations=sum(kept) + recomputed + _TEMPORARIES * max(kept, default=0),
+        communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
+        local_size=job.context.ranks.local_size,
+    )
+
+
+def _gradient_bytes(one_copy: int, job: Job) -> int:
+    """Memory of gradients and, if there are several micro batches, their sums."""
+    if job.batch.accumulation_steps == 1:
+        return _GRADIENT_COPIES * one_copy
+    most = _COPIES_WITH_SUMS * one_copy
+    if job.context.kernels.operations is None:
+        return most
+    return min(most, _NATIVE_COPIES_WITH_SUMS * one_copy + _FREE_BYTES)
+
+
+def format_memory(estimate: MemoryEstimate) -> str:
+    """The estimate as one line, in GiB."""
+    parts = {
+        name: value
+        for name, value in dataclasses.asdict(estimate).items()
+        if name != "local_size" and value
+    }
+    listed = "  ".join(f"{name} {_gib(value)}" for name, value in parts.items())
+    total = f"about {_gib(estimate.total)} GiB a rank"
+    if estimate.local_size > 1:
+        total += f", {_gib(estimate.total * estimate.local_size)} GiB on this host"
+    return f"memory, estimated: {total} ({listed})"
+
+
+def kept_bytes(forward: Iterable[tf.Operation], backward: Iterable[tf.Operation]) -> list[int]:
+    """Sizes of the tensors that ``forward`` operations produce and ``backward`` operations read.
+
+    Tensors that share memory are counted once; those of unknown size are not counted.
+    """
+    produced = set(forward)
+    sizes: dict[str, int] = {}
+    for operation in backward:
+        for tensor in operation.inputs:
+            base = tensor
+            while base.op.type in _ALIASES:
+                base = base.op.inputs[base.value_index]
+            if base.op in produced and base.op.type not in _VARIABLES:
+                sizes[base.name] = _bytes(base)
+    return [size for size in sizes.values() if size]
+
+
+def recomputed_bytes(backward: Sequence[tf.Operation]) -> list[list[int]]:
+    """Kept sizes of each part that the backward pass recomputes; only one is alive at a time."""
+    parts: dict[str, list[tf.Operation]] = {}
+    for operation in backward:
+        part, scope, rest = operation.name.partition(f"/{SCOPE}/")
+        if scope and "_grad/" not in rest:  # tf.gradients names operations after the forward ones
+            parts.setdefault(part, []).append(operation)
+    recomputed = set().union(*parts.values())
+    gradients = [operation for operation in backward if operation not in recomputed]
+    return [kept_bytes(part, gradients) for part in parts.values()]
+
+
+def _one_micro_batch(
+    job: Job, network: Network, trained: Sequence[VariableSpec]
+) -> tuple[list[tf.Operation], list[tf.Operation]]:
+    """The operations of the forward and backward pass, built in the current graph."""
+    graph = tf.get_default_graph()
+    specs = job.train_input().element_spec
+    features = {name: _placeholder(spec, job) for name, spec in specs.items()}
+    if "input_mask" in features:
+        # Without padding the number of rows is at its maximum, and static.
+        features["input_mask"] = tf.ones_like(features["input_mask"])
+    before = set(graph.get_operations())
+    zero = tf.zeros([], tf.int64)
+    dropout = Dropout(job.context.settings.seed, data_position=zero, first_example=zero)
+    sums = network.losses(features, dropout=dropout)
+    loss = tf.add_n([term.loss for term in sums.values()])
+    forward = [op for op in graph.get_operations() if op not in before]
+    tf.gradients(loss, [network.variables[spec.name] for spec in trained])
+    known = before.union(forward)
+    return forward, [op for op in graph.get_operations() if op not in known]
+
+
+def _placeholder(spec: tf.TensorSpec, job: Job) -> tf.Tensor:
+    """A placeholder for a feature of a micro batch, at the largest sequence length."""
+    _, *rest = spec.shape.as_list()
+    shape = [job.data.max_seq_length if size is None else size for size in rest]
+    return tf.placeholder(spec.dtype, [job.batch.micro_batch_size, *shape])
+
+
+def _bytes(tensor: tf.Tensor) -> int:
+    if not tensor.shape.is_fully_defined() or tensor.dtype in (tf.resource, tf.string):
+        return 0
+    return math.prod(tensor.shape.as_list()) * tensor.dtype.size
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f}"

@@ -1,0 +1,256 @@
+"""What is known about an update that was skipped: the ranks, variables, terms and records.
+
+Gradients are checked after their sum over ranks, which does not tell where they come from. Every
+rank therefore computes its own again, one micro batch at a time: a skipped update has changed no
+weight. That costs nothing while training goes well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.task import Network
+from bert_tf.train.gradient_check import (
+    Gradients,
+    MicroBatch,
+    gradients_of,
+    is_in_float32,
+    micro_batches_of,
+)
+from bert_tf.train.job import Job
+from bert_tf.train.saved_batch import SavedBatch, save_batches
+from bert_tf.util.errors import UserError
+
+# Of each rank, so that little is written.
+_MOST_SAVED = 2
+_MOST_RECORDS_SHOWN = 32
+_MOST_RANKS_SHOWN = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class SkippedUpdate:
+    """An update that was not applied, on this rank.
+
+    Attributes:
+      step: updates applied before it.
+      data_position: the number of its global batch.
+      in_a_row: updates skipped since the last applied one, with this one.
+      consumed_sequences: those consumed since the run began, with its global batch.
+      learning_rate, loss_scale: those of the update.
+      features: this rank's part of the global batch.
+    """
+
+    step: int
+    data_position: int
+    in_a_row: int
+    consumed_sequences: int
+    learning_rate: float
+    loss_scale: float
+    features: Mapping[str, np.ndarray]
+
+
+class NonFiniteError(UserError):
+    """Too many updates in a row were not finite.
+
+    Attributes:
+      skipped: the last of them.
+      facts: what was found out, the beginning of a sentence.
+      advice: what a user can do, the end of a sentence.
+    """
+
+    advice = (
+        "lower --learning_rate or check the data and the initial weights, then run again to resume "
+        "from the last checkpoint."
+    )
+
+    def __init__(self, skipped: SkippedUpdate, facts: str) -> None:
+        super().__init__(f"{facts}; no weight was changed by it: {self.advice}")
+        self.skipped = skipped
+        self.facts = facts
+
+
+@dataclasses.dataclass(frozen=True)
+class _Findings:
+    """What one rank found in its part of a skipped update.
+
+    Attributes:
+      rank: the rank.
+      problem: why nothing could be found out; empty if it could.
+      gradients: of its micro batches, each with the micro batch's number.
+      batches: some of the micro batches that are not finite; if all are, the one with the largest
+        gradient.
+      finite_in_float32: whether the first of ``batches`` is finite in float32; None if not tried.
+    """
+
+    rank: int
+    problem: str = ""
+    gradients: Sequence[Gradients] = ()
+    batches: Sequence[SavedBatch] = ()
+    finite_in_float32: bool | None = None
+
+    @property
+    def bad(self) -> list[Gradients]:
+        """Those of the micro batches that are not finite."""
+        return [found for found in self.gradients if not found.is_finite]
+
+
+def explain(
+    job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
+) -> NonFiniteError:
+    """Finds out about a skipped update; its batch is saved on rank 0. Collective.
+
+    ``network`` is that of the training graph, whose weights are read from ``session``.
+    """
+    ranks = job.context.ranks
+    batches = micro_batches_of(
+        job,
+        skipped.features,
+        data_position=skipped.data_position,
+        loss_scale=skipped.loss_scale,
+    )
+    try:
+        weights = session.run({v.op.name: v for v in network.variables.all()})
+        findings = _examine(job, batches, weights, skipped)
+    except tf.errors.ResourceExhaustedError:
+        findings = _Findings(ranks.rank, "there is not enough memory to compute them again")
+    everywhere = ranks.gather(findings)
+    saved = ""
+    if ranks.is_chief:
+        found = [batch for findings in everywhere for batch in findings.batches]
+        saved = _save(job, skipped, found)
+    return NonFiniteError(skipped, _facts_of_all(job, skipped, everywhere, saved))
+
+
+def _examine(
+    job: Job,
+    batches: Sequence[MicroBatch],
+    weights: Mapping[str, np.ndarray],
+    skipped: SkippedUpdate,
+) -> _Findings:
+    gradients = gradients_of(job, batches, weights)
+    suspects = [number for number, found in enumerate(gradients) if not found.is_finite]
+    if not suspects:
+        suspects = [int(np.argmax([found.norm for found in gradients]))]
+    finite_in_float32 = None
+    if not is_in_float32(job):
+        [again] = gradients_of(job, [batches[suspects[0]]], weights, in_float32=True)
+        finite_in_float32 = again.is_finite
+    return _Findings(
+        job.context.ranks.rank,
+        gradients=gradients,
+        batches=[
+            SavedBatch(batches[number], _facts(job, skipped, number, gradients[number]))
+            for number in suspects[:_MOST_SAVED]
+        ],
+        finite_in_float32=finite_in_float32,
+    )
+
+
+def _facts(job: Job, skipped: SkippedUpdate, number: int, found: Gradients) -> dict[str, Any]:
+    """The description of a micro batch, without what :class:`MicroBatch` holds."""
+    context, plan = job.context, job.batch
+    records: list[tuple[str, int]] = []
+    if job.data.records is not None:
+        start = number * plan.micro_batch_size
+        of_rank = job.data.records(context, plan, skipped.data_position)
+        records = of_rank[start : start + plan.micro_batch_size]
+    return {
+        "step": skipped.step,
+        "rank": context.ranks.rank,
+        "world_size": context.ranks.world_size,
+        "micro_batch": number,
+        "learning_rate": skipped.learning_rate,
+        "skipped_in_a_row": skipped.in_a_row,
+        "seed": context.settings.seed,
+        "precision": context.precision,
+        "losses": dict(found.losses),
+        "terms_not_finite": found.bad_terms,
+        "variables_not_finite": found.bad_variables,
+        "gradient_norm": found.norm,
+        "records": [{"file": file, "record": record} for file, record in records],
+        "flags": dict(context.settings.flags),
+    }
+
+
+def _save(job: Job, skipped: SkippedUpdate, found: Sequence[SavedBatch]) -> str:
+    """Saves batches; returns how to look at them, or why they could not be saved."""
+    if not found:
+        return ""
+    try:
+        directory = save_batches(job.context.settings.output_dir, skipped.step, found)
+    except UserError as error:
+        return f"; the batch could not be saved: {error}"
+    return f"; the batch is in {directory}"
+
+
+def _facts_of_all(
+    job: Job, skipped: SkippedUpdate, everywhere: Sequence[_Findings], saved: str
+) -> str:
+    row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
+    scale = f", loss scale {skipped.loss_scale:g}" if job.context.needs_loss_scale else ""
+    return (
+        f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "
+        f"(learning rate {skipped.learning_rate:.3g}{scale}): {_where(everywhere)}{saved}"
+    )
+
+
+def _where(everywhere: Sequence[_Findings]) -> str:
+    """Which ranks, and what the first of them found."""
+    bad = [findings for findings in everywhere if findings.bad]
+    if not bad:
+        problem = next((findings.problem for findings in everywhere if findings.problem), "")
+        if problem:
+            return problem
+        largest = max((g for findings in everywhere for g in findings.gradients), key=_norm)
+        return (
+            "all are finite on every rank before they are added up, with norms up to "
+            f"{largest.norm:.3g}"
+        )
+    first, numbers = bad[0], [str(findings.rank) for findings in bad]
+    where = ""
+    if len(everywhere) > 1:
+        shown = ", ".join(numbers[:_MOST_RANKS_SHOWN])
+        more = f" and {len(bad) - _MOST_RANKS_SHOWN} more" * (len(bad) > _MOST_RANKS_SHOWN)
+        where = f"on rank {shown}{more}" + f", there first on rank {first.rank}" * (len(bad) > 1)
+        where += ": "
+    of_batch = first.bad[0]
+    parts = []
+    if of_batch.bad_terms:
+        parts.append(f"the loss ({', '.join(of_batch.bad_terms)})")
+    if of_batch.bad_variables:
+        more = len(of_batch.bad_variables) - 1
+        parts.append(
+            f"the gradient of {of_batch.bad_variables[0]}"
+            + (f" and of {more} variables after it" if more else "")
+        )
+    in_float32 = {
+        None: "",
+        True: "; in float32 all of it is finite, so the precision or the loss scale is to blame",
+        False: "; it is not finite in float32 either",
+    }
+    return (
+        f"{where}{' and '.join(parts)}{_records(first.batches[0])}"
+        f"{in_float32[first.finite_in_float32]}"
+    )
+
+
+def _norm(found: Gradients) -> float:
+    return found.norm
+
+
+def _records(saved: SavedBatch) -> str:
+    """The records of a batch by file, in words; empty if they are unknown."""
+    by_file: dict[str, list[str]] = {}
+    records = saved.facts["records"]
+    for record in records[:_MOST_RECORDS_SHOWN]:
+        by_file.setdefault(record["file"], []).append(str(record["record"]))
+    if not by_file:
+        return ""
+    listed = " and ".join(f"{', '.join(numbers)} of {file}" for file, numbers in by_file.items())
+    more = len(records) - _MOST_RECORDS_SHOWN
+    return f", with records {listed}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,106 @@
+"""Going back to the last good checkpoint when updates are not finite any more.
+
+As Chowdhery et al. (2022, "PaLM", section 5.1), a run goes back to an earlier checkpoint and does
+not see the batches again that it saw between there and the failure: it continues with the batch
+after the last one that was skipped. Here the learning rate is lowered as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.checkpoint.directory import go_back_to, listed_checkpoints, step_of
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
+from bert_tf.train.job import Job
+from bert_tf.train.nonfinite import NonFiniteError
+from bert_tf.train.rollback_record import Rollback, read_rollbacks, write_rollbacks
+from bert_tf.train.start_point import StartPoint, find_start
+from bert_tf.util.errors import UserError
+
+
+def roll_back(job: Job, failure: NonFiniteError) -> Job:
+    """The job that goes on from an earlier checkpoint. Collective.
+
+    Raises ``failure`` if the run's settings do not ask for it, and UserError if there is no
+    checkpoint to go back to or it was done too often.
+    """
+    context = job.context
+    if context.settings.rollback_rate_factor is None:
+        raise failure
+    outcome = _roll_back(job, failure) if context.ranks.is_chief else None
+    outcome = context.ranks.broadcast(outcome)
+    if isinstance(outcome, str):
+        raise UserError(outcome) from failure
+    return dataclasses.replace(job, context=dataclasses.replace(context, start=outcome))
+
+
+def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
+    """The new start, or why there is none."""
+    context, settings = job.context, job.context.settings
+    output_dir, before = settings.output_dir, read_rollbacks(settings.output_dir)
+    if len(before) >= settings.max_rollbacks:
+        return (
+            f"{failure.facts}; that is after {len(before)} roll-backs, and no more are allowed "
+            f"(--max_rollbacks): {failure.advice}"
+        )
+    good = last_good(listed_checkpoints(output_dir), before)
+    if good is None:
+        return (
+            f"{failure.facts}; no checkpoint in {output_dir} has finite weights only, so there is "
+            f"none to go back to: {failure.advice}"
+        )
+    factor = settings.rollback_rate_factor
+    rollback = Rollback(
+        step=step_of(good),
+        failed_step=failure.skipped.step,
+        data_position=failure.skipped.data_position + 1,
+        consumed_sequences=failure.skipped.consumed_sequences,
+        rate_factor=factor * (before[-1].rate_factor if before else 1.0),
+    )
+    # The record first: from then on a run that is started again does the rest.
+    write_rollbacks(output_dir, [*before, rollback])
+    go_back_to(output_dir, rollback.step)
+    context.log.resume(rollback.step)
+    context.message(
+        f"{failure.facts}; rolled back to {good} ({failure.skipped.step - rollback.step} updates "
+        f"are lost), the learning rate is multiplied by {factor:g} ({rollback.rate_factor:g} of "
+        "the schedule's), and training goes on with the batch after the last skipped one "
+        f"(roll-back {len(before) + 1} of at most {settings.max_rollbacks})"
+    )
+    return find_start(output_dir)
+
+
+def last_good(checkpoints: Sequence[str], before: Sequence[Rollback]) -> str | None:
+    """The newest checkpoint with finite values only; None if there is none.
+
+    All were written before the updates that were skipped in a row. If none was written since the
+    last roll-back, the one that it went back to may be too late already: one before it is taken, if
+    there is one.
+
+    Args:
+      checkpoints: paths, from the oldest to the newest.
+      before: earlier roll-backs.
+    """
+    newest_first = list(reversed(checkpoints))
+    if before and newest_first and step_of(newest_first[0]) == before[-1].step:
+        newest_first = [*newest_first[1:], newest_first[0]]
+    return next((path for path in newest_first if _is_finite(path)), None)
+
+
+def finish_rollback(output_dir: Path, start: StartPoint) -> None:
+    """Completes a roll-back that was recorded and then interrupted by a kill."""
+    if start.is_rolled_back:
+        go_back_to(output_dir, start.step)
+
+
+def _is_finite(checkpoint: str) -> bool:
+    try:
+        file = TensorflowCheckpoint(checkpoint)
+        values = (file.read(name) for name in file.entries)
+        return all(np.isfinite(value).all() for value in values if value.dtype.kind == "f")
+    except UserError:  # it cannot be read
+        return False

@@ -1,0 +1,283 @@
+"""Where a run resumes, including from checkpoints without this toolkit's counters.
+
+Checkpoints of google-research/bert, and of this toolkit before it counted sequences, only contain
+the number of applied updates. That is enough: the other counts follow from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.directory import (
+    LIST_NAME,
+    PREFIX,
+    newest_checkpoint,
+    only_incomplete,
+    remove_checkpoint,
+)
+from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
+from bert_tf.checkpoint.run_record import read_run_record
+from bert_tf.checkpoint.tensorflow_file import (
+    TensorflowCheckpoint,
+    resolve_checkpoint,
+    warn_if_older,
+    write_checkpoint,
+)
+from bert_tf.model.variables import load_value
+from bert_tf.train.rollback_record import Rollback, read_rollbacks
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
+from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
+from bert_tf.util.errors import UserError, first_line
+from bert_tf.util.files import PathLike
+
+# Variables that a checkpoint may lack: counters, and what a dynamic loss scale saves.
+COUNTS = frozenset({SKIPPED_UPDATES, CONSUMED_SEQUENCES})
+OPTIONAL_STATE = COUNTS | {SCALE, GOOD_UPDATES}
+
+
+@dataclasses.dataclass(frozen=True)
+class StartPoint:
+    """Where a run starts or resumes.
+
+    Attributes:
+      checkpoint: None in a directory without one.
+      step: number of applied updates.
+      data_position: number of updates that consumed data.
+      consumed_sequences: sequences consumed by them; None if the checkpoint does not record it.
+      global_batch_size: their global batch according to the directory's run.json, if the checkpoint
+        does not record the sequences; None if unknown.
+      is_elsewhere: whether the checkpoint is that of --resume_from, in another directory.
+      rollbacks: those of the run so far.
+    """
+
+    checkpoint: str | None
+    step: int
+    data_position: int
+    consumed_sequences: int | None
+    global_batch_size: int | None = None
+    is_elsewhere: bool = False
+    rollbacks: tuple[Rollback, ...] = ()
+
+    @property
+    def rate_factor(self) -> float:
+        """What the schedule's learning rate is multiplied by, after roll-backs."""
+        return self.rollbacks[-1].rate_factor if self.rollbacks else 1.0
+
+    @property
+    def is_rolled_back(self) -> bool:
+        """Whether the last roll-back, and no checkpoint since then, says where the data go on."""
+        return bool(self.rollbacks) and self.data_position == self.rollbacks[-1].data_position
+
+    def corrected_counts(self) -> dict[str, np.int64]:
+        """Counts of the checkpoint that a roll-back has changed, by variable."""
+        if not self.is_rolled_back:
+            return {}
+        return {
+            SKIPPED_UPDATES: np.int64(self.data_position - self.step),
+            CONSUMED_SEQUENCES: np.int64(self.consumed_sequences),
+        }
+
+    def consumed(self, global_batch_size: int) -> int:
+        """The sequences consumed, assuming ``global_batch_size`` if none was recorded."""
+        if self.consumed_sequences is None:
+            return self.data_position * (self.global_batch_size or global_batch_size)
+        return self.consumed_sequences
+
+    def total(self, batch: BatchPlan, last_step: int) -> int:
+        """The sequences consumed at ``last_step``, updates before the start included."""
+        end = self.data_position + max(0, last_step - self.step)
+        return self.consumed(batch.global_batch_size) + batch.sequences(self.data_position, end)
+
+    def parts(self, batch: BatchPlan, last_step: int) -> list[tuple[float, int | None]]:
+        """The sequences of :meth:`total` by length; None without a ramp of lengths.
+
+        Those consumed before the start are divided as if the ramp had been the same.
+        """
+        end = self.data_position + max(0, last_step - self.step)
+        counted = batch.sequences(0, self.data_position)
+        share = self.consumed(batch.global_batch_size) / counted if counted else 0.0
+        before = batch.segments(0, self.data_position)
+        after = batch.segments(self.data_position, end)
+        return [
+            *((part.sequences * share, part.length) for part in before),
+            *((part.sequences, part.length) for part in after),
+        ]
+
+    def assumption(self, global_batch_size: int) -> str | None:
+        """A sentence on how :meth:`consumed` was computed; None if the checkpoint records it."""
+        if self.consumed_sequences is not None:
+            return None
+        batch = self.global_batch_size or global_batch_size
+        source = "as recorded in run.json" if self.global_batch_size else "the current global batch"
+        return (
+            f"the checkpoint does not record how many sequences were consumed; assuming "
+            f"{self.data_position} updates x {batch} ({source}) = {self.data_position * batch}"
+        )
+
+
+def find_start(output_dir: Path) -> StartPoint:
+    """The newest checkpoint of ``output_dir``, or the one that its run was rolled back to.
+
+    Raises UserError if it cannot be read.
+    """
+    checkpoint = newest_checkpoint(output_dir)
+    if checkpoint is None:
+        return StartPoint(None, 0, 0, 0)
+    advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
+    start = _read_start(checkpoint, flag="output_dir", advice=advice)
+    rollbacks = read_rollbacks(output_dir)
+    if not rollbacks or start.data_position >= rollbacks[-1].data_position:
+        warn_if_older(checkpoint)
+    else:
+        last = rollbacks[-1]
+        if start.step < last.step:
+            warn_if_older(checkpoint)
+        elif start.step > last.step:  # the run was killed as it went back
+            checkpoint = str(output_dir / f"{PREFIX}-{last.step}")
+            start = _read_start(checkpoint, flag="output_dir", advice=advice)
+        start = dataclasses.replace(
+            start,
+            data_position=last.data_position,
+            consumed_sequences=last.consumed_sequences,
+        )
+    return dataclasses.replace(start, rollbacks=rollbacks)
+
+
+def _start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
+    """The start from a checkpoint, or the newest one in a directory, given as --resume_from.
+
+    With ``reset_step`` all counts are 0. Raises UserError if it cannot be read.
+    """
+    checkpoint = resolve_checkpoint(resume_from)
+    start = _read_start(checkpoint, flag="resume_from", advice="give another checkpoint")
+    if reset_step:
+        start = StartPoint(checkpoint, 0, 0, 0)
+    return dataclasses.replace(start, is_elsewhere=True)
+
+
+def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: bool) -> StartPoint:
+    """Where a run with --resume_from starts: from the checkpoint given there until it is copied.
+
+    What a kill left of the copy does not count; :func:`take_over` makes it again. Once there is a
+    complete checkpoint in ``output_dir``, ``resume_from`` is not read. Raises UserError if a
+    checkpoint cannot be read.
+    """
+    parts = only_incomplete(output_dir)
+    if not parts and newest_checkpoint(output_dir) is not None:
+        return find_start(output_dir)
+    start = _start_elsewhere(resume_from, reset_step=reset_step)
+    # Parts of other checkpoints are somebody's unfinished copy of a run, which is not overwritten.
+    return start if parts <= {_name_of_copy(start)} else find_start(output_dir)
+
+
+def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) -> None:
+    """Copies a checkpoint from elsewhere into ``output_dir``, as the newest one there.
+
+    The copy records all counts; ``global_batch_size`` is for those that ``start`` does not know.
+    What a kill leaves of it is removed and copied again at the next start. Raises UserError if it
+    cannot be written.
+    """
+    file = TensorflowCheckpoint(start.checkpoint)
+    counts = {
+        tf.GraphKeys.GLOBAL_STEP: start.step,
+        SKIPPED_UPDATES: start.data_position - start.step,
+        CONSUMED_SEQUENCES: start.consumed(global_batch_size),
+    }
+    arrays = {name: file.read(name) for name in file.entries}
+    arrays.update({name: np.asarray(count, np.int64) for name, count in counts.items()})
+    path = output_dir / _name_of_copy(start)
+    try:
+        remove_checkpoint(output_dir, path.name)
+        write_checkpoint(str(path), arrays)
+        tf.train.update_checkpoint_state(str(output_dir), path.name)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"cannot copy {start.checkpoint} to {path} ({first_line(error)}); free some space or "
+            "choose another --output_dir."
+        ) from error
+
+
+def _name_of_copy(start: StartPoint) -> str:
+    return f"{PREFIX}-{start.step}"
+
+
+def _read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+        step = int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
+        skipped, consumed = (
+            int(reader.get_tensor(name)) if reader.has_tensor(name) else None
+            for name in (SKIPPED_UPDATES, CONSUMED_SEQUENCES)
+        )
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
+        raise UserError(
+            f"--{flag}: checkpoint {checkpoint} cannot be read ({first_line(error)}); {advice}."
+        ) from error
+    recorded = _recorded_global_batch(Path(checkpoint).parent) if consumed is None else None
+    return StartPoint(checkpoint, step, step + (skipped or 0), consumed, recorded)
+
+
+def _recorded_global_batch(output_dir: Path) -> int | None:
+    """The global batch of the directory's last run, None without a record of it."""
+    record = read_run_record(output_dir)
+    return None if record is None else record.fact("batch", "global_batch", int)
+
+
+class ResumingSaver(tf.train.Saver):
+    """A Saver that also restores checkpoints without ``OPTIONAL_STATE``.
+
+    So a run with a dynamic loss scale may follow one with a static scale or without one. It saves
+    like TensorFlow's, with a ``.meta`` of the variables alone.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        *,
+        consumed: int,
+        loss_scale: float = 1.0,
+        corrected: Mapping[str, np.generic] | None = None,
+        **options,
+    ) -> None:
+        """Saves ``variables``; ``options`` are those of tf.train.Saver.
+
+        ``consumed`` is the number of consumed sequences, and ``loss_scale`` the dynamic scale, for
+        a checkpoint that does not record them. ``corrected`` are values, by variable, that count
+        instead of those in the checkpoint.
+        """
+        super().__init__(variables, **options)
+        self._saved = {v.op.name: Stored(v.shape.as_list(), v.dtype.base_dtype) for v in variables}
+        self._restored = list(variables)
+        self._corrected = dict(corrected or {})
+        self._defaults = {
+            SKIPPED_UPDATES: np.int64(0),
+            CONSUMED_SEQUENCES: np.int64(consumed),
+            SCALE: np.float32(loss_scale),
+            GOOD_UPDATES: np.int64(0),
+        }
+
+    def save(self, sess: tf.Session, save_path: str, global_step: int) -> str:
+        """Saves the variables as the checkpoint ``save_path``-``global_step``; returns its path."""
+        write_meta_graph(f"{save_path}-{global_step}", self._saved)
+        return super().save(sess, save_path, global_step, write_meta_graph=False)
+
+    def restore(self, sess: tf.Session, save_path: str) -> None:
+        """Restores the variables from the checkpoint ``save_path``."""
+        file = TensorflowCheckpoint(save_path)
+        names = {variable.op.name for variable in self._restored}
+        missing = (names & self._defaults.keys()) - file.entries.keys()
+        if not missing:
+            super().restore(sess, save_path)
+        for variable in self._restored:
+            name = variable.op.name
+            if name in self._corrected:
+                load_value(variable, self._corrected[name], sess)
+            elif missing:
+                value = self._defaults[name] if name in missing else file.read(name)
+                load_value(variable, value, sess)

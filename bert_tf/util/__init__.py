@@ -1,0 +1,1 @@
+"""What any program needs: files, errors, locks, the console, progress, worker processes, pages."""

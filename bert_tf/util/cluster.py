@@ -1,0 +1,348 @@
+"""Work of :func:`bert_tf.util.workers.ordered_map` on the workers of a Dask scheduler.
+
+Dask distributed (https://distributed.dask.org) hands out the items, repeats those of workers that
+are lost, and shows on its dashboard what goes on. An item and its result travel over the network as
+bytes, so workers need nothing of this host's disk: neither the inputs nor a vocabulary. What they
+need is the same code, which is checked. Items go by way of the scheduler; results come straight
+from the workers, if these can be reached.
+
+A worker that was given an item and is gone costs that item only: another worker is given it. An
+item that has cost several workers (Dask's ``allowed-failures``, 3 unless configured) ends the work.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import itertools
+import logging
+import pickle
+import re
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, NamedTuple, TypeVar
+
+from bert_tf.util.console import say
+from bert_tf.util.errors import RepairableError, UserError, first_line
+from bert_tf.util.versions import version_record
+
+try:
+    import dask
+    import distributed
+except ImportError as error:
+    raise UserError(
+        f"--scheduler needs the package distributed, which cannot be imported ({error}); install "
+        "it with pip install 'bert_tf[dask]'."
+    ) from error
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?[^/\s]+:\d+")
+# Seconds to wait for a scheduler that does not answer, and for the first worker.
+PATIENCE = 120.0
+# Seconds to wait for a worker when all have gone in the middle.
+_PATIENCE_WITHOUT_WORKERS = 600.0
+_SECONDS_BETWEEN_COUNTS = 2.0
+# Enough to fetch a result of some MB over a slow network.
+_SECONDS_OF_A_WAIT = 20.0
+_SECONDS_TO_REACH = 5.0
+# Items under way for each thread of a worker: one being worked on, one waiting there, and one
+# whose result is fetched.
+_ITEMS_PER_THREAD = 3
+
+_of_thread = threading.local()  # of a worker: the work that it has made ready last
+
+
+class _Work(NamedTuple):
+    """What workers do with every item.
+
+    Attributes:
+      number: unique.
+      make_worker: pickled.
+      main: the module that is ``__main__`` for whoever pickled it.
+      versions: theirs.
+    """
+
+    number: str
+    make_worker: bytes
+    main: str
+    versions: Mapping[str, str]
+
+
+def check_scheduler(address: str) -> None:
+    """Raises UserError unless there is a scheduler with workers that can be used."""
+    with _connected(address) as client:
+        _checked_workers(client, address)
+
+
+def cluster_map(
+    make_worker: Callable[[], Callable[[Item], Result]],
+    items: Iterable[Item],
+    *,
+    scheduler: str,
+    what: str,
+) -> Iterator[Result]:
+    """Yields ``make_worker()(item)`` for every item, in the order of the items.
+
+    Args:
+      make_worker: called once in each thread of each worker; it, the items and the results must be
+        picklable, by names of modules that workers can import.
+      items: consumed on demand.
+      scheduler: its address, such as ``tcp://host:8786``.
+      what: names the work in messages and on the dashboard.
+
+    Raises:
+      UserError: no scheduler, no workers, other versions there, or an item that has cost several
+        workers. Exceptions of workers are passed on unchanged.
+    """
+    with _connected(scheduler) as client:
+        workers = _checked_workers(client, scheduler)
+        say(
+            f"{what}: {len(workers)} workers at {scheduler}, dashboard {client.dashboard_link}",
+            stream=sys.stderr,
+        )
+        hidden = _unreachable(workers)
+        if hidden:
+            say(
+                f"{what}: {hidden} cannot be reached from here, so results come by way of the "
+                "scheduler, which takes it more time",
+                stream=sys.stderr,
+            )
+        client.direct_to_workers = hidden is None
+        work = _Map(client, make_worker, scheduler, what)
+        yield from work.results(items)
+
+
+class _Map:
+    """The items of one call, some of which are under way."""
+
+    def __init__(
+        self,
+        client: distributed.Client,
+        make_worker: Callable[[], Callable[[Any], Any]],
+        scheduler: str,
+        what: str,
+    ):
+        self._client = client
+        self._scheduler = scheduler
+        self._what = what
+        self._number = uuid.uuid4().hex
+        main = getattr(sys.modules.get("__main__"), "__spec__", None)
+        work = _Work(
+            self._number, pickle.dumps(make_worker), main.name if main else "", version_record()
+        )
+        # A task, not scattered data: it can be made again where the only worker that has it dies.
+        with self._explained():
+            self._work = client.submit(_same, work, key=f"{what}-work-{self._number}")
+        self._threads, self._counted = 0, -float("inf")
+
+    def results(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yields the results in order."""
+        numbered = enumerate(items)
+        pending: collections.deque[distributed.Future] = collections.deque()
+        while True:
+            room = self._most_pending() - len(pending)
+            for number, item in itertools.islice(numbered, max(room, 0 if pending else 1)):
+                pending.append(self._submit(number, item))
+            if not pending:
+                return
+            yield self._result(pending.popleft())
+
+    def _submit(self, number: int, item: Any) -> distributed.Future:
+        key = f"{self._what}-{self._number}-{number}"
+        content = pickle.dumps(item)
+        with self._explained():
+            return self._client.submit(_call, self._work, content, key=key, pure=False)
+
+    def _most_pending(self) -> int:
+        """How many items may be under way, as workers come and go."""
+        now = time.monotonic()
+        # Without a connection, the count would wait for one; results that are lost say so at once.
+        is_connected = self._client.status == "running"
+        if now - self._counted >= _SECONDS_BETWEEN_COUNTS and is_connected:
+            with self._explained():
+                self._threads, self._counted = sum(self._client.nthreads().values()), now
+        return _ITEMS_PER_THREAD * self._threads
+
+    def _result(self, future: distributed.Future) -> Any:
+        """A result, waited for as long as there is a worker, or may be one again soon."""
+        since = None
+        while True:
+            # A result can be lost while it is fetched, with the only worker that had it: then
+            # nothing would ever come.
+            try:
+                return pickle.loads(future.result(timeout=_SECONDS_OF_A_WAIT))
+            except distributed.TimeoutError:
+                if future.status == "error":
+                    raise
+            except distributed.KilledWorker as error:
+                raise RepairableError(
+                    f"{self._what}: an item has cost {error.allowed_failures + 1} workers their "
+                    f"life, the last one at {error.last_worker.address} (most often from lack of "
+                    "memory); see the logs of the workers, and give them more memory or fewer "
+                    "threads."
+                ) from error
+            except Exception:
+                if future.status == "error":
+                    raise
+                with self._explained():
+                    raise
+            since = self._waiting_since(since)
+
+    def _waiting_since(self, since: float | None) -> float | None:
+        """When all workers were found to be gone, None if there are some; ends a long wait."""
+        if self._most_pending():
+            return None
+        if since is None:
+            say(
+                f"{self._what}: all workers are gone, waiting for others at {self._scheduler}",
+                stream=sys.stderr,
+            )
+            return time.monotonic()
+        if time.monotonic() - since > _PATIENCE_WITHOUT_WORKERS:
+            raise RepairableError(
+                f"--scheduler={self._scheduler}: all workers are gone, and none has come for "
+                f"{_PATIENCE_WITHOUT_WORKERS:.0f} seconds; start workers and give the same "
+                "command again."
+            )
+        return since
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns a lost connection into a sentence."""
+        try:
+            yield
+        except distributed.TimeoutError:
+            raise
+        except (distributed.CancelledError, OSError) as error:
+            raise RepairableError(
+                f"{self._what}: the connection to the scheduler at {self._scheduler} was lost; "
+                "start it and its workers again if they are gone, and give the same command again."
+            ) from error
+
+
+def _same(work: _Work) -> _Work:
+    return work
+
+
+def _call(work: _Work, item: bytes) -> bytes:
+    """Runs in a thread of a worker."""
+    if getattr(_of_thread, "number", None) != work.number:
+        difference = _difference(work.versions, version_record())
+        if difference:
+            raise RepairableError(_refusal(distributed.get_worker().address, difference))
+        _of_thread.function = _load(work.make_worker, work.main)()
+        _of_thread.number = work.number
+    return pickle.dumps(_of_thread.function(_load(item, work.main)))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what was pickled in a process in which the module ``main`` is ``__main__``."""
+
+    def __init__(self, content: bytes, main: str):
+        super().__init__(io.BytesIO(content))
+        self._main = main
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """As the module is called where it is imported."""
+        if module_name == "__main__" and self._main:
+            module_name = self._main
+        return super().find_class(module_name, global_name)
+
+
+def _load(content: bytes, main: str) -> Any:
+    return _Unpickler(content, main).load()
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[distributed.Client]:
+    """A client of a scheduler; UserError if there is none at the address."""
+    if not _ADDRESS.fullmatch(address):
+        raise UserError(
+            f"--scheduler={address} is no address; give host and port, such as tcp://host:8786."
+        )
+    for name in ("asyncio", "distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in our own messages
+    # An item is a block of text, and Dask's warning is meant for what is larger by mistake.
+    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"})
+    try:
+        client = distributed.Client(address, timeout=PATIENCE, set_as_default=False, name="bert_tf")
+    except (OSError, ValueError, TypeError, ImportError, distributed.TimeoutError) as error:
+        raise RepairableError(
+            f"--scheduler={address}: no scheduler answers there within {PATIENCE:.0f} seconds "
+            f"({first_line(error)}); start one with 'dask scheduler', and give the address that "
+            "it prints, such as tcp://host:8786."
+        ) from error
+    try:
+        yield client
+    finally:
+        with contextlib.suppress(Exception):  # the scheduler may be gone, and its error is known
+            client.close(timeout=5)
+
+
+def _checked_workers(client: distributed.Client, address: str) -> list[str]:
+    """The addresses of the workers; UserError if there are none, or one that cannot be used."""
+    if not client.nthreads():
+        say(f"waiting for workers at {address}", stream=sys.stderr)
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except distributed.TimeoutError as error:
+        raise RepairableError(
+            f"--scheduler={address}: the scheduler has no workers, and none has come within "
+            f"{PATIENCE:.0f} seconds; start some with 'dask worker {address}'."
+        ) from error
+    try:
+        client.run_on_scheduler(version_record)
+    except Exception as error:
+        raise UserError(_cannot_load(address, "the scheduler", error)) from error
+    found = client.run(version_record, on_error="return")
+    for worker, versions in found.items():
+        if isinstance(versions, BaseException):
+            raise UserError(_cannot_load(address, f"the worker {worker}", versions))
+        difference = _difference(version_record(), versions)
+        if difference:
+            raise RepairableError(_refusal(worker, difference))
+    return list(found)
+
+
+def _unreachable(workers: Iterable[str]) -> str | None:
+    """The first worker, of one on each host, to which this host cannot connect."""
+    of_hosts: dict[str, str] = {}
+    for worker in workers:
+        of_hosts.setdefault(worker.rpartition(":")[0], worker)
+    for start, worker in of_hosts.items():
+        place = (start.rpartition("://")[2].strip("[]"), int(worker.rpartition(":")[2]))
+        try:
+            socket.create_connection(place, timeout=_SECONDS_TO_REACH).close()
+        except OSError:
+            return worker
+    return None
+
+
+def _difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """What a worker has in other versions; empty if nothing."""
+    return ", ".join(
+        f"{name} {theirs.get(name)}, not {version}"
+        for name, version in ours.items()
+        if theirs.get(name) != version
+    )
+
+
+def _cannot_load(address: str, who: str, error: BaseException) -> str:
+    return (
+        f"--scheduler={address}: {who} cannot load bert_tf ({first_line(error)}); install the same "
+        "bert_tf there, or put it on PYTHONPATH there."
+    )
+
+
+def _refusal(worker: str, difference: str) -> str:
+    return (
+        f"--scheduler: the worker {worker} has {difference}, so its part of the output would be "
+        "different; install the same versions there and start it again."
+    )

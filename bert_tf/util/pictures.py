@@ -1,0 +1,83 @@
+"""Pictures drawn with matplotlib, which need not be installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_tf.util.files import atomic_open
+
+# What a colour-blind reader can tell apart (Okabe and Ito, 2002).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#332288")
+
+_DOTS_PER_INCH = 120
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+@contextlib.contextmanager
+def panels(
+    path: Path, *, inches: tuple[float, float], layout: str = "tight", **subplots: Any
+) -> Iterator[Any]:
+    """Yields axes, which are written to ``path`` at the end of the block.
+
+    In an SVG text stays text, and the same picture is the same file.
+
+    Args:
+      path: its suffix is a format that matplotlib knows.
+      inches: width and height.
+      layout: matplotlib's layout engine.
+      **subplots: rows, columns and what else matplotlib's ``subplots`` takes.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    kind = path.suffix[1:]
+    dated = {"metadata": {"Date": None}} if kind == "svg" else {}
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bert_tf"}):
+        figure, axes = pyplot.subplots(figsize=inches, layout=layout, **subplots)
+        try:
+            yield axes
+            with atomic_open(path, "wb") as file:
+                figure.savefig(file, format=kind, dpi=_DOTS_PER_INCH, **dated)
+        finally:
+            pyplot.close(figure)
+
+
+@contextlib.contextmanager
+def picture(
+    path: Path, *, x: str, y: str, inches: tuple[float, float], layout: str = "tight"
+) -> Iterator[Any]:
+    """Yields the axes of a picture, which is written as :func:`panels` writes it.
+
+    ``x`` and ``y`` are what the axes show.
+    """
+    with panels(path, inches=inches, layout=layout) as axes:
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        yield axes
+
+
+@contextlib.contextmanager
+def stacked_panels(
+    path: Path, *, x: str, ys: Sequence[str], inches: tuple[float, float], layout: str = "tight"
+) -> Iterator[list[Any]]:
+    """Like :func:`picture`, with panels below each other: yields the axes of each of ``ys``.
+
+    They share their horizontal axis, and the first one is as high as two others.
+    """
+    heights = [2, *[1] * (len(ys) - 1)]
+    columns = {"nrows": len(ys), "sharex": True, "squeeze": False, "height_ratios": heights}
+    with panels(path, inches=inches, layout=layout, **columns) as grid:
+        for axes, y in zip(grid[:, 0], ys):
+            axes.set_ylabel(y)
+        grid[-1, 0].set_xlabel(x)
+        yield list(grid[:, 0])

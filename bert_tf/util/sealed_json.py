@@ -1,0 +1,79 @@
+"""JSON files with a digest of their own content, for what decides weights or scores.
+
+A later run reads these files back and believes them. Without a digest, a flipped bit in a number
+is as good as any other number. Formats that other programs read are left as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.util.console import warn
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike, finite_or_null, hash_of_json, read_json_object, write_json
+
+SEAL = "content_sha256"
+
+
+def write_sealed_json(path: PathLike, content: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Writes an object like :func:`bert_tf.util.files.write_json`, with the SHA-256 of the rest."""
+    write_json(path, sealed(content), durable=durable)
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """An object as it is read back from JSON, with its digest."""
+    value = json.loads(json.dumps(finite_or_null(content)))
+    return {**value, SEAL: hash_of_json(value)}
+
+
+def read_sealed_json(
+    path: PathLike, *, what: str, advice: str, required: bool = False
+) -> dict[str, Any]:
+    """Reads an object that :func:`write_sealed_json` wrote.
+
+    Earlier versions wrote no digests: an object without one is returned, with a warning.
+
+    Args:
+      path: the file.
+      what: names its kind in messages.
+      advice: what to do about a damaged file.
+      required: whether an object without a digest counts as damaged.
+
+    Raises:
+      UserError: the file is missing, is not a JSON object or does not match its digest.
+    """
+    try:
+        content = read_json_object(path, what=what)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')}; {advice}.") from error
+    found = unsealed(content, path=path, what=what, advice=advice)
+    if SEAL not in content:
+        if required:
+            raise UserError(f"{what}: {path} has no {SEAL}; {advice}.")
+        _warn_unsealed(path)
+    return found
+
+
+def unsealed(
+    content: Mapping[str, Any], *, path: PathLike, what: str, advice: str
+) -> dict[str, Any]:
+    """An object without its digest, if it has one; raises UserError if they do not match."""
+    rest = dict(content)
+    if SEAL in rest:
+        is_intact = rest.pop(SEAL) == hash_of_json(rest)
+    else:  # a file of an earlier version, unless just the digest's name is damaged
+        is_intact = not content or rest.popitem()[1] != hash_of_json(rest)
+        rest = dict(content)
+    if not is_intact:
+        raise UserError(
+            f"{what}: {path} does not match its {SEAL}, so it was damaged or edited; {advice}."
+        )
+    return rest
+
+
+@functools.cache
+def _warn_unsealed(path: PathLike) -> None:
+    warn(f"{path} was written without a digest, by an earlier version; it is used unchecked")

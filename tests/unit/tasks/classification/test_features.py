@@ -1,0 +1,120 @@
+"""Records of sentences and pairs: contents, order, and reuse."""
+
+import dataclasses
+
+import pytest
+
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.classification import features as stage
+from bert_tf.tasks.classification.features import build_features, feature_stage, sequence_of
+from bert_tf.tasks.classification.formats import GLUE_TASKS, Row, read_glue
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from tests.small_span_model import VOCABULARY
+
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tWho wrote it?\tAnna.\n" + (
+    "0\t3\t4\tThe book by the sea.\tA town\n"
+)
+
+
+@pytest.fixture(name="tokenizer_files")
+def files_of_the_vocabulary(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in VOCABULARY))
+    return TokenizerFiles(tmp_path / "vocab.txt", do_lower_case=True)
+
+
+@pytest.fixture(name="mrpc")
+def rows_of_mrpc(tmp_path):
+    (tmp_path / "mrpc.tsv").write_text(MRPC)
+    return read_glue(GLUE_TASKS["mrpc"], tmp_path / "mrpc.tsv", flag="f", needs_labels=True)
+
+
+def tokens(ids):
+    return " ".join(VOCABULARY[i] for i in ids)
+
+
+@pytest.mark.parametrize(
+    ("row", "most", "expected", "segments", "is_cut"),
+    [
+        (("who wrote it", None), 9, "[CLS] who wrote it [SEP]", "0 0 0 0 0", False),
+        (("who wrote it", None), 5, "[CLS] who wrote it [SEP]", "0 0 0 0 0", False),
+        (("who wrote it", None), 4, "[CLS] who wrote [SEP]", "0 0 0 0", True),
+        (("who", "anna"), 9, "[CLS] who [SEP] anna [SEP]", "0 0 0 1 1", False),
+        # The longer sentence is cut, or the second of equally long ones.
+        (("who wrote it", "by anna"), 6, "[CLS] who wrote [SEP] by [SEP]", "0 0 0 0 1 1", True),
+    ],
+)
+def test_sequences(tokenizer_files, row, most, expected, segments, is_cut):
+    found = sequence_of(Row(*row, 1.0), tokenizer_files.load(), most)
+    assert (tokens(found[0]), found[1:]) == (expected, ([*map(int, segments.split())], is_cut))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_records(tmp_path, mrpc, tokenizer_files, training):
+    options = {"max_seq_length": 9, "training": training}
+    made = build_features(mrpc, tmp_path / "out", tokenizer_files=tokenizer_files, **options)
+    assert (len(made), made.max_seq_length) == (2, 9)
+    assert made.lengths.tolist() == [9, 9]
+    assert made.counts == {"examples": 2, "cut_examples": 1}
+    first, second = map(made.spec.decode, RecordSet(made.files).read([0, 1]))
+    assert tokens(first["input_ids"]) == "[CLS] who wrote it ? [SEP] anna . [SEP]"
+    assert first["segment_ids"].tolist() == [0] * 6 + [1] * 3
+    assert tokens(second["input_ids"]) == "[CLS] the book by the [SEP] a town [SEP]"
+    assert [r["unique_ids"].tolist() for r in (first, second)] == [[0], [1]]
+    if training:
+        assert [r["labels"].tolist() for r in (first, second)] == [[1.0], [0.0]]
+    else:
+        assert "labels" not in first
+
+
+def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 12, "training": False}
+    made = build_features(mrpc, tmp_path / "out", **options)
+    record = made.spec.decode(RecordSet(made.files).read([0])[0])
+    assert record["input_mask"].tolist() == [1] * 9 + [0] * 3
+    assert record["input_ids"][9:].tolist() == [VOCABULARY.index("[PAD]")] * 3
+    assert record["segment_ids"][9:].tolist() == [0] * 3
+
+
+def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files, monkeypatch):
+    monkeypatch.setattr(stage, "_ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(stage, "_ROWS_PER_WORKER", 1)
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
+    made = [build_features(mrpc, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
+    assert made[0].sha256 == made[1].sha256
+    records = map(made[1].spec.decode, RecordSet(made[1].files).read([0, 1]))
+    assert [record["unique_ids"].tolist() for record in records] == [[0], [1]]
+
+
+def test_records_are_written_once(tmp_path, mrpc, tokenizer_files, capsys):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
+    records, directory = feature_stage(mrpc, **options), tmp_path / "out"
+    assert records.find(directory) is None
+    made = records.build(directory)
+    assert "skipped" not in capsys.readouterr().err
+    again = build_features(mrpc, directory, **options)
+    assert "is up to date, skipped" in capsys.readouterr().err
+    found = records.find(directory)
+    assert made.sha256 == again.sha256 == found.sha256 == records.open(directory).sha256
+    cased = dataclasses.replace(tokenizer_files, do_lower_case=False)
+    for changed in ({"max_seq_length": 10}, {"training": False}, {"tokenizer_files": cased}):
+        assert feature_stage(mrpc, **{**options, **changed}).find(directory) is None
+    mrpc.path.write_text(MRPC.replace("Anna", "Who"))
+    assert records.find(directory) is None
+
+
+def test_lengths_without_room_for_the_sentences(tmp_path, mrpc, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "training": True}
+    assert build_features(mrpc, tmp_path, max_seq_length=5, **options).lengths.tolist() == [5, 5]
+    with pytest.raises(UserError, match=r"--max_seq_length=4 .* MRPC's sentences; give at least 5"):
+        build_features(mrpc, tmp_path, max_seq_length=4, **options)
+
+
+def test_a_directory_of_another_stage(tmp_path, mrpc, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
+    records = feature_stage(mrpc, **options)
+    with pytest.raises(UserError, match=r"manifest\.json does not exist"):
+        records.open(tmp_path)
+    dataclasses.replace(records, name="other").build(tmp_path)
+    with pytest.raises(UserError, match="holds the output of other, not of glue_features"):
+        records.open(tmp_path)

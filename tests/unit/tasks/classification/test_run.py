@@ -1,0 +1,137 @@
+"""run_classifier.py's job before its first update: refused input, and files written by then."""
+
+import numpy as np
+import pytest
+from absl import flags as absl_flags
+
+from bert_tf.tasks.classification import run as classification
+from bert_tf.tasks.classification.flags import (
+    classification_settings,
+    define_classification_flags,
+)
+from bert_tf.tasks.classification.formats import GLUE_TASKS
+from bert_tf.tasks.classification.prediction import scores, write_predictions
+from bert_tf.util.errors import UserError
+from tests.end_to_end.glue_files import write_data
+from tests.small_span_model import write_model
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A pre-trained model, and sentences to train it on."""
+    directory = tmp_path_factory.mktemp("start")
+    write_data(directory / "SST-2")
+    return write_model(directory / "model", span_head=False)
+
+
+def settings_of(start, output_dir, *more):
+    values = absl_flags.FlagValues()
+    define_classification_flags(values)
+    flags = [
+        "--task_name=SST-2",
+        f"--data_dir={start.parent / 'SST-2'}",
+        f"--init_checkpoint={start}",
+        f"--output_dir={output_dir}",
+        "--max_seq_length=16",
+        "--precision=fp32",
+    ]
+    values(["run_classifier.py", *flags, *more])
+    return classification_settings(values)
+
+
+WRONG = {
+    "nothing to do": ([], "give --do_train, --do_eval, --do_predict or several"),
+    "no task": (["--do_eval", "--task_name="], "--task_name is required"),
+    "another task": (["--do_eval", "--task_name=QQP"], "--task_name=QQP is not one of CoLA, "),
+    "no data": (["--do_eval", "--data_dir="], "--data_dir is required"),
+    "no directory": (["--do_eval", "--data_dir=nowhere"], "--data_dir=nowhere is not a directory"),
+    "no test set": (["--do_predict", "--data_dir=."], "--data_dir: . has no test.tsv; give"),
+    "no such file": (["--do_predict", "--predict_file=nowhere"], "--predict_file: nowhere does"),
+    "no labels to evaluate": (
+        ["--do_eval", "--eval_file={start}/../SST-2/test.tsv"],
+        "SST-2/test.tsv has no column 'label'",
+    ),
+    "another task's file": (
+        ["--do_eval", "--task_name=MRPC"],
+        "dev.tsv has no column '#1 String'; give a file of MRPC",
+    ),
+    "labels missing": (
+        ["--do_predict", "--do_train", "--data_dir={start}/../wrong"],
+        "train.tsv has no column 'label'",
+    ),
+    "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no room for"),
+    "no length": (["--do_eval", "--max_seq_length=0"], "--max_seq_length=0 must be at least 1"),
+    "length of the network": (["--do_eval", "--max_seq_length=65"], "max_position_embeddings=64"),
+    "batch": (["--do_eval", "--eval_batch_size=0"], "--eval_batch_size=0 must be at least 1"),
+    "prediction batch": (["--do_predict", "--predict_batch_size=0"], "must be at least 1"),
+    "seeds": (["--do_train", "--seeds=1,1"], "--seeds=1,1 names a seed twice"),
+    "no evaluation": (["--do_train", "--eval_every_steps=1000"], "needs --do_train and --do_eval"),
+    "warm-up": (["--do_train", "--num_warmup_steps=99"], "=99 is more than the at most 15 steps"),
+    "no head": (["--do_predict"], "has no classification head, so there is nothing to evaluate"),
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG)
+def test_a_refused_run_leaves_nothing(start, tmp_path, monkeypatch, flags, words):
+    wrong = start.parent / "wrong"
+    wrong.mkdir(exist_ok=True)
+    for name in ("train.tsv", "test.tsv"):
+        (wrong / name).write_text("index\tsentence\n0\tA\n")
+    monkeypatch.setattr(classification, "feature_stage", None)  # records may take long to make
+    with pytest.raises(UserError) as error:
+        classification.run(
+            settings_of(start, tmp_path / "out", *(flag.format(start=start) for flag in flags))
+        )
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
+
+
+def test_a_dry_run_counts_examples_and_leaves_nothing(start, tmp_path, capsys):
+    does = ["--do_train", "--do_eval", "--do_predict", "--dry_run"]
+    assert classification.run(settings_of(start, tmp_path / "out", *does)) is None
+    assert not list(tmp_path.iterdir())
+    out = capsys.readouterr().out
+    for words in ("train.tsv: 160 ex", "dev.tsv: 30 ex", "test.tsv: 11 ex", "train_steps=15"):
+        assert words in out
+    assert "nothing was trained or written" in out
+
+
+@pytest.mark.parametrize("does", ["eval", "predict"])
+def test_a_file_that_is_given_needs_no_directory(start, tmp_path, does):
+    file = start.parent / "SST-2" / "dev.tsv"
+    given = [f"--do_{does}", "--data_dir=", f"--{does}_file={file}"]
+    settings = settings_of(start, tmp_path / "out", *given)
+    assert (settings.data_dir, getattr(settings, f"{does}_file")) == (None, file)
+
+
+def test_scores_of_classes():
+    logits = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-800.0, 800.0]], np.float32)
+    labels = np.array([0.0, 1.0, 1.0, 0.0])
+    found = scores(GLUE_TASKS["mrpc"], labels, logits)
+    chosen = [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(-1)), 1 / (1 + np.exp(3))]
+    # The last probability underflows in float64, but its logarithm does not.
+    loss = (1600 - np.log(chosen).sum()) / 4
+    assert found == {"eval_accuracy": 0.5, "eval_f1": 0.5, "eval_loss": pytest.approx(loss)}
+
+
+def test_scores_of_a_regression():
+    found = scores(GLUE_TASKS["sts-b"], np.array([1.0, 2.0, 4.0]), np.array([[1.0], [4], [3]]))
+    assert found["eval_spearman"] == pytest.approx(0.5)
+    assert found["eval_pearson"] == pytest.approx(np.corrcoef([1, 2, 4], [1, 4, 3])[0, 1])
+    assert found["eval_loss"] == pytest.approx(5 / 3)
+
+
+def test_files_of_classes(tmp_path):
+    logits = np.log(np.array([[0.25, 0.75], [0.9, 0.1]]))
+    write_predictions(GLUE_TASKS["cola"], logits, tmp_path)
+    lines = (tmp_path / "test_results.tsv").read_text().splitlines()
+    found = [[float(number) for number in line.split("\t")] for line in lines]
+    np.testing.assert_allclose(found, [[0.25, 0.75], [0.9, 0.1]])
+    assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t1\n1\t0\n"
+
+
+def test_files_of_a_regression(tmp_path):
+    write_predictions(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1]]), tmp_path)
+    assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n"
+    assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t2.500\n1\t-0.100\n"

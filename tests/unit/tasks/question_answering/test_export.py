@@ -1,0 +1,177 @@
+"""A SavedModel gives the same answers as the model in memory."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf2  # the loader of SavedModels that users have
+
+from bert_tf.inference.model_directory import find_model
+from bert_tf.model.config import BertConfig
+from bert_tf.tasks.question_answering.export import export_squad
+from bert_tf.util.errors import UserError
+from tests.small_span_model import CONFIG, VOCABULARY, predictor_of, write_model
+from tests.support import no_room
+
+OUTPUTS = {
+    "start_logits",
+    "end_logits",
+    "top_start_indices",
+    "top_start_logits",
+    "top_end_indices",
+    "top_end_logits",
+    "null_logits",
+}
+LOWEST = np.finfo(np.float32).min
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    return find_model(write_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def exported(parts, tmp_path_factory):
+    return export_squad(parts, tmp_path_factory.mktemp("export") / "squad", num_candidates=5)
+
+
+@pytest.fixture(scope="module")
+def signatures(exported):
+    # The object owns the variables of its signatures.
+    loaded = tf2.saved_model.load(str(exported))
+    return {"owner": loaded, **loaded.signatures}
+
+
+@pytest.fixture(scope="module")
+def live(parts):
+    return predictor_of(parts, num_candidates=5, native_ops=False)
+
+
+def make_features(batch_size, seq_length, seed=0):
+    """Sequences of different lengths, a question of three tokens in each."""
+    generator = np.random.default_rng(seed)
+    shape = batch_size, seq_length
+    lengths = generator.integers(6, seq_length + 1, size=[batch_size, 1])
+    mask = (np.arange(seq_length) < lengths).astype(np.int32)
+    ids = generator.integers(len(VOCABULARY), size=shape).astype(np.int32)
+    segments = np.broadcast_to(np.arange(seq_length) >= 5, shape).astype(np.int32) * mask
+    return {"input_ids": ids * mask, "input_mask": mask, "segment_ids": segments}
+
+
+def call(signature, features):
+    tensors = {name: tf2.constant(value) for name, value in features.items()}
+    return {name: value.numpy() for name, value in signature(**tensors).items()}
+
+
+@pytest.mark.parametrize(("batch_size", "seq_length"), [(1, 6), (1, 64), (3, 17), (8, 32)])
+def test_outputs_equal_the_live_model(signatures, live, batch_size, seq_length):
+    features = make_features(batch_size, seq_length, seed=seq_length)
+    found = call(signatures["serving_default"], features)
+    assert set(found) == OUTPUTS
+    for name, expected in live.run(features).items():
+        expected = np.maximum(expected, LOWEST) if expected.dtype == np.float32 else expected
+        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+
+
+def test_segments_of_a_network_without_token_types_only_mark_the_context(tmp_path):
+    config = dataclasses.replace(CONFIG, type_vocab_size=0)
+    parts = find_model(write_model(tmp_path / "model", config=config))
+    live = predictor_of(parts, num_candidates=5, native_ops=False)
+    loaded = tf2.saved_model.load(str(export_squad(parts, tmp_path / "squad", num_candidates=5)))
+    features = make_features(3, 17)
+    found = call(loaded.signatures["serving_default"], features)
+    for name, expected in live.run(features).items():
+        expected = np.maximum(expected, LOWEST) if expected.dtype == np.float32 else expected
+        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+    features["segment_ids"] = np.zeros_like(features["segment_ids"])
+    without = call(loaded.signatures["serving_default"], features)
+    np.testing.assert_array_equal(without["start_logits"], found["start_logits"])
+    assert without["top_start_logits"].max() == LOWEST
+
+
+def test_places_without_a_candidate_are_finite(signatures):
+    features = make_features(1, 6)  # no more than six positions in the context
+    found = call(signatures["serving_default"], features)
+    assert found["top_start_logits"].min() == LOWEST
+    json.loads(json.dumps(found["top_start_logits"].tolist(), allow_nan=False))
+
+
+def test_unique_ids_are_returned(signatures):
+    features = make_features(2, 9)
+    unique_ids = np.array([1000000001, 1000000000], np.int32)
+    found = call(signatures["with_unique_ids"], {"unique_ids": unique_ids, **features})
+    plain = call(signatures["serving_default"], features)
+    assert found.pop("unique_ids").tolist() == unique_ids.tolist()
+    for name, value in plain.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_too_long_a_sequence_is_refused(signatures):
+    with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 64 tokens"):
+        call(signatures["serving_default"], make_features(1, 65))
+
+
+def test_half_precision_products(parts, live, tmp_path):
+    target = export_squad(parts, tmp_path, precision="bf16", max_seq_length=20)
+    loaded = tf2.saved_model.load(str(target))
+    features = make_features(4, 20)
+    found = call(loaded.signatures["serving_default"], features)["start_logits"]
+    expected = live.run(features)["start_logits"]
+    error = np.abs(found - expected).max()
+    assert 1e-5 < error < 0.1 * np.abs(expected).max()
+    with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 20 tokens"):
+        call(loaded.signatures["serving_default"], make_features(1, 21))
+
+
+def test_clients_find_vocabulary_and_configuration(exported, parts):
+    extra = exported / "assets.extra"
+    assert (extra / "vocab.txt").read_bytes() == parts.tokenizer_files.file.read_bytes()
+    assert json.loads((extra / "tokenizer_config.json").read_text()) == {"do_lower_case": True}
+    assert BertConfig.from_json_file(extra / "bert_config.json") == CONFIG.with_explicit_gelu()
+
+
+def test_versions_follow_each_other(parts, exported):
+    assert exported.name == "1"
+    (exported.parent / "9").mkdir()
+    (exported.parent / "notes").mkdir()
+    assert export_squad(parts, exported.parent).name == "10"
+    assert export_squad(parts, exported.parent, version=9).name == "9"
+    names = {path.name for path in exported.parent.iterdir()}
+    assert names == {"1", "9", "10", "notes"}
+
+
+def test_a_version_is_never_overwritten(parts, exported):
+    before = {path: path.stat().st_mtime_ns for path in exported.rglob("*")}
+    with pytest.raises(UserError, match=r"--version=1: .*/1 already exists"):
+        export_squad(parts, exported.parent, version=1)
+    assert {path: path.stat().st_mtime_ns for path in exported.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"version": 0}, "--version=0"),
+        ({"max_seq_length": 65}, "--max_seq_length=65"),
+        ({"max_seq_length": 0}, "--max_seq_length=0"),
+    ],
+)
+def test_wrong_settings(parts, tmp_path, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        export_squad(parts, tmp_path / "squad", **settings)
+
+
+def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no space")
+
+    monkeypatch.setattr("bert_tf.tasks.question_answering.export.write_model_files", fail)
+    with pytest.raises(OSError, match="no space"):
+        export_squad(parts, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_room_for_an_export(parts, tmp_path):
+    with pytest.raises(UserError, match=f"cannot write {tmp_path}.*File too large"), no_room(2000):
+        export_squad(parts, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,89 @@
+"""The arithmetic of perplexities."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bert_tf.tasks.scoring.perplexity import (
+    confidence_interval,
+    definitions,
+    log_likelihoods,
+    masked_perplexity,
+    pseudo_perplexity,
+    student_t,
+)
+from bert_tf.tasks.scoring.work import Copies, CopyScores
+from bert_tf.util.errors import UserError
+from tests.unit.tasks.scoring.counted_sequences import sequences_of
+
+
+def test_pseudo_perplexity_per_token_and_word():
+    sequences = sequences_of([(0, 3, 2), (4, 1, 1)], [0, 0, 4])
+    copies = Copies(np.array([2, 1, 0, 0]), np.array([1, 1, 1, 2]))
+    scores = CopyScores(np.array([4.0, 1.0, 2.0, 0.5]), np.ones(4, np.int64))
+    found = pseudo_perplexity(scores, sequences)
+    assert found.per_token == pytest.approx(math.exp(7.5 / 4))
+    assert found.per_word == pytest.approx(math.exp(7.5 / 3))
+    assert log_likelihoods(scores, copies, sequences).tolist() == [-3.5, -4.0]
+
+
+def test_masked_perplexity_is_of_the_mean_over_draws():
+    sequences = sequences_of([(0, 10, 5)], [0])
+    copies = Copies(np.zeros(4, np.int64), np.array([0, 1, 0, 1]))
+    scores = CopyScores(np.array([2.0, 9.0, 4.0, 3.0]), np.array([1, 2, 2, 2]))
+    found = masked_perplexity(scores, copies, sequences)
+    assert found.draws == (2.0, 3.0)
+    assert found.per_token == pytest.approx(math.exp(2.5))
+    assert found.per_word == pytest.approx(math.exp(2.5 * 10 / 5))
+    # t for one degree of freedom times stdev / sqrt(2)
+    margin = 12.7062 * math.sqrt(0.5) / math.sqrt(2)
+    low, high = found.interval_per_token
+    assert math.log(low) == pytest.approx(2.5 - margin, rel=1e-4)
+    assert math.log(high) == pytest.approx(2.5 + margin, rel=1e-4)
+    assert math.log(found.interval_per_word[1]) == pytest.approx(2 * math.log(high))
+
+
+def test_one_draw_has_no_interval_and_records_no_words():
+    sequences = sequences_of([(0, 10, None)], [0])
+    copies = Copies(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    found = masked_perplexity(CopyScores(np.ones(1), np.ones(1, np.int64)), copies, sequences)
+    assert (found.per_word, found.interval_per_token, found.interval_per_word) == (None,) * 3
+
+
+def test_a_draw_without_a_scored_token():
+    copies = Copies(np.zeros(2, np.int64), np.arange(2))
+    scores = CopyScores(np.ones(2), np.array([1, 0]))
+    with pytest.raises(UserError, match="draw 1 of masks chose unknown tokens only"):
+        masked_perplexity(scores, copies, sequences_of([(0, 1, 1)], [0]))
+
+
+def test_more_than_a_float_holds():
+    scores = CopyScores(np.array([2000.0]), np.ones(1, np.int64))
+    assert pseudo_perplexity(scores, sequences_of([(0, 1, 1)], [0])).per_token == math.inf
+
+
+# Published tables, for a two-sided 95%.
+@pytest.mark.parametrize(
+    ("degrees", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042)]
+)
+def test_students_t(degrees, t):
+    assert student_t(degrees) == pytest.approx(t, abs=5e-4)
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for values in rng.normal(3, 2, (2000, 4)):
+        low, high = confidence_interval(values.tolist())
+        hits += low <= 3 <= high
+    assert hits / 2000 == pytest.approx(0.95, abs=0.02)
+
+
+def test_definitions_name_what_was_done():
+    found = definitions(("masked", "pseudo"), num_draws=3, masked_lm_prob=0.2)
+    assert "20% of" in found["masked"]
+    assert "3 draws" in found["masked"]
+    assert "interval" in found
+    assert "interval" not in definitions(("masked",), num_draws=1, masked_lm_prob=0.15)
+    assert list(definitions(("pseudo",), num_draws=5, masked_lm_prob=0.15)) == ["pseudo"]

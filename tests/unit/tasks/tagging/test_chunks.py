@@ -1,0 +1,89 @@
+"""Scores of entities, compared with seqeval, whose default mode is conlleval's definition too."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from bert_tf.tasks.tagging.chunks import Counts, are_of_entities, count_entities, entities_of, total
+
+TYPES = ["PER", "LOC-x", "A"]
+LABELS = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in TYPES)]
+
+
+@st.composite
+def sentences_with_predictions(draw, labels):
+    """Lists of the labels of sentences, and of equally many others."""
+    lengths = draw(st.lists(st.integers(1, 12), min_size=1, max_size=6))
+    label = st.sampled_from(labels)
+    return [[[draw(label) for _ in range(length)] for length in lengths] for _ in range(2)]
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    st.one_of(
+        sentences_with_predictions(LABELS),
+        sentences_with_predictions(["O", "B-PER", "I-PER", "I-A"]),
+        sentences_with_predictions(["O", "B", "I"]),
+    )
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scores_are_those_of_seqeval(both):
+    """On any mixture of schemes, with labels that break them."""
+    metrics = pytest.importorskip("seqeval.metrics")
+    entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
+    labelled, predicted = both
+    for labels in (*labelled, *predicted):
+        expected = [(kind, first, last + 1) for kind, first, last in entities(labels)]
+        assert entities_of(labels) == expected
+    counts = count_entities(labelled, predicted)
+    found = total(counts.values()).scores
+    for name in ("precision", "recall", "f1"):
+        score = getattr(metrics, f"{name}_score")
+        assert found[name] == pytest.approx(score(*both, zero_division=0))
+    report = metrics.classification_report(*both, output_dict=True, zero_division=0)
+    report = {kind: row for kind, row in report.items() if not kind.endswith(" avg")}
+    assert list(counts) == sorted(report)
+    for kind, row in report.items():
+        assert counts[kind].labelled == row["support"]
+        assert counts[kind].scores == pytest.approx(
+            {"precision": row["precision"], "recall": row["recall"], "f1": row["f1-score"]}
+        )
+
+
+SCHEMES = {
+    "IOB1": "I-PER I-PER B-PER O I-LOC",
+    "IOB2": "B-PER I-PER B-PER O B-LOC",
+    "IOBES": "B-PER E-PER S-PER O S-LOC",
+}
+
+
+@pytest.mark.parametrize("labels", SCHEMES.values(), ids=SCHEMES)
+def test_the_same_entities_in_each_scheme(labels):
+    assert entities_of(labels.split()) == [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5)]
+
+
+def test_entities_end_with_their_sentence():
+    both = [["I-PER"], ["I-PER"]]
+    assert count_entities(both, [["I-PER"], ["O"]]) == {"PER": Counts(2, 1, 1)}
+
+
+def test_nothing_to_count():
+    assert count_entities([["O"]], [["X"]]) == {}
+    assert total([]).scores == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["O", "B-PER", "I-PER"], True),
+        (["O", "B", "I"], True),
+        (["S-A-b"], True),
+        (["O"], False),
+        (["NN", "O"], False),
+        (["B-PER", "X"], False),
+        (["L-PER", "B-PER"], False),
+        (["B-"], False),
+    ],
+)
+def test_labels_of_entities(labels, expected):
+    assert are_of_entities(labels) == expected

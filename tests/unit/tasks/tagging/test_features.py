@@ -1,0 +1,138 @@
+"""Records of labelled sentences, compared with a plain reimplementation; and their reuse."""
+
+import dataclasses
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from bert_tf.records.layouts import TAGGING_TRAINING
+from bert_tf.records.sequences import without_ids
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.tagging import features as stage
+from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage
+from bert_tf.tasks.tagging.formats import Sentence, read_tagged
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from tests.small_span_model import VOCABULARY
+
+LABELS = ("A", "B", "O")
+FILE = "anna A\nbooks O\n\nsea, B\n? O\nby O\nthe O\ntown O\n"
+
+
+@pytest.fixture(name="tokenizer_files", scope="module")
+def files_of_the_vocabulary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
+    return TokenizerFiles(path, do_lower_case=True)
+
+
+@pytest.fixture(name="file")
+def sentences_of_a_file(tmp_path):
+    (tmp_path / "train.txt").write_text(FILE)
+    return read_tagged(tmp_path / "train.txt", flag="f", needs_labels=True)
+
+
+def tokens(ids):
+    return " ".join(VOCABULARY[i] for i in ids)
+
+
+def test_records(tmp_path, file, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+    made = feature_stage(file, **options).build(tmp_path / "out")
+    assert made.lengths.tolist() == [5, 6, 4]
+    assert made.counts == {"sentences": 2, "words": 7, "sequences": 3, "cut_sentences": 1}
+    first, second, third = map(made.spec.decode, RecordSet(made.files).read([0, 1, 2]))
+    assert tokens(first["input_ids"]) == "[CLS] anna book ##s [SEP] [PAD]"
+    assert first["word_starts"].tolist() == [0, 1, 1, 0, 0, 0]
+    assert first["label_ids"].tolist() == [0, 0, 2, 0, 0, 0]
+    assert tokens(second["input_ids"]) == "[CLS] sea , ? by [SEP]"
+    assert second["word_starts"].tolist() == [0, 1, 0, 1, 1, 0]
+    assert second["label_ids"].tolist() == [0, 1, 0, 2, 2, 0]
+    assert tokens(third["input_ids"]) == "[CLS] the town [SEP] [PAD] [PAD]"
+    assert third["input_mask"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert third["segment_ids"].tolist() == [0] * 6
+    assert [r["unique_ids"].tolist() for r in (first, second, third)] == [[0], [1], [2]]
+
+
+def test_records_without_labels(tmp_path, file, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": None}
+    made = feature_stage(file, **options).build(tmp_path / "out")
+    record = made.spec.decode(RecordSet(made.files).read([1])[0])
+    assert record["word_starts"].tolist() == [0, 1, 0, 1, 1, 0]
+    assert "label_ids" not in record
+
+
+def naively(sentences, tokenizer, most):
+    """Each sequence as (ids, word starts, labels), by adding one word after the other."""
+    found = []
+    for sentence in sentences:
+        rows = [[]]
+        for word, label in zip(sentence.words, sentence.labels):
+            pieces = tokenizer.encode(word)[: most - 2] or [tokenizer.unk_id]
+            marked = [(pieces[0], 1, LABELS.index(label)), *((piece, 0, 0) for piece in pieces[1:])]
+            if len(rows[-1]) + len(marked) > most - 2:
+                rows.append([])
+            rows[-1] += marked
+        for row in rows:
+            whole = [(tokenizer.cls_id, 0, 0), *row, (tokenizer.sep_id, 0, 0)]
+            whole += [(tokenizer.pad_id, 0, 0)] * (most - len(whole))
+            found.append(tuple(map(list, zip(*whole))))
+    return found
+
+
+# Words of one piece, of several, of none (characters that are no text), and of too many.
+WORDS = st.sampled_from(["anna", "books", "sea,by", "\u200b", "Zürich", "a" * 300, "?,.?,.?,."])
+SENTENCES = st.lists(
+    st.lists(st.tuples(WORDS, st.sampled_from(LABELS)), min_size=1, max_size=12),
+    min_size=1,
+    max_size=5,
+)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(SENTENCES, st.integers(3, 12))
+def test_sequences_are_those_of_a_plain_program(tokenizer_files, sentences, most):
+    sentences = [Sentence(1, *map(list, zip(*pairs))) for pairs in sentences]
+    spec = without_ids(TAGGING_TRAINING)
+    numbers = {label: number for number, label in enumerate(LABELS)}
+    encoded = SentenceEncoder(tokenizer_files.load, most, numbers, spec)(sentences)
+    rows = map(spec.decode, encoded.records)
+    found = [
+        tuple(row[name].tolist() for name in ("input_ids", "word_starts", "label_ids"))
+        for row in rows
+    ]
+    expected = naively(sentences, tokenizer_files.load(), most)
+    assert found == expected
+    # No word is lost.
+    words = sum(len(sentence.words) for sentence in sentences)
+    assert sum(sum(starts) for _, starts, _ in found) == words == encoded.counts["words"]
+    assert encoded.counts["sequences"] == len(found)
+
+
+def test_records_do_not_depend_on_workers(tmp_path, file, tokenizer_files, monkeypatch):
+    monkeypatch.setattr(stage, "_SENTENCES_PER_BATCH", 1)
+    monkeypatch.setattr(stage, "_SENTENCES_PER_WORKER", 1)
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+
+    def made_by(workers):
+        return feature_stage(file, num_workers=workers, **options).build(tmp_path / str(workers))
+
+    assert made_by(1).sha256 == made_by(2).sha256
+
+
+def test_records_are_made_again_for_other_labels(tmp_path, file, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+    directory = tmp_path / "out"
+    made = feature_stage(file, **options).build(directory)
+    assert feature_stage(file, **options).find(directory).sha256 == made.sha256
+    cased = dataclasses.replace(tokenizer_files, do_lower_case=False)
+    others = ({"labels": ("O", "B", "A")}, {"labels": None}, {"max_seq_length": 7})
+    for changed in (*others, {"tokenizer_files": cased}):
+        assert feature_stage(file, **{**options, **changed}).find(directory) is None
+
+
+def test_lengths_without_room_for_a_word(file, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "labels": LABELS}
+    with pytest.raises(UserError, match=r"--max_seq_length=2 has no room for \[CLS\], a word and"):
+        feature_stage(file, max_seq_length=2, **options)

@@ -1,0 +1,132 @@
+"""Files of labelled words: sentences equal what was written, and the line of what is wrong."""
+
+import re
+
+import pytest
+
+from bert_tf.tasks.tagging.formats import (
+    Sentence,
+    check_labels,
+    columns_of,
+    find_split,
+    read_tagged,
+    with_predictions,
+)
+from bert_tf.util.errors import UserError
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+-DOCSTART- -X- -X- O
+  Peter   NNP B-NP B-PER \r
+
+"""
+SENTENCES = [
+    Sentence(3, ["EU", "rejects"], ["B-ORG", "O"]),
+    Sentence(7, ["Peter"], ["B-PER"]),
+]
+
+
+def read(tmp_path, content, *, needs_labels=True):
+    path = tmp_path / "some.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_tagged(path, flag="data_dir", needs_labels=needs_labels)
+
+
+def test_sentences_of_conll(tmp_path):
+    file = read(tmp_path, CONLL)
+    assert file.sentences == SENTENCES
+    assert (file.num_words, file.labels) == (3, ["B-ORG", "B-PER", "O"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeffEU\tB-ORG\nrejects\tO\n\n\nPeter\tB-PER",
+        "EU B-ORG\r\nrejects O\r\n \t \r\nPeter B-PER\r\n",
+    ],
+    ids=["tabs", "blanks"],
+)
+def test_two_columns(tmp_path, content):
+    found = [(s.words, s.labels) for s in read(tmp_path, content).sentences]
+    assert found == [(s.words, s.labels) for s in SENTENCES]
+
+
+@pytest.mark.parametrize(
+    ("line", "columns"),
+    [
+        ("a  b c", ["a", "b", "c"]),
+        ("New York\tB-LOC", ["New York", "B-LOC"]),
+        ("a \t b", ["a", "b"]),
+        # Not blanks, as far as words go.
+        ("10\u00a0000 O", ["10\u00a0000", "O"]),
+        ("a\u3000b", ["a\u3000b"]),
+        ("", []),
+        (" \t", []),
+        ("-DOCSTART-", []),
+        ("-DOCSTART- -X- O O", []),
+    ],
+)
+def test_columns(line, columns):
+    assert columns_of(line) == columns
+
+
+def test_words_without_labels(tmp_path):
+    file = read(tmp_path, "EU\nrejects VBZ\n\nPeter\tNNP\tx\n", needs_labels=False)
+    assert file.sentences == [Sentence(1, ["EU", "rejects"], None), Sentence(4, ["Peter"], None)]
+
+
+WRONG = {
+    "no label": ("EU B-ORG\n\nrejects\n", "line 3 of {} has the word 'rejects' without a label"),
+    "empty label": ("EU\tB-ORG\nrejects\t \tO\n", "line 2 of {} has 3 columns, and the lines bef"),
+    "one column": ("EU\n", "line 1 of {} has the word 'EU' without a label; correct it"),
+    "fewer columns": ("EU NNP B-ORG\nrejects O\n", "line 2 of {} has 2 columns, and the lines"),
+    "more columns": ("EU O\nrejects VBZ O\n", "line 2 of {} has 3 columns"),
+    "no sentences": ("-DOCSTART- -X- O O\n\n", "{} has no sentences; give a file with a word on"),
+    "empty": ("", "{} is empty"),
+    "not UTF-8": (b"EU O\ncaf\xe9 O\n", "line 2 of {} is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), WRONG.values(), ids=WRONG)
+def test_refused_files(tmp_path, content, words):
+    words = "--data_dir: .*" + re.escape(words.format(tmp_path / "some.txt"))
+    with pytest.raises(UserError, match=words) as error:
+        read(tmp_path, content)
+    assert "\n" not in str(error.value)
+
+
+def test_a_label_that_the_model_does_not_have(tmp_path):
+    file = read(tmp_path, CONLL)
+    check_labels(file, file.labels, flag="eval_file")
+    sentence = (
+        r"--eval_file: line 7 of .*some\.txt has the label 'B-PER', which the model does not have; "
+        r"its labels are B-ORG, O\.$"
+    )
+    with pytest.raises(UserError, match=sentence):
+        check_labels(file, ["B-ORG", "O"], flag="eval_file")
+    many = [f"L{number}" for number in range(20)]
+    with pytest.raises(UserError, match=r"L0, .* L11 and 8 more\.$"):
+        check_labels(file, many, flag="eval_file")
+
+
+def test_the_file_of_a_split(tmp_path):
+    sentence = r"--data_dir: .* has no file dev\.txt or dev\.tsv or .* or valid\.conll; give"
+    with pytest.raises(UserError, match=sentence):
+        find_split(tmp_path, "dev", flag="data_dir")
+    for name in ("valid.conll", "devel.tsv", "dev.txt"):
+        (tmp_path / name).write_text("content")
+        assert find_split(tmp_path, "dev", flag="data_dir") == tmp_path / name
+
+
+def test_predictions_are_a_further_column(tmp_path):
+    """Whoever reads both files finds the same words on the same lines."""
+    lines = list(with_predictions(read(tmp_path, CONLL), [["O", "B-X"], ["B-PER"]]))
+    assert lines == [
+        *("", "", "EU NNP B-NP B-ORG O", "rejects VBZ B-VP O B-X", "", ""),
+        *("Peter   NNP B-NP B-PER B-PER", ""),
+    ]
+    lines = with_predictions(read(tmp_path, "New York\tO\n", needs_labels=False), [["B-LOC"]])
+    assert list(lines) == ["New York\tO\tB-LOC"]

@@ -1,0 +1,57 @@
+"""Histograms, and pages of plain sections."""
+
+import math
+import re
+
+import pytest
+
+from bert_tf.util.pages.charts import histogram
+from bert_tf.util.pages.plain_page import Section, write_page
+
+LABELS = {"title": "Sizes", "x_label": "size", "y_label": "number"}
+
+
+def bars_of(figure):
+    """(left, width, height) of each bar, in parts of the drawing."""
+    found = re.findall(
+        r'<rect class="first" x="([\d.]+)" width="([\d.]+)" y="([\d.]+)" height="([\d.]+)">', figure
+    )
+    for _, _, top, height in found:
+        assert float(top) + float(height) == pytest.approx(1000)
+    return [(float(x) / 1000, float(w) / 1000, float(h) / 1000) for x, w, _, h in found]
+
+
+def test_bars_stand_where_their_values_are():
+    bars = bars_of(histogram([0, 2, 4, 10], [5, 0, 10], **LABELS))
+    assert bars == [(0.0, 0.2, 0.5), (0.4, 0.6, 1.0)]
+
+
+def test_a_logarithmic_axis():
+    figure = histogram([0, 1, 2, 3], [1, 10, 100], **LABELS, y_log=True)
+    heights = [height for _, _, height in bars_of(figure)]
+    span = math.log(1.1 * 100 / 0.5)
+    for height, count in zip(heights, (1, 10, 100)):
+        assert height == pytest.approx(math.log(count / 0.5) / span, abs=1e-3)
+
+
+def test_nothing_to_draw():
+    assert histogram([0, 1], [0], **LABELS) == ""
+    assert histogram([], [], **LABELS) == ""
+
+
+def test_sections_are_escaped(tmp_path):
+    section = Section(
+        "<heading>",
+        details={"<name>": "<value>"},
+        sentences=["<sentence>"],
+        charts=["<figure></figure>"],
+        tables=[("<caption>", ("<a>", "b"), [("<c>", "<d>")])],
+        texts=["<text> \ud800"],
+    )
+    write_page(tmp_path / "page.html", "<title>", [section])
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for word in ("title", "heading", "name", "value", "sentence", "caption", "a", "c", "d", "text"):
+        assert f"&lt;{word}&gt;" in html
+    assert "<figure></figure>" in html
+    assert "&lt;text&gt; ?" in html
+    assert "script" not in html

@@ -1,0 +1,291 @@
+"""What is set before TensorFlow is loaded; each case in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_tf.util import environment as subject
+from tests.support import ROOT, environment
+
+NAMES = ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS")
+
+PROGRAM = """
+import json, logging, os, sys, warnings
+from bert_tf.util.environment import prepare_environment
+prepare_environment(**json.loads(sys.argv[1]))
+warnings.warn("a library's warning")
+logging.getLogger("tensorflow").warning("TensorFlow's warning")
+logging.getLogger("absl").warning("absl's warning")
+print(json.dumps({"environment": dict(os.environ), "loaded": "tensorflow" in sys.modules}))
+"""
+
+
+def prepared(*, given=None, **arguments):
+    """The environment afterwards, and what was written to stderr."""
+    variables = {k: v for k, v in environment().items() if k not in NAMES}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
+        cwd=ROOT,
+        env={**variables, **(given or {})},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert not found["loaded"], "TensorFlow was loaded before its environment was complete"
+    return {name: found["environment"].get(name) for name in NAMES}, done.stderr
+
+
+def test_quiet():
+    variables, stderr = prepared(verbose=False, use_xla=False)
+    assert variables == {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_XLA_FLAGS": None}
+    assert stderr == ""
+
+
+def test_verbose():
+    variables, stderr = prepared(verbose=True, use_xla=False)
+    assert variables == {"TF_CPP_MIN_LOG_LEVEL": None, "TF_XLA_FLAGS": None}
+    for message in ("a library's warning", "TensorFlow's warning", "absl's warning"):
+        assert message in stderr
+
+
+def test_what_the_user_set_is_kept():
+    given = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_XLA_FLAGS": "--tf_xla_min_cluster_size=2"}
+    variables, _ = prepared(given=given, verbose=False, use_xla=True)
+    assert variables == {
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "TF_XLA_FLAGS": f"{subject.XLA_FLAGS} --tf_xla_min_cluster_size=2",  # the last one counts
+    }
+
+
+def test_xla_on_a_cpu():
+    variables, _ = prepared(verbose=False, use_xla=True)
+    assert variables["TF_XLA_FLAGS"] == subject.XLA_FLAGS
+    assert "--tf_xla_cpu_global_jit" in subject.XLA_FLAGS.split()
+
+
+def test_too_late_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", object())
+    before = dict(os.environ)
+    with pytest.raises(RuntimeError, match="before TensorFlow is imported"):
+        subject.prepare_environment(verbose=False, use_xla=True)
+    assert dict(os.environ) == before
+
+
+LOADING = """
+import os, sys
+from bert_tf.util.environment import prepare_environment
+prepare_environment(verbose=sys.argv[1] == "verbose", use_xla=False)
+sys.path.insert(0, sys.argv[2])
+import tensorflow.compat
+os.write(2, b"afterwards\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [("verbose", "noise\nafterwards\n"), ("quiet", "afterwards\n")]
+)
+def test_what_tensorflow_writes_while_it_is_loaded(tmp_path, how, expected):
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text("import os; os.write(2, b'noise\\n')")
+    (package / "compat.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, how, str(tmp_path)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == expected
+
+
+def test_a_tensorflow_that_cannot_be_loaded_says_why(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('the reason')")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, "quiet", str(tmp_path)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.endswith("ImportError: the reason\n")
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_quiet_tensorflow(verbose):
+    import tensorflow.compat.v1 as tf
+
+    before = tf.logging.get_verbosity()
+    try:
+        tf.logging.set_verbosity(tf.logging.INFO)
+        subject.quiet_tensorflow(verbose=verbose)
+        assert tf.logging.get_verbosity() == (tf.logging.INFO if verbose else tf.logging.ERROR)
+    finally:
+        tf.logging.set_verbosity(before)
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank"),
+    [
+        ({}, 0),
+        ({"OMPI_COMM_WORLD_RANK": "3", "SLURM_PROCID": "1"}, 3),
+        ({"HOROVOD_RANK": "2"}, 2),
+        ({"PMI_RANK": "5"}, 5),
+        ({"SLURM_PROCID": "7"}, 7),
+        ({"PMI_RANK": "", "SLURM_PROCID": "7"}, 7),
+    ],
+)
+def test_the_rank_that_a_launcher_gave(monkeypatch, variables, rank):
+    for name in subject._RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert subject.launched_rank() == rank
+
+
+CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "before", "after"),
+    [
+        (300.0, {}, {CHECK: "300", SHUTDOWN: "1200"}),
+        (5.0, {CHECK: "60"}, {CHECK: "60", SHUTDOWN: "120"}),
+        (5.0, {CHECK: "60", SHUTDOWN: "0"}, {CHECK: "60", SHUTDOWN: "0"}),
+        (0.0, {}, {}),
+    ],
+)
+def test_horovods_limits_follow_the_timeout_where_the_user_set_none(
+    monkeypatch, timeout, before, after
+):
+    monkeypatch.setattr(subject.os, "environ", dict(before))
+    subject.limit_stalls(timeout)
+    assert subject.os.environ == after
+
+
+def test_seconds_since_launch_are_those_of_the_process():
+    code = (
+        "import time; from bert_tf.util.environment import seconds_since_launch as seconds\n"
+        "first, started = seconds(), time.monotonic()\n"
+        "while time.monotonic() < started + 0.3: pass\n"
+        "print(first, seconds() - first, time.monotonic() - started)"
+    )
+    before = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    around = time.monotonic() - before
+    first, passed, really = map(float, done.stdout.split())
+    assert 0 <= first < around
+    assert passed == pytest.approx(really, abs=0.05)
+
+
+def test_where_there_is_no_proc(monkeypatch):
+    monkeypatch.setattr(subject, "Path", lambda _: Path("/nowhere/at/all"))
+    assert subject.seconds_since_launch() is None
+
+
+def test_a_processor_is_told_by_its_name_and_its_features(monkeypatch, tmp_path):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    path = tmp_path / "cpuinfo"
+
+    def processor(name, flags):
+        path.write_text(f"processor\t: 0\nmodel name\t: {name}\nflags\t\t: {flags}\n\nflags: x\n")
+        return subject.processor(str(path))
+
+    plain = processor("A CPU @ 2 GHz", "fpu sse2")
+    assert plain.startswith("A CPU @ 2 GHz (")
+    assert plain == processor("A CPU @ 2 GHz", "fpu sse2")
+    assert plain != processor("A CPU @ 2 GHz", "fpu sse2 avx512_bf16")
+    assert subject.processor(str(tmp_path / "none"))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert processor("A CPU @ 2 GHz", "fpu sse2") == f"{plain} ONEDNN_MAX_CPU_ISA=AVX2"
+
+
+def test_the_time_of_the_own_processors_is_added_up(tmp_path):
+    own = sorted(os.sched_getaffinity(0))
+    stat = tmp_path / "stat"
+    others = ["cpu 1 1 1 1 1 1 1 1 0 0", "cpu9999 1 1 1 1 1 1 1 1 0 0", "intr 7 8"]
+    # user, nice, system, idle, waiting for disks, two kinds of interrupts, stolen, guests
+    stat.write_text("\n".join([*others, *(f"cpu{n} 100 20 3 5000 6000 1 1 75 9 9" for n in own)]))
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert subject.busy_seconds(str(stat)) == 200 * len(own) / ticks
+    for text in ("\n".join(others), "?", "cpu0 1\n"):
+        stat.write_text(text)
+        assert subject.busy_seconds(str(stat)) is None
+    assert subject.busy_seconds(str(tmp_path / "none")) is None
+    before = subject.busy_seconds()
+    assert before > 0
+    assert subject.busy_seconds() >= before
+
+
+V1_FILES = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        (["0::/"], {"cpu.max": "150000 100000"}, 1.5),
+        (["0::/"], {"cpu.max": "max 100000"}, None),
+        (["0::/a/b"], {"a/cpu.max": "200000 100000", "a/b/cpu.max": "max 100000"}, 2.0),
+        (["0::/a/b"], {"a/cpu.max": "400000 100000", "a/b/cpu.max": "300000 100000"}, 3.0),
+        (["0::/a"], {"unified/a/cpu.max": "50000 100000"}, 0.5),
+        (["1:cpu:/a"], dict(zip((f"cpu/a/{n}" for n in V1_FILES), ("250000", "100000"))), 2.5),
+        (
+            ["3:memory:/", "2:cpu,cpuacct:/docker/1"],  # seen from within: mounted as the root
+            dict(zip((f"cpu,cpuacct/{n}" for n in V1_FILES), ("100000", "50000"))),
+            2.0,
+        ),
+        (["1:cpu:/a"], dict(zip((f"cpu/a/{n}" for n in V1_FILES), ("-1", "100000"))), None),
+        (["1:cpuset:/a"], {"cpu/a/cpu.max": "100000 100000"}, None),
+        (["0::/"], {"cpu.max": "?"}, None),
+    ],
+)
+def test_the_processor_time_of_control_groups(tmp_path, groups, files, cores):
+    (tmp_path / "own").write_text("".join(f"{line}\n" for line in groups))
+    for name, text in files.items():
+        path = tmp_path / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    assert subject.cpu_quota(str(tmp_path / "own"), str(tmp_path / "root")) == cores
+    assert subject.cpu_quota(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (3.2, 4), (0.4, 1), (16.0, 8)])
+def test_more_threads_than_time_for_them_are_not_started(monkeypatch, quota, cores):
+    monkeypatch.setattr(subject, "allowed_cores", lambda: 8)
+    monkeypatch.setattr(subject, "cpu_quota", lambda: quota)
+    assert subject.available_cores() == cores
+
+
+def test_a_real_control_group():
+    group = Path(f"/sys/fs/cgroup/cpu/bert_tf_test_{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / V1_FILES[0]).write_text("150000")
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    code = (
+        f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); "
+        "from bert_tf.util.environment import cpu_quota; print(cpu_quota())"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        )
+    finally:
+        group.rmdir()
+    assert done.stdout == "1.5\n", done.stderr
