@@ -89,7 +89,7 @@ def copy(tmp_path):
     """A copy of some of the package."""
     source = Path(bert_tf.__file__).parent
     shutil.copytree(source / "config", tmp_path / "code" / "config")
-    shutil.copy(source / "errors.py", tmp_path / "code")
+    shutil.copy(source / "util" / "errors.py", tmp_path / "code")
     return tmp_path / "code"
 
 
@@ -101,7 +101,7 @@ def test_the_hash_of_the_code_follows_content_and_names_alone(copy, tmp_path):
 
     (copy / "errors.py").rename(copy / "mistakes.py")
     renamed = code_sha256(copy)
-    (copy / "config" / "flags.py").write_text("# one comment more\n")
+    (copy / "config" / "settings.py").write_text("# one comment more\n")
     assert len({before, renamed, code_sha256(copy)}) == 3
 
 
