@@ -63,7 +63,10 @@ class OptimizationSettings:
     """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
 
     Attributes:
-      num_train_steps, num_warmup_steps: on one rank; None if a task counts in epochs.
+      num_train_steps, num_warmup_steps: on one rank; None if given as the following two.
+      num_train_epochs: passes over the training records, on all ranks together, unless steps are
+        given.
+      warmup_proportion: share of the steps in the warm-up, unless its steps are given.
       stop_after_steps: on one rank, the update after which the run ends before its schedule does;
         None runs the whole schedule.
       scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
@@ -121,6 +124,17 @@ class OptimizationSettings:
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
     shard_optimizer_state: bool = False
+    num_train_epochs: float | None = None
+    warmup_proportion: float | None = None
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether the length of training is given in epochs.
+
+        It is then an amount of data, so a run resumed with a different global batch needs a
+        different number of steps.
+        """
+        return self.num_train_steps is None
 
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate, 1 if no expression matches its name."""
@@ -315,9 +329,6 @@ class PretrainingSettings:
       bert_config_file: None uses the file stored with the weights that the run starts from.
       tokenizer_files: override those stored with the records or with those weights.
       network: architecture settings that were given individually, under the keys of ``BertConfig``.
-      num_train_epochs: passes over the training records, on all ranks together; None if the
-        length is given in steps.
-      warmup_proportion: share of the steps; None if the warm-up is given in steps.
       distillation: None trains without a teacher.
       before_training: a shell command to run on each host first; None for none.
     """
@@ -331,8 +342,6 @@ class PretrainingSettings:
     runtime: RuntimeSettings
     network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
-    num_train_epochs: float | None = None
-    warmup_proportion: float | None = None
     distillation: DistillationSettings | None = None
     before_training: str | None = None
 
@@ -344,7 +353,6 @@ class FinetuningSettings:
     Attributes:
       bert_config_file: None uses the file stored with init_checkpoint.
       tokenizer_files: override those stored with init_checkpoint.
-      num_train_epochs, warmup_proportion: length of the training if no steps are given.
       length_buckets: batch sequences of similar length instead of padding to max_seq_length.
       seeds: repeat the run with each of these; empty for a single run with ``run.seed``.
       features_dir: where records are kept between runs.
@@ -355,8 +363,6 @@ class FinetuningSettings:
     bert_config_file: Path | None
     tokenizer_files: TokenizerFiles
     max_seq_length: int
-    num_train_epochs: float
-    warmup_proportion: float
     length_buckets: bool
     seeds: tuple[int, ...]
     features_dir: Path

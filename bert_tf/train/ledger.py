@@ -17,7 +17,6 @@ from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.train.plans import schedule_of
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.schedules import Schedule
@@ -35,6 +34,7 @@ def training_ledger(
     ranks: SingleProcess,
     batch: BatchPlan,
     steps: StepPlan,
+    schedule: Schedule,
     optimization: OptimizationSettings,
     operations: str,
     precision: Mapping[str, Any],
@@ -66,7 +66,7 @@ def training_ledger(
         "steps": {
             "train_steps_on_one_rank": steps.requested_train_steps,
             "warmup_steps_on_one_rank": steps.requested_warmup_steps,
-            "scaled_by_ranks": optimization.scale_steps_by_ranks,
+            "scaled_by_ranks": steps.scaled_by_ranks,
             "train_steps": steps.num_train_steps,
             "warmup_steps": steps.num_warmup_steps,
             **_end_of_run(steps),
@@ -77,7 +77,7 @@ def training_ledger(
         "learning_rate": {
             "requested": steps.requested_learning_rate,
             "scaling": optimization.learning_rate_scaling,
-            **schedule_entries(schedule_of(optimization, steps)),
+            **schedule_entries(schedule),
         },
         "consumption": {
             "sequences": consumed,
