@@ -148,6 +148,8 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
                 f"{steps.num_train_steps} updates (--stop_after_steps)"
             )
     results = trainer.evaluate_at_end() if settings.do_eval else None
+    if job.data.prediction is not None:
+        trainer.predict(job.data.prediction)
     run.message(f"output is in {settings.output_dir}")
     return results
 

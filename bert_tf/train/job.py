@@ -77,12 +77,15 @@ class TrainingData:
       num_records: the training records; 1 for a run that does not train.
       records: returns the file and the number in it of each record of this rank's part of the
         global batch at a position; None if they are unknown.
+      typical_lengths: returns the positions of a sequence in typical batches of a plan; None if
+        they are always ``max_seq_length``.
     """
 
     batches: Callable[[Run, Plan], tf.data.Dataset]
     max_seq_length: int
     num_records: int = 1
     records: Callable[[Run, Plan, int], list[tuple[str, int]]] | None = None
+    typical_lengths: Callable[[Run, Plan], Sequence[int]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +99,7 @@ class JobData:
         ``vocabulary_sha256``; must be equal on all ranks.
       names: names, for messages, of task-specific entries.
       lists: JSON files to write to the output directory, name to content.
+      prediction: what is predicted once with the last weights; None for nothing.
     """
 
     training: TrainingData
@@ -103,6 +107,7 @@ class JobData:
     entries: Mapping[str, Any]
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lists: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    prediction: Evaluation | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,25 +108,25 @@ class Trainer:
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
-        results = self.predict()
+        results = self.predict(self._job.data.evaluation)
         if self._job.run.log is not None:
             self._keep(results)
         self._last_results = results
         return results
 
-    def predict(self) -> evaluation.Results:
-        """Like :meth:`evaluate`, but only writes the evaluation's own files."""
+    def predict(self, wanted: evaluation.Evaluation) -> evaluation.Results:
+        """Like :meth:`evaluate`, but only writes the files of ``wanted`` itself."""
         job, settings = self._job, self._job.settings
         with _explained_errors(job):
             outputs = loop.predict(
-                job.data.evaluation.dataset,
-                self._build_evaluation,
+                wanted.dataset,
+                functools.partial(self._build_evaluation, wanted),
                 checkpoint=self._latest_checkpoint() if self._reads_weights else None,
                 hooks=self._job.run.ranks.broadcast_hooks(),
                 seed=settings.seed,
                 config=session_config(job.plan.arithmetic.session),
             )
-            return job.data.evaluation.run(outputs, settings.output_dir)
+            return wanted.run(outputs, settings.output_dir)
 
     def evaluate_at_end(self) -> evaluation.Results:
         """Like :meth:`evaluate`, but does not evaluate the same weights twice."""
@@ -202,10 +202,11 @@ class Trainer:
             initialise_weights(job, network)
         return network
 
-    def _build_evaluation(self, features: Features) -> dict[str, tf.Tensor]:
-        job = self._job
-        network = self._network(job.model.evaluated or job.task)
-        return job.data.evaluation.outputs(network, features)
+    def _build_evaluation(
+        self, wanted: evaluation.Evaluation, features: Features
+    ) -> dict[str, tf.Tensor]:
+        network = self._network(self._job.model.evaluated or self._job.task)
+        return wanted.outputs(network, features)
 
     def _build_training(self, stop: hooks.StopOnSignal, features: Features) -> loop.Update:
         network = self._network(self._job.task)

@@ -124,5 +124,6 @@ def describe_conditions(job: Job) -> str:
     form = "native" if options.native_layers else "TensorFlow's"
     return (
         f"{socket.gethostname()}, {threads} threads a rank, {job.plan.batch.arithmetic()}, "
-        f"length {job.data.training.max_seq_length}, dense {options.policy.dense.name}, {form} layers"
+        f"length {job.data.training.max_seq_length}, dense {options.policy.dense.name}, "
+        f"{form} layers"
     )
