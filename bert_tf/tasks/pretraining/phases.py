@@ -50,7 +50,7 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Phases:
     """Phases in their order.
 
     Attributes:
@@ -67,13 +67,13 @@ class Plan:
         return self.phases[0].settings.runtime
 
 
-def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Plan:
+def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Phases:
     """The plan of a command, whose ``settings_of`` turns flags into the settings of a run.
 
     Raises UserError for invalid flags.
     """
     if values.phases is None:
-        return Plan(None, (Phase("", "", settings_of(values)),))
+        return Phases(None, (Phase("", "", settings_of(values)),))
     files = [name.strip() for name in values.phases.split(",") if name.strip()]
     if not files:
         raise UserError("--phases names no flag file; give one for each phase, comma-separated.")
@@ -100,7 +100,7 @@ def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Plan:
         phases.append(Phase(name, file, dataclasses.replace(settings, run=run)))
     for phase in phases[1:]:
         _check_shared(phases[0], phase)
-    return Plan(directory, tuple(phases))
+    return Phases(directory, tuple(phases))
 
 
 def _flags_of_phase(

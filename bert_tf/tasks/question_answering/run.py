@@ -98,8 +98,9 @@ class OpenedSquad:
         return most_windows(self.train, self.windows) if self.train else 1
 
     def first(self, count: int) -> OpenedSquad:
-        """The same run on the first training questions alone, without a prediction."""
-        return dataclasses.replace(self, train=self.train.first(count), predict=None)
+        """The same run on the first questions of each file."""
+        train, predict = (squad and squad.first(count) for squad in (self.train, self.predict))
+        return dataclasses.replace(self, train=train, predict=predict)
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Makes the records of the questions."""

@@ -12,7 +12,7 @@ from bert_tf.train import rollback
 from bert_tf.train.job import Model
 from bert_tf.train.rollback import last_good
 from bert_tf.train.rollback_record import RECORD_NAME, Rollback, read_rollbacks
-from bert_tf.train.run import run_task
+from bert_tf.train.execute import run_task
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
