@@ -21,7 +21,7 @@ from bert_tf.train.plans import resolve_plans, schedule_of, with_steps
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
-from tests.jobs import job_of, run_context
+from tests.jobs import begun, job_of
 from tests.support import ROOT
 
 RECIPES = ROOT / "recipes"
@@ -419,7 +419,7 @@ def test_base_fits_a_gpu_of_16_gb(name, micro, ranks, precision, gib):
     shapes["next_sentence_labels"] = (1, tf.int32)
     job = job_of(
         PretrainingTask(BertConfig.from_json_file(RECIPES / "bert_base.json")),
-        context=run_context(ranks=Ranks(ranks)),
+        run=begun(ranks=Ranks(ranks)),
         options=ForwardOptions(policy=policy_for(precision)),
         batches=lambda: tf.data.Dataset.from_tensors(
             {key: tf.zeros([micro, size], kind) for key, (size, kind) in shapes.items()}

@@ -228,7 +228,7 @@ def test_classification(settings_of, tmp_path):
     assert (run.do_train, run.do_eval, settings.do_predict) == (True, True, False)
     assert (settings.task_name, settings.data_dir) == ("mrpc", tmp_path / "MRPC")
     assert (settings.max_seq_length, optimization.micro_batch_size) == (128, 32)
-    assert (settings.num_train_epochs, optimization.learning_rate) == (3.0, 2e-5)
+    assert (optimization.num_train_epochs, optimization.learning_rate) == (3.0, 2e-5)
 
 
 def test_prediction_of_classes(settings_of, tmp_path):
@@ -236,7 +236,8 @@ def test_prediction_of_classes(settings_of, tmp_path):
     settings = settings_of(GOOGLE_MRPC_PREDICTION + " --use_tpu=False").settings
     run = settings.run
     assert (run.do_train, run.do_eval, settings.do_predict) == (False, False, True)
-    assert (settings.warmup_proportion, settings.predict_batch_size) == (0.1, 8)
+    assert settings.optimization.warmup_proportion == 0.1
+    assert settings.predict_batch_size == 8
 
 
 NO_TRAINING = ("google, threshold", "nvidia, inference", "nvidia, triton")

@@ -13,6 +13,7 @@ import pytest
 import bert_tf
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.train import ledger
+from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.util.errors import UserError
@@ -52,6 +53,7 @@ def make_ledger(ranks=None, *, num_records=3000, **changes):
         ranks=ranks,
         batch=BatchPlan(4, 3, ranks.world_size),
         steps=steps,
+        schedule=schedule_of(optimization, steps),
         optimization=optimization,
         operations="native",
         slot_bytes=800,

@@ -17,12 +17,12 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train import hooks, memory, trainer
-from bert_tf.train.plans import resolve_plans, schedule_of
+from bert_tf.train.plan import schedule_of
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizers import AdamW, Lamb, Lans, Muon
 from bert_tf.util.errors import UserError
 from tests import momentum_optimizer
-from tests.jobs import job_of, run_context, step_plan
+from tests.jobs import batch_and_steps, begun, job_of, step_plan
 from tests.support import (
     optimization_settings,
     requires_native_ops,
@@ -55,15 +55,12 @@ def what_is_built(monkeypatch):
         """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
         in_half = initial_loss_scale is not None
-        context = run_context(
-            runtime=runtime_settings(initial_loss_scale=initial_loss_scale, **scaling),
-            options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
-            kernels=kernels,
-        )
         job = job_of(
             None,
-            context=context,
-            options=context.options,
+            run=begun(runtime=runtime_settings(initial_loss_scale=initial_loss_scale, **scaling)),
+            options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
+            kernels=kernels,
+            scales_loss=in_half,
             steps=step_plan(
                 settings.num_train_steps, settings.num_warmup_steps, settings.learning_rate
             ),
@@ -203,7 +200,7 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
     )
     for scaled, expected in ((False, (101, 2, 50, 9, 10)), (True, (26, 1, 13, 3, 2.5))):
         settings = dataclasses.replace(settings, scale_steps_by_ranks=scaled)
-        _, steps = resolve_plans(settings, SimpleNamespace(world_size=4))
+        _, steps = batch_and_steps(settings, 4)
         found = schedule_of(settings, steps)
         assert expected == (
             found.total_steps,
@@ -217,14 +214,13 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
 def test_only_a_run_that_trains_needs_room_for_its_schedule():
     settings = optimization("--lr_schedule=one_cycle", "--num_train_steps=3")
     settings = dataclasses.replace(settings, scale_steps_by_ranks=False)
-    ranks = SimpleNamespace(world_size=1)
-    resolve_plans(settings, ranks, trains=False)
+    batch_and_steps(settings, trains=False)
     with pytest.raises(UserError, match=r"must be from 1 to half of --num_train_steps=3"):
-        resolve_plans(settings, ranks)
+        batch_and_steps(settings)
     # Settings from Python have not been through flags.
     settings = dataclasses.replace(settings, cycle_start=2.0)
     with pytest.raises(UserError, match=r"--lr_cycle_start=2 must be in"):
-        resolve_plans(settings, ranks, trains=False)
+        batch_and_steps(settings, trains=False)
 
 
 @pytest.mark.parametrize("initial", [2.0**20, 8.0])

@@ -75,15 +75,15 @@ def assert_equal(found, expected):
 @contextlib.contextmanager
 def stop_in_phase_2():
     """Ends the second phase after its records were opened, like a kill before its first update."""
-    prepare = pretraining.prepare
+    prepare = pretraining.prepare_pretraining
 
-    def prepare_first(settings, context):
+    def prepare_first(settings, run):
         if settings.run.output_dir.name == "phase_2" and not settings.run.dry_run:
             raise KeyboardInterrupt
-        return prepare(settings, context)
+        return prepare(settings, run)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pretraining, "prepare", prepare_first)
+        patch.setattr(pretraining, "prepare_pretraining", prepare_first)
         yield
 
 
@@ -163,7 +163,7 @@ def stop_at_the_end_of_phase_2():
 
     def train_first(prepared):
         train(prepared)
-        run = prepared.job.context.settings
+        run = prepared.job.settings
         if run.output_dir.name == "phase_2" and not run.dry_run:
             raise KeyboardInterrupt
 
