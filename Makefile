@@ -15,6 +15,8 @@ HOSTS ?= 0
 ALL ?= 0
 # The tests of a marker alone, such as each_tensorflow.
 MARK ?= $(if $(filter 1,$(ALL)),,not slow)
+# Tests that would begin after so many minutes are skipped.
+MINUTES ?=
 
 # What the tests may not do without: they fail where set-up could not build or install it.
 BUILT = $(if $(filter 1,$(ALL)),native_ops $(if $(filter 1,$(HOROVOD)),horovod))
@@ -43,7 +45,7 @@ demo-qa: setup
 test: python
 	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)
 	@$(MAKE) --no-print-directory lint
-	$(if $(NEEDED),BERT_TF_TESTS_NEED="$(NEEDED)" )$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)")
+	$(if $(NEEDED),BERT_TF_TESTS_NEED="$(NEEDED)" )$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(if $(MINUTES),--minutes=$(MINUTES))
 
 lint:
 	$(BIN)/ruff check .
