@@ -140,6 +140,7 @@ def _judge_training(findings: Findings, opened: squad.OpenedSquad, run: Run) -> 
         optimization,
         num_train_steps=steps.requested_train_steps,
         num_warmup_steps=steps.requested_warmup_steps,
+        scale_steps_by_ranks=scaled,
     )
     settings = dataclasses.replace(opened.settings, optimization=in_steps)
     return dataclasses.replace(opened, settings=settings)

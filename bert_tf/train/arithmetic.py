@@ -12,12 +12,7 @@ from bert_tf.config.settings import RuntimeSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.train.run import Run
-from bert_tf.tuning.hardware import (
-    choose_policy,
-    needs_loss_scale,
-    resolve_precision,
-    slow_policy_warnings,
-)
+from bert_tf.tuning.hardware import needs_loss_scale, slow_policy_warnings
 from bert_tf.tuning.session import SessionSettings, product_type
 from bert_tf.tuning.speed_choice import Wanted, choose_speed
 from bert_tf.tuning.speed_probe import JobShapes
@@ -25,7 +20,6 @@ from bert_tf.tuning.thread_choice import choose_threads
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, kernels_for
-from bert_tf.util.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +67,7 @@ def choose_arithmetic(
 ) -> Arithmetic:
     """The fastest precision and operations for a network. Collective.
 
-    The user's choices are kept. Raises UserError for float16 on a CPU, for settings of a loss scale
-    without float16, and if native operations are required but missing.
+    The user's choices are kept. Raises UserError if native operations are required but missing.
 
     Args:
       run: the run.
@@ -84,7 +77,6 @@ def choose_arithmetic(
       runtime: the user's choices; None for those of ``run``.
     """
     runtime = runtime or run.runtime
-    _check_precision(run, runtime)
     shapes = JobShapes.of(
         config,
         sequences=run.settings.eval_batch_size if batch is None else batch.micro_batch_size,
@@ -128,22 +120,6 @@ def choose_arithmetic(
         scales_loss=needs_loss_scale(runtime, choice.options.policy, run.hardware),
         measured={section: found for section, found in measured.items() if found},
     )
-
-
-def _check_precision(run: Run, runtime: RuntimeSettings) -> None:
-    """Raises UserError for a precision or a loss scale that does not suit the run."""
-    precision = resolve_precision(runtime.precision, run.hardware)
-    policy = choose_policy(runtime, precision, run.hardware)
-    if needs_loss_scale(runtime, policy, run.hardware) or not run.settings.do_train:
-        return
-    usual = RuntimeSettings()
-    for name in ("loss_scale", "min_loss_scale", "loss_scale_window"):
-        value = getattr(runtime, name)
-        if value != getattr(usual, name):
-            raise UserError(
-                f"--{name}={value:g} is for gradients that pass through float16, but with "
-                f"--precision={precision} none do; drop it or give --precision=fp16."
-            )
 
 
 def _idle_rewrite_warning(run: Run) -> list[str]:

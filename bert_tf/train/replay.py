@@ -90,8 +90,8 @@ def _describe(job: Job, saved: SavedBatch) -> str:
     weights = "random weights"
     if start.checkpoint is not None:
         weights = f"the weights of {start.checkpoint} (step {start.step})"
-    elif job.settings.init_checkpoint:
-        weights = f"the weights of {job.settings.init_checkpoint}"
+    elif job.model.initial.checkpoint:
+        weights = f"the weights of {job.model.initial.checkpoint}"
     return (
         f"{saved.path}: {len(saved.facts['records'])} records of the update after step "
         f"{saved.facts['step']}, loss scale {saved.batch.loss_scale:g}, with {weights}"

@@ -19,7 +19,7 @@ from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
 from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.ranks.launched import binding_warning
+from bert_tf.ranks.launched import binding_warning, check_alone
 from bert_tf.records.tfrecord import records_read
 from bert_tf.train.ledger import versions
 from bert_tf.train.run_log import RunLog
@@ -27,8 +27,11 @@ from bert_tf.train.start_point import StartPoint, find_resumed_start, find_start
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
+    choose_policy,
     comparable_policy_changes,
+    needs_loss_scale,
     probe_hardware,
+    resolve_precision,
 )
 from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
@@ -140,10 +143,11 @@ class Run:
 def begin(
     settings: RunSettings, runtime: RuntimeSettings, *, planned: SingleProcess | None = None
 ) -> Iterator[Run]:
-    """Connects the ranks and finds the checkpoint to resume from.
+    """Connects the ranks, finds the checkpoint to resume from and checks the precision.
 
     The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
-    or code, and for an output directory that cannot be used.
+    or code, for an output directory that cannot be used, for float16 on a CPU, and for settings of
+    a loss scale without float16.
 
     Args:
       settings, runtime: what the user requested.
@@ -165,6 +169,7 @@ def begin(
             )
             watch = until_end.enter_context(watching)
         else:
+            check_alone(os.environ)
             ranks, watch = planned, NoWatch(planned)
         check_same_on_all_ranks(
             ranks,
@@ -179,7 +184,10 @@ def begin(
             remove_abandoned()
         if ranks.is_chief:
             _lock_output_dir(settings, until_end)
-        yield _begin(settings, runtime, ranks, watch, until_end)
+        run = _begin(settings, runtime, ranks, watch, until_end)
+        if planned is None:
+            _warn_of_idle_cores(run)
+        yield run
 
 
 def _connect(runtime: RuntimeSettings) -> SingleProcess:
@@ -214,6 +222,7 @@ def _begin(
     start = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
     record = ranks.broadcast(_find_record(settings, start) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, probe_hardware())
+    _check_precision(settings, runtime, hardware)
     log = None
     if ranks.is_chief:
         log = RunLog(
@@ -222,16 +231,34 @@ def _begin(
             few_lines="display_loss_steps" in settings.defaulted,
             dllog_path=settings.dllog_path,
         )
-    run = Run(settings, runtime, ranks, watch, start, record, hardware, log, until_end)
+    return Run(settings, runtime, ranks, watch, start, record, hardware, log, until_end)
+
+
+def _warn_of_idle_cores(run: Run) -> None:
     idle = binding_warning(
         os.environ,
         allowed_cores=environment.allowed_cores(),
         all_cores=os.cpu_count() or 1,
-        local_size=ranks.local_size,
+        local_size=run.ranks.local_size,
     )
     if idle is not None:
         run.warn(idle)
-    return run
+
+
+def _check_precision(settings: RunSettings, runtime: RuntimeSettings, hardware: Hardware) -> None:
+    """Raises UserError for a precision or a loss scale that does not suit the run."""
+    precision = resolve_precision(runtime.precision, hardware)
+    policy = choose_policy(runtime, precision, hardware)
+    if needs_loss_scale(runtime, policy, hardware) or not settings.do_train:
+        return
+    usual = RuntimeSettings()
+    for name in ("loss_scale", "min_loss_scale", "loss_scale_window"):
+        value = getattr(runtime, name)
+        if value != getattr(usual, name):
+            raise UserError(
+                f"--{name}={value:g} is for gradients that pass through float16, but with "
+                f"--precision={precision} none do; drop it or give --precision=fp16."
+            )
 
 
 def _find_start(settings: RunSettings) -> StartPoint:

@@ -17,11 +17,11 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
 from bert_tf.train.ledger import training_ledger
 from bert_tf.train.memory import estimate_memory
-from bert_tf.train.plans import resolve_plans, schedule_of, with_steps
+from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
-from tests.jobs import begun, job_of
+from tests.jobs import batch_and_steps, begun, job_of
 from tests.support import ROOT
 
 RECIPES = ROOT / "recipes"
@@ -137,21 +137,21 @@ def parsed(tmp_path, monkeypatch):
     return parsed
 
 
-def settled(optimization, ranks):
-    """As a new run with --horovod does (training.checks.settle_scaling)."""
+def settled(optimization):
+    """As a new run with --horovod does (``plan.scales_steps``)."""
     if optimization.scale_steps_by_ranks is None:
         return dataclasses.replace(optimization, scale_steps_by_ranks=True)
     return optimization
 
 
 def ledger_of(optimization, world_size, *, records=0):
-    ranks = Ranks(world_size)
-    optimization = settled(optimization, ranks)
-    batch, steps = resolve_plans(optimization, ranks)
+    optimization = settled(optimization)
+    batch, steps = batch_and_steps(optimization, world_size, records=records)
     return training_ledger(
-        ranks=ranks,
+        ranks=Ranks(world_size),
         batch=batch,
         steps=steps,
+        schedule=schedule_of(optimization, steps),
         optimization=optimization,
         operations="native",
         precision={},
@@ -303,7 +303,7 @@ def test_deepspeeds_schedule_and_coefficients(name, decay_rate, parsed):
     published = PUBLISHED[name]
     assert optimization.optimizer_options["min_trust_ratio"] == 0.08
     assert optimization.optimizer_options["max_trust_ratio"] == 0.5
-    _, steps = resolve_plans(optimization, Ranks(16))
+    _, steps = batch_and_steps(optimization, 16)
     schedule = schedule_of(optimization, steps)
     # warmup_linear_decay_exp of bing_bert's optimization.py; its first update has rate 0.
     for step in (0, 100, published.warmup - 1, published.warmup, published.updates - 1):
@@ -348,19 +348,6 @@ def test_perseus_has_the_same_sequences_on_any_number_of_gpus(ranks, parsed):
     assert found["learning_rate"]["peak"] == 5e-5
 
 
-def squad_steps(settings, world_size, records):
-    ranks = Ranks(world_size)
-    optimization = with_steps(
-        settled(settings.optimization, ranks),
-        ranks,
-        records=records,
-        epochs=settings.num_train_epochs,
-        warmup_proportion=settings.warmup_proportion,
-        trains=True,
-    )
-    return ledger_of(optimization, world_size, records=records)
-
-
 @pytest.mark.parametrize(
     ("more", "batch"),
     [
@@ -373,7 +360,7 @@ def squad_steps(settings, world_size, records):
 def test_squad_as_published(more, batch, parsed):
     settings = parsed("squad_large.flags", *more)
     ranks, micro = batch
-    ledger = squad_steps(settings, ranks, SQUAD_QUESTIONS)
+    ledger = ledger_of(settings.optimization, ranks, records=SQUAD_QUESTIONS)
     assert ledger["batch"]["arithmetic"] == (
         f"{micro} (micro batch) x 1 (accumulation steps) x {ranks} (ranks) = {ranks * micro}"
     )
@@ -391,7 +378,7 @@ def test_squad_as_published(more, batch, parsed):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_squad_on_fewer_ranks(ranks, parsed):
     settings = parsed("squad_large.flags")
-    ledger = squad_steps(settings, ranks, SQUAD_QUESTIONS)
+    ledger = ledger_of(settings.optimization, ranks, records=SQUAD_QUESTIONS)
     assert ledger["batch"]["global_batch"] == 64
     assert ledger["steps"]["train_steps"] == 2_738
 

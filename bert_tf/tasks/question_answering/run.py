@@ -67,7 +67,7 @@ class OpenedSquad:
     """A run on SQuAD files, see :class:`bert_tf.train.prepare.Opened`.
 
     Attributes:
-      settings: what the user requested.
+      settings: what the user requested, with the lengths that fit.
       parts, model: the network.
       windows: how paragraphs are cut.
       train, predict: the files of questions that the run uses.
@@ -177,7 +177,8 @@ def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
             f"--eval_every_steps compares scores, but {predict.path} has no answers; drop the flag "
             "or give a file with answers."
         )
-    return OpenedSquad(settings, parts, model, windows, train, predict)
+    used = dataclasses.replace(settings, **dataclasses.asdict(windows))
+    return OpenedSquad(used, parts, model, windows, train, predict)
 
 
 def _fit_windows(settings: SquadSettings, run: Run, max_seq_length: int) -> WindowSettings:

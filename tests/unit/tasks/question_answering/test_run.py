@@ -181,6 +181,9 @@ def test_default_lengths_follow_the_network(start, tmp_path, capsys):
         with begin(asked, settings.runtime) as begun:
             windows = squad_task.open_squad(lengths, begun).windows
         assert (windows.max_seq_length, windows.doc_stride) == (positions, stride)
+        # The report shows the lengths that are used.
+        assert opened.settings.max_seq_length == positions
+        assert opened.settings.doc_stride == stride
         assert windows.max_query_length == positions // 4
         assert begun.flags["max_seq_length"] == positions
     assert "instead of the default 384" in capsys.readouterr().out
