@@ -179,7 +179,8 @@ def test_default_lengths_follow_the_network(start, tmp_path, capsys):
         asked = dataclasses.replace(run, defaulted=names - changes.keys())
         lengths = dataclasses.replace(settings, run=asked, **{**flags, **changes})
         with begin(asked, settings.runtime) as begun:
-            windows = squad_task.open_squad(lengths, begun).windows
+            opened = squad_task.open_squad(lengths, begun)
+        windows = opened.windows
         assert (windows.max_seq_length, windows.doc_stride) == (positions, stride)
         # The report shows the lengths that are used.
         assert opened.settings.max_seq_length == positions
