@@ -22,7 +22,6 @@ from bert_tf.cli.flags import (
     project_flags,
     run_command,
 )
-from bert_tf.config.optimizers import OPTIMIZERS, option_flags, options_from_flags
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.schedules import (
     DECAY_FORMS,
@@ -39,9 +38,11 @@ from bert_tf.config.settings import (
     RuntimeSettings,
 )
 from bert_tf.config.sharding import check_sharding
+from bert_tf.update.optimizers import OPTIMIZERS, option_flags, options_from_flags
 from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
+from bert_tf.util.options import Option
 
 # Flags of scripts for other hardware, accepted so that existing command lines keep working. Types
 # are as in those scripts, since a boolean flag takes no separate argument and all others do.
@@ -83,6 +84,14 @@ class Definer:
         by_kind = {bool: self.boolean, str: self.string, int: self.integer, float: self.number}
         for name, kind in kinds.items():
             by_kind[kind](name, None, f"Ignored: {why}.")
+
+    def option(self, option: Option) -> None:
+        """Defines the flag of an option that an algorithm declares."""
+        if option.choices:
+            self.choice(option.flag, option.default, list(option.choices), option.help_text)
+            return
+        kinds = {bool: self.boolean, int: self.integer, float: self.number, str: self.string}
+        kinds[option.value_type](option.flag, option.default, option.help_text)
 
     def boolean_or_auto(self, name: str, default: bool | str, help_text: str) -> None:
         """Defines a flag for ``--name``, ``--noname``, ``--name=true``, ``=false`` or ``=auto``."""
@@ -338,12 +347,8 @@ def _define_schedule_flags(define: Definer) -> None:
 def _define_optimizer_flags(define: Definer, default: str) -> None:
     titles = ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items())
     define.choice("optimizer_type", default, list(OPTIMIZERS), f"Optimizer: {titles}.")
-    for flag, option in option_flags().items():
-        if option.is_text:
-            define_option = define.string
-        else:
-            define_option = define.boolean if isinstance(option.default, bool) else define.number
-        define_option(flag, option.default, option.help_text)
+    for option in option_flags().values():
+        define.option(option)
 
 
 @flag_group("Precision, compiler, ranks and threads")

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.config.optimizers import Options
 from bert_tf.config.ramps import RampSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.options import Options
 
 # What run_evaluation.py computes, and what it takes for a text in a text file.
 METRICS = MASKED, PSEUDO = "masked", "pseudo"
@@ -79,7 +79,7 @@ class OptimizationSettings:
       cycle_start: the rate at which ``one_cycle`` starts, as a share of the peak.
       rewarm_at_step, num_rewarm_steps: where the schedule begins again, with a warm-up of so many
         steps, on one rank; None if it does not.
-      optimizer: its name in ``config.optimizers.OPTIMIZERS``.
+      optimizer: its name in ``update.optimizers.OPTIMIZERS``.
       optimizer_options: its options; defaults apply to those that are left out.
       batch_ramp: how the global batch grows up to the full one; None if it does not.
       length_ramp: how the sequences grow that records are cut to; None keeps them whole.

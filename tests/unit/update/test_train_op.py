@@ -23,7 +23,7 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.update import train_op
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from bert_tf.util.ramps import Ramp
@@ -168,7 +168,8 @@ def builder(kernels):
                 network,
                 fed,
                 plan=BatchPlan(micro, steps, world_size, sizes=sizes),
-                optimizer=AdamW(
+                optimizer=Optimizer(
+                    "adam",
                     learning_rate,
                     weight_decay=DECAY,
                     bias_correction=bias_correction,
@@ -593,7 +594,7 @@ def bert_gradients(*, steps, dropout):
             create_network(bert_task(dropout=dropout), ForwardOptions(), seed=3),
             {name: tf.constant(value) for name, value in data.items()},
             plan=BatchPlan(EXAMPLES // steps, steps, 1),
-            optimizer=AdamW(1e-3),
+            optimizer=Optimizer("adam", 1e-3),
             learning_rate=tf.constant(1e-3),
             loss_scale=NoLossScale(),
             ranks=SingleProcess(),
