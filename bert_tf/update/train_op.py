@@ -125,19 +125,15 @@ def build_train_op(
     batch = _RankBatch(network, features, plan, ranks, settings, counts.data_position)
     reduce_micro_batch, reduce_sum = _reductions(variables, plan, optimizer, ranks, settings)
 
-    def micro_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        loss, sums = batch.loss(index)
-        return loss_scale.scale(loss), sums
-
-    micro_batch_sums, sums = accumulate_gradients(
-        micro_batch,
+    accumulated, sums = accumulate_gradients(
+        lambda index: batch.scaled_loss(index, loss_scale),
         accumulation_steps=batch.steps,
         num_metrics=num_sums(network.task.terms),
         variables=variables,
         reduce=reduce_micro_batch,
         add=optimizer.kernels.add,
     )
-    gradients = reduce_sum(micro_batch_sums)
+    gradients = reduce_sum(accumulated)
     gradients = unscaled(gradients, loss_scale)
     is_finite, norm = are_finite(gradients), gradients.norm
     norms = times(optimizer.gradient_norms(gradients.values, variables), gradients.factor)
@@ -209,8 +205,10 @@ class _RankBatch:
             network.task, features, self.steps * plan.world_size, ranks, settings
         )
 
-    def loss(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """A micro batch's part of the loss, a float32 scalar, and its sums in a float32 vector."""
+    def scaled_loss(
+        self, index: tf.Tensor, loss_scale: NoLossScale | DynamicLossScale
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """A micro batch's part of the loss, a scaled float32 scalar, and its sums in a vector."""
         start = index * self._plan.micro_batch_size
         sliced = {n: _slice(value, start, self._plan) for n, value in self._features.items()}
         dropout = Dropout(
@@ -221,10 +219,10 @@ class _RankBatch:
         sums = self._network.losses(sliced, dropout=dropout)
         terms = self._network.task.terms
         loss = tf.add_n([sums[term].loss / self._denominators(term, sums) for term in terms])
-        return loss, tf.stack(flatten(sums, terms))
+        return loss_scale.scale(loss), tf.stack(flatten(sums, terms))
 
     def term_sums(self, sums: tf.Tensor) -> dict[str, Sums]:
-        """Term -> the sums in a vector of :meth:`loss`."""
+        """Term -> the sums in a vector of :meth:`scaled_loss`."""
         terms = self._network.task.terms
         return unflatten(tf.unstack(sums, num=num_sums(terms)), terms)
 
