@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 
 from bert_tf.config.ramps import RampSettings
-from bert_tf.config.schedules import check_lengths, check_schedule, schedule_row
+from bert_tf.config.schedules import check_lengths, check_schedule, options_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 from bert_tf.update.optimizers import optimizer_row
-from bert_tf.update.schedules import Schedule
+from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.update.shards import slot_bytes_of_rank
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
@@ -45,10 +45,10 @@ def resolve_plans(
 
 def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
     """The learning rate's schedule, from settings that ``resolve_plans`` has checked."""
-    row = schedule_row(optimization.schedule)
-    options = {name: getattr(optimization, name) for name in row.options}
-    if "decay_steps" in options:
-        options["decay_steps"] /= steps.divisor
+    options = options_of(optimization)
+    for name, option in schedule_row(optimization.schedule).options.items():
+        if option.counts_steps:
+            options[name] /= steps.divisor
     begins_again = optimization.rewarm_at_step is not None
     return Schedule(
         optimization.schedule,

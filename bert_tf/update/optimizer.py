@@ -142,7 +142,7 @@ class Optimizer:
         groups: dict[float, list[int]] = {}
         for number, variable in enumerate(variables):
             groups.setdefault(self._factor_of(variable), []).append(number)
-        with tf.name_scope(self.row.title):
+        with tf.name_scope("apply_gradients"):
             rate = tf.convert_to_tensor(self._learning_rate, tf.float32)
             with tf.control_dependencies(self.shards.take_parts(variables) if self.shards else []):
                 updates = [
