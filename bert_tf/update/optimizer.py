@@ -164,8 +164,10 @@ class Optimizer:
             if not self.row.ratio_kinds:
                 return Applied(tf.group(*steps))
             order = [number for numbers in groups.values() for number in numbers]
-            ratios = tf.concat([update.ratios for update in updates], axis=1)
-            return Applied(tf.group(*steps), tf.gather(ratios, np.argsort(order), axis=1))
+            in_groups = tf.concat([update.ratios for update in updates], axis=1)
+            ratios = tf.gather(in_groups, np.argsort(order), axis=1)
+            ratios.set_shape([len(self.row.ratio_kinds), len(variables)])
+            return Applied(tf.group(*steps), ratios)
 
     def update(
         self,

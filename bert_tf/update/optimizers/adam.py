@@ -128,7 +128,8 @@ def second_correction(context: UpdateContext, bias_correction: bool, beta_2: flo
 def _correction(context: UpdateContext, beta: float) -> tf.Tensor:
     import tensorflow.compat.v1 as tf
 
-    # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5.
+    # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5. The moments
+    # have 1 - beta, rounded, and their correction must have the same.
     gain = 1.0 - beta
     return 1.0 - tf.pow(tf.constant(1.0 - gain, tf.float64), context.update_number)
 

@@ -96,11 +96,12 @@ class UpdateContext:
     product_type: tf.DType
 
 
-# The keywords of a rule are its row's options. The module of a fused one has an operation of
-# ``bert_tf.native`` for each function; gradients may be bfloat16 there, and are multiplied by the
-# float32 scalar ``factor`` first.
-Rule = Callable[..., list[Change]]  # (parameters, rate, context, **options)
-FusedRule = Callable[..., Applied]  # (operations, parameters, rate, factor, context, **options)
+# (parameters, rate, context, **options); the rate is a float32 scalar for all these parameters.
+Rule = Callable[..., list[Change]]
+# (operations, parameters, rate, factor, context, **options); ``operations`` is the module that
+# ``bert_tf.native.library`` loads. Gradients may be bfloat16, and must be multiplied by the float32
+# scalar ``factor`` first.
+FusedRule = Callable[..., Applied]
 
 
 def apply_changes(parameters: Sequence[Parameter], changes: Sequence[Change]) -> list[tf.Operation]:

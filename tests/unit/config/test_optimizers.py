@@ -6,8 +6,10 @@ import pytest
 
 from bert_tf.checkpoint.names import BERT, is_optimizer_state, is_run_state
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.update.optimizers import OPTIMIZERS, OptimizerRow, Option, optimizer_row, slot_names
+from bert_tf.update.optimizers import OPTIMIZERS, optimizer_row, slot_names
+from bert_tf.update.optimizers.row import OptimizerRow
 from bert_tf.util.errors import UserError
+from bert_tf.util.options import Option
 from tests.support import optimization_settings
 
 
