@@ -22,6 +22,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.update import train_op
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.gradients import Gradients
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.schedules import polynomial
@@ -282,6 +283,20 @@ def test_features_decide_how_many_micro_batches_a_growing_update_has(build, norm
             expected = np.mean([numpy_gradient(m, weights) for m in micro_batches], axis=0)
         np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
         assert built.state()["training/consumed_sequences"] == consumed
+
+
+def test_another_clip_is_a_function_of_gradients(build, monkeypatch):
+    def by_value(gradients, limit):
+        values = [tf.clip_by_value(value, -limit, limit) for value in gradients.tensors()]
+        return Gradients(gradients.variables, values, tf.linalg.global_norm(values))
+
+    monkeypatch.setattr(train_op, "clipped", by_value)
+    data = small_data()
+    built = build(SmallTask(), data, clip_norm=0.5, loss_scale=lambda: DynamicLossScale(4.0))
+    gradients, _ = built.run([built.outputs.gradients, built.outputs.train_op], data)
+    expected = np.clip(numpy_gradient(data, START), -0.5, 0.5)
+    np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(built.state()["w/adam_m"], (1 - BETA_1) * expected, rtol=1e-5)
 
 
 class SecondOfTwoRanks(SingleProcess):
