@@ -24,7 +24,7 @@ from bert_tf.tuning.speed_choice import SpeedChoice
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 _LEARNING_RATE = 1e-6  # the weights should stay what they are; the time does not depend on them
@@ -50,7 +50,7 @@ def build_cases(
     network = create_network(task_of(job), choice.options, seed=1)
     rate = tf.constant(_LEARNING_RATE)
     kernels = kernels_for(choice.against_native_ops)
-    whole = AdamW(rate, kernels=kernels)
+    whole = Optimizer("adam", rate, kernels=kernels)
     built = {}
     for case in cases:
         with tf.name_scope(str(case).replace(":", "_")):
@@ -62,7 +62,9 @@ def build_cases(
             if case.kind in UPDATES:
                 optimizer = whole
                 if case.kind == kinds.SHARDED:
-                    optimizer = AdamW(rate, kernels=kernels, ranks=communicator, shard_state=True)
+                    optimizer = Optimizer(
+                        "adam", rate, kernels=kernels, ranks=communicator, shard_state=True
+                    )
                 built[case] = _update(case, job, network, optimizer, rate, communicator)
             else:
                 built[case] = _collective(case, communicator)
@@ -73,7 +75,7 @@ def _update(
     case: Case,
     job: StepJob,
     network: Network,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     rate: tf.Tensor,
     ranks: SingleProcess,
 ) -> tf.Operation:

@@ -199,7 +199,7 @@ JOBS = {
     "xla": Job("run_pretraining.py", [*_PRETRAINING, "--use_xla"]),
     "schedule": Job(
         "run_pretraining.py",
-        [*_PRETRAINING, "--lr_schedule=warmup_stable_decay", "--decay_share=0.4",
+        [*_PRETRAINING, "--lr_schedule=warmup_stable_decay", "--lr_decay_share=0.4",
          "--rewarm_at_step=4", "--num_rewarm_steps=1", "--layer_summary_steps=2"],
         stop=_STOP,
     ),

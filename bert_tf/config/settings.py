@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.config.optimizers import Options
 from bert_tf.config.ramps import RampSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.options import Options
 
 # What run_evaluation.py computes, and what it takes for a text in a text file.
 METRICS = MASKED, PSEUDO = "masked", "pseudo"
@@ -72,17 +72,18 @@ class OptimizationSettings:
       scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
         Horovod.
       learning_rate, end_learning_rate: the peak, and the rate after the last step.
-      schedule: its name in ``config.schedules.SCHEDULES``.
+      schedule: its name in ``update.schedules.SCHEDULES``.
       decay_power: power of the polynomial decay; 1 is linear.
       warmup_power: power of the warm-up; 1 is linear.
       decay_share, decay_form: the last part of the steps, in which ``warmup_stable_decay`` decays,
-        and one of ``config.schedules.DECAY_FORMS``.
+        and one of ``update.schedules.DECAY_FORMS``.
       decay_rate, decay_steps: the ``exponential`` schedule's factor, and the steps on one rank in
         which the learning rate is multiplied by it.
       cycle_start: the rate at which ``one_cycle`` starts, as a share of the peak.
+      schedule_options: the options of schedules that have no field here, by keyword.
       rewarm_at_step, num_rewarm_steps: where the schedule begins again, with a warm-up of so many
         steps, on one rank; None if it does not.
-      optimizer: its name in ``config.optimizers.OPTIMIZERS``.
+      optimizer: its name in ``update.optimizers.OPTIMIZERS``.
       optimizer_options: its options; defaults apply to those that are left out.
       batch_ramp: how the global batch grows up to the full one; None if it does not.
       length_ramp: how the sequences grow that records are cut to; None keeps them whole.
@@ -116,6 +117,7 @@ class OptimizationSettings:
     decay_rate: float | None = None
     decay_steps: int | None = None
     cycle_start: float = 0.1
+    schedule_options: Options = dataclasses.field(default_factory=dict)
     rewarm_at_step: int | None = None
     num_rewarm_steps: int | None = None
     stop_after_steps: int | None = None

@@ -14,11 +14,11 @@ from typing import Any
 
 import bert_tf
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, read_run_record
-from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json

@@ -6,17 +6,16 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.ramps import RampSettings
-from bert_tf.config.schedules import check_lengths, check_schedule, schedule_row
+from bert_tf.config.schedules import check_lengths, check_schedule, options_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.run import Run
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
-from bert_tf.update.optimizers import optimizer_class
-from bert_tf.update.schedules import Schedule
+from bert_tf.update.optimizers import optimizer_row
+from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.update.shards import slot_bytes_of_rank
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
@@ -247,10 +246,10 @@ def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
 
 def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
     """The learning rate's schedule, from settings that :func:`plan_steps` has checked."""
-    row = schedule_row(optimization.schedule)
-    options = {name: getattr(optimization, name) for name in row.options}
-    if "decay_steps" in options:
-        options["decay_steps"] /= steps.divisor
+    options = options_of(optimization)
+    for name, option in schedule_row(optimization.schedule).options.items():
+        if option.counts_steps:
+            options[name] /= steps.divisor
     begins_again = optimization.rewarm_at_step is not None
     return Schedule(
         optimization.schedule,
@@ -279,7 +278,7 @@ def slot_bytes(
     shapes = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
     if not optimization.shard_optimizer_state:
         return row.slot_bytes(shapes)
-    owners = optimizer_class(optimization.optimizer).owners(shapes, ranks.world_size)
+    owners = row.owners(shapes, ranks.world_size)
     return max(
         slot_bytes_of_rank(row, shapes, owners, rank=rank, world_size=ranks.world_size)
         for rank in range(ranks.world_size)

@@ -34,7 +34,7 @@ from bert_tf.train.warm_up import WarmUp
 from bert_tf.train.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale, StaticLossScale
-from bert_tf.update.optimizers import Optimizer, optimizer_class
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
 from bert_tf.util.environment import seconds_since_launch
 from bert_tf.util.errors import UserError, first_line
@@ -414,7 +414,8 @@ def _optimizer(
     **how: Any,
 ) -> Optimizer:
     """The optimizer of the settings; ``how`` are arguments of how it computes."""
-    return optimizer_class(optimization.optimizer)(
+    return Optimizer(
+        optimization.optimizer,
         learning_rate,
         weight_decay=optimization.weight_decay,
         rate_factor=optimization.rate_factor,

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.config.schedules import default_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.train.ledger import show_value
 from bert_tf.train.plan import plan_batch, plan_steps, schedule_of
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.schedules import Schedule
+from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
 from bert_tf.util.pictures import can_draw, stacked_panels
@@ -85,10 +84,11 @@ class Curve:
         """What the curve is of: the schedule, options other than the defaults, and the length."""
         schedule = self.schedule
         parts = [schedule.name, f"peak {schedule.peak_rate:g}"]
+        declared = schedule_row(schedule.name).options
         parts += [
             f"{name} {show_value(value)}"
             for name, value in schedule.options.items()
-            if value != default_of(name)
+            if value != declared[name].default
         ]
         if schedule.rewarm_at_step is not None:
             parts.append(f"again after update {schedule.rewarm_at_step:,}")

@@ -4,8 +4,9 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.cli import training_flags as flags
-from bert_tf.config.schedules import OPTION_FLAGS, SCHEDULES, check_lengths, check_schedule
+from bert_tf.config.schedules import check_lengths, check_schedule
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.update.schedules import SCHEDULES, schedule_options
 from bert_tf.util.errors import UserError
 
 EXPONENTIAL = ["--lr_schedule=exponential", "--lr_decay_rate=0.9", "--lr_decay_steps=250"]
@@ -23,8 +24,9 @@ def parsed(*given):
 
 def test_flags_arrive_and_defaults_are_those_of_the_settings():
     found = parsed()
-    for option in OPTION_FLAGS:
-        assert getattr(found, option) == getattr(OptimizationSettings, option)
+    for name, option in schedule_options().items():
+        assert getattr(found, name) == getattr(OptimizationSettings, name) == option.default
+    assert found.schedule_options == {}
     assert (found.schedule, found.rewarm_at_step, found.num_rewarm_steps) == (
         "polynomial",
         None,
