@@ -1,6 +1,5 @@
 """A schedule with options of its own is a file like this one."""
 
-
 import numpy as np
 import pytest
 from absl import flags as absl_flags
@@ -67,8 +66,7 @@ def test_its_curve_is_drawn():
     curve = planned_curve(
         settings(*STAIRCASE, "--scale_steps_by_ranks=false"),
         num_ranks=1,
-        epochs=None,
-        warmup_proportion=None,
+        scaled=False,
         num_records=None,
     )
     assert curve.title().startswith("staircase, peak 1, stair_factor 0.25: 16 updates")
