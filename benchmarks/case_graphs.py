@@ -18,7 +18,8 @@ from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import StepJob
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.task import Network, create_network
-from bert_tf.ranks.distribution import SingleProcess, connect
+from bert_tf.ranks.connect import connect
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import SpeedChoice
 from bert_tf.update.batch_plan import BatchPlan
@@ -58,7 +59,7 @@ def build_cases(
                 communicator = SingleProcess(ranks.threads)
             else:
                 how = CommunicationSettings(compression=case.compression)
-                communicator = connect(horovod=True, num_threads=ranks.threads, communication=how)
+                communicator = connect("horovod", num_threads=ranks.threads, communication=how)
             if case.kind in UPDATES:
                 optimizer = whole
                 if case.kind == kinds.SHARDED:

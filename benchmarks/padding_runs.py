@@ -14,7 +14,7 @@ from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, measured_choice
 from bert_tf.tuning.update_probe import update_pieces

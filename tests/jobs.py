@@ -4,7 +4,7 @@ import contextlib
 from types import SimpleNamespace
 
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import Job, JobData, Model, TrainingData
 from bert_tf.train.plan import Plan, plan_batch, plan_steps, schedule_of

@@ -657,7 +657,7 @@ def computing_settings(values: flags.FlagValues) -> RuntimeSettings:
             f"{_LEAST_RANK_TIMEOUT} seconds."
         )
     return RuntimeSettings(
-        horovod=values.horovod,
+        library="horovod" if values.horovod else None,
         rank_timeout_seconds=values.rank_timeout,
         precision=values.precision,
         policy_changes=policy_changes(values.precision_policy),

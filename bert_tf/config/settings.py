@@ -178,6 +178,8 @@ class RuntimeSettings:
     """Precision, compiler, ranks and threads: what should change speed, not results.
 
     Attributes:
+      library: what ranks communicate with, a name in ``ranks.connect.LIBRARIES``; None for a single
+        process.
       rank_timeout_seconds: how long a rank may be silent or hang before the job ends; 0: forever.
       policy_changes: module class -> data type, where it differs from that of ``precision``.
       amp: use TensorFlow's rewrite of a float32 graph.
@@ -193,7 +195,7 @@ class RuntimeSettings:
         rewrite.
     """
 
-    horovod: bool = False
+    library: str | None = None
     rank_timeout_seconds: float = 300.0
     communication: CommunicationSettings = dataclasses.field(default_factory=CommunicationSettings)
     precision: str = "auto"

@@ -226,7 +226,7 @@ def _announce(job: Job, run_ledger: Ledger) -> Ledger:
     run = job.run
     if run.record is not None:
         _report_changes(job, run_ledger)
-    several_ranks = run.runtime.horovod or run.ranks.world_size > 1
+    several_ranks = run.runtime.library is not None or run.ranks.world_size > 1
     run.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
     warning = disk_warning(_checkpoint_sizes(job), run.settings.output_dir)
     if warning is not None:

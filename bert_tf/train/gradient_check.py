@@ -20,7 +20,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import LEAST_WEIGHT
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import load_value
-from bert_tf.ranks.distribution import as_tables
+from bert_tf.ranks.ranks import as_tables
 from bert_tf.train.job import Job
 from bert_tf.tuning.session import SessionSettings, session_config
 

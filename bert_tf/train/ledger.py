@@ -15,7 +15,7 @@ from typing import Any
 import bert_tf
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
@@ -31,7 +31,7 @@ Ledger = dict[str, dict[str, Any]]
 
 def training_ledger(
     *,
-    ranks: SingleProcess,
+    ranks: Ranks,
     batch: BatchPlan,
     steps: StepPlan,
     schedule: Schedule,
@@ -145,7 +145,7 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
 
 
 def _communication_section(
-    optimization: OptimizationSettings, ranks: SingleProcess, communication: Mapping[str, Any]
+    optimization: OptimizationSettings, ranks: Ranks, communication: Mapping[str, Any]
 ) -> dict[str, Any]:
     if optimization.shard_optimizer_state and ranks.world_size > 1:
         exchange = "reduce-scatter and all-gather, once an update"
@@ -155,7 +155,7 @@ def _communication_section(
 
 
 def _sharding_entries(
-    optimization: OptimizationSettings, ranks: SingleProcess, slot_bytes: int | None
+    optimization: OptimizationSettings, ranks: Ranks, slot_bytes: int | None
 ) -> dict[str, Any]:
     if not optimization.shard_optimizer_state:
         return {}

@@ -10,7 +10,7 @@ from bert_tf.config.ramps import RampSettings
 from bert_tf.config.schedules import check_lengths, check_schedule, options_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.variables import VariableSpec
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.run import Run
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
@@ -84,9 +84,9 @@ def make_plan(
 def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
     """Whether a run's steps are divided by its ranks.
 
-    The steps of a resumed run keep their meaning; those of a new run are divided with Horovod.
-    Raises UserError if the flag contradicts how the run was started, or if that is unknown and the
-    run had a different number of ranks.
+    The steps of a resumed run keep their meaning; those of a new run are divided if it has a
+    communication library. Raises UserError if the flag contradicts how the run was started, or if
+    that is unknown and the run had a different number of ranks.
     """
     requested, recorded = optimization.scale_steps_by_ranks, None
     if run.record is not None:
@@ -106,7 +106,7 @@ def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
             f"{meaning} ({run.record.path}), so it would end at a different step; leave out "
             "the flag."
         )
-    choices = (requested, recorded, run.runtime.horovod)
+    choices = (requested, recorded, run.runtime.library is not None)
     return next(choice for choice in choices if choice is not None)
 
 
@@ -271,7 +271,7 @@ def trained_specs(
 
 
 def slot_bytes(
-    specs: Sequence[VariableSpec], optimization: OptimizationSettings, ranks: SingleProcess
+    specs: Sequence[VariableSpec], optimization: OptimizationSettings, ranks: Ranks
 ) -> int:
     """Bytes of the optimizer's slots on the rank that has the most."""
     row = optimizer_row(optimization.optimizer)

@@ -15,11 +15,11 @@ from bert_tf.checkpoint.run_record import RunRecord, read_run_record
 from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
-from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
 from bert_tf.ranks.communication import in_fixed_order
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.connect import connect
 from bert_tf.ranks.launched import binding_warning, check_alone
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.tfrecord import records_read
 from bert_tf.train.ledger import versions
 from bert_tf.train.run_log import RunLog
@@ -41,7 +41,7 @@ from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import check_output_dir, check_output_file
 from bert_tf.util.temporary import remove_abandoned
-from bert_tf.watch.watch import NoWatch, watched
+from bert_tf.watch.watch import NoWatch, Watch, watched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Run:
 
     settings: RunSettings
     runtime: RuntimeSettings
-    ranks: SingleProcess
-    watch: NoWatch
+    ranks: Ranks
+    watch: Watch
     start: StartPoint
     record: RunRecord | None
     hardware: Hardware
@@ -141,7 +141,7 @@ class Run:
 
 @contextlib.contextmanager
 def begin(
-    settings: RunSettings, runtime: RuntimeSettings, *, planned: SingleProcess | None = None
+    settings: RunSettings, runtime: RuntimeSettings, *, planned: Ranks | None = None
 ) -> Iterator[Run]:
     """Connects the ranks, finds the checkpoint to resume from and checks the precision.
 
@@ -190,10 +190,10 @@ def begin(
         yield run
 
 
-def _connect(runtime: RuntimeSettings) -> SingleProcess:
+def _connect(runtime: RuntimeSettings) -> Ranks:
     communication = runtime.communication
-    return distribution.connect(
-        horovod=runtime.horovod,
+    return connect(
+        runtime.library,
         num_threads=runtime.num_threads,
         communication=in_fixed_order(communication) if runtime.deterministic else communication,
     )
@@ -215,8 +215,8 @@ def _lock_output_dir(settings: RunSettings, until_end: contextlib.ExitStack) -> 
 def _begin(
     settings: RunSettings,
     runtime: RuntimeSettings,
-    ranks: SingleProcess,
-    watch: NoWatch,
+    ranks: Ranks,
+    watch: Watch,
     until_end: contextlib.ExitStack,
 ) -> Run:
     start = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)

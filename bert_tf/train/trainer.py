@@ -33,7 +33,7 @@ from bert_tf.train.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.train.warm_up import WarmUp
 from bert_tf.train.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale, StaticLossScale
+from bert_tf.update.loss_scale import DynamicLossScale, LossScale, NoLossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
 from bert_tf.util.environment import seconds_since_launch
@@ -396,7 +396,7 @@ def create_run_state(network: Network, optimization: OptimizationSettings) -> No
     _optimizer(optimization, learning_rate=0.0).create_slots(network.variables.trainable())
 
 
-def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> NoLossScale | DynamicLossScale:
+def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
     if not needed:
         return NoLossScale()
     if runtime.loss_scale is not None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 
 from bert_tf.update.kernels import times
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.loss_scale import LossScale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Gradients:
         return [times(value, self.factor) for value in self.values]
 
 
-def unscaled(gradients: Gradients, loss_scale: NoLossScale | DynamicLossScale) -> Gradients:
+def unscaled(gradients: Gradients, loss_scale: LossScale) -> Gradients:
     """The gradients of the loss, from those of the scaled loss."""
     return gradients.scaled(loss_scale.inverse())
 

@@ -12,7 +12,8 @@ from typing import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.update.gradients import Gradients
 from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_cast
 from bert_tf.update.optimizers import optimizer_row
@@ -77,7 +78,7 @@ class Optimizer:
         decay_mask: DecayMask = decays,
         rate_factor: RateFactor = same_rate,
         kernels: Kernels | None = None,
-        ranks: SingleProcess | None = None,
+        ranks: Ranks | None = None,
         shard_state: bool = False,
         product_type: tf.DType = tf.float32,
         **options: OptionValue,

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks.distribution import Gradient, SingleProcess
 from bert_tf.ranks.parts import Part, part_of
+from bert_tf.ranks.ranks import Gradient, Ranks
 from bert_tf.update.kernels import Kernels
 from bert_tf.update.optimizers.row import OptimizerRow
 
@@ -49,7 +49,7 @@ class Shards:
       slots: this rank's parts of all slots, in an order that is the same on all ranks.
     """
 
-    def __init__(self, ranks: SingleProcess) -> None:
+    def __init__(self, ranks: Ranks) -> None:
         """Nothing has been created yet."""
         self.ranks = ranks
         self.slots: list[SlotPart] = []

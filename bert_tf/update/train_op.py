@@ -10,12 +10,12 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
 from bert_tf.model.task import Features, Network
-from bert_tf.ranks.distribution import Gradient, SingleProcess, as_tables
+from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.gradients import Gradients, are_finite, clipped, unscaled
 from bert_tf.update.kernels import times
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.shards import SlotPart
 from bert_tf.update.state import create_count
@@ -107,8 +107,8 @@ def build_train_op(
     plan: BatchPlan,
     optimizer: Optimizer,
     learning_rate: tf.Tensor,
-    loss_scale: NoLossScale | DynamicLossScale,
-    ranks: SingleProcess,
+    loss_scale: LossScale,
+    ranks: Ranks,
     settings: UpdateSettings,
 ) -> TrainOutputs:
     """Builds one update from the features of one rank, [accumulation steps x micro batch, ...].
@@ -189,7 +189,7 @@ class _RankBatch:
         network: Network,
         features: Features,
         plan: BatchPlan,
-        ranks: SingleProcess,
+        ranks: Ranks,
         settings: UpdateSettings,
         data_position: tf.Tensor,
     ):
@@ -205,9 +205,7 @@ class _RankBatch:
             network.task, features, self.steps * plan.world_size, ranks, settings
         )
 
-    def scaled_loss(
-        self, index: tf.Tensor, loss_scale: NoLossScale | DynamicLossScale
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def scaled_loss(self, index: tf.Tensor, loss_scale: LossScale) -> tuple[tf.Tensor, tf.Tensor]:
         """A micro batch's part of the loss, a scaled float32 scalar, and its sums in a vector."""
         start = index * self._plan.micro_batch_size
         sliced = {n: _slice(value, start, self._plan) for n, value in self._features.items()}
@@ -252,7 +250,7 @@ def _reductions(
     variables: list[tf.Variable],
     plan: BatchPlan,
     optimizer: Optimizer,
-    ranks: SingleProcess,
+    ranks: Ranks,
     settings: UpdateSettings,
 ) -> tuple[Callable[[list[Gradient]], list[tf.Tensor]], Callable[[list[tf.Tensor]], Gradients]]:
     """What is done to the gradients of each micro batch, and to their sum, to sum them over ranks.

@@ -22,7 +22,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import connect
+from bert_tf.ranks.connect import connect
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
@@ -306,7 +306,7 @@ def _in_a_row(tensors):
 def main(out, groups, *names):
     launched = "OMPI_COMM_WORLD_SIZE" in os.environ
     communication = CommunicationSettings(groups=None if groups == "auto" else int(groups))
-    ranks = connect(horovod=launched, communication=communication)
+    ranks = connect("horovod" if launched else None, communication=communication)
     found = {}
     for name in names:
         for micro, steps in cuts(ranks.world_size, name):

@@ -24,7 +24,7 @@ from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.task import create_network
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
 from bert_tf.tasks.distillation.losses import SoftTargets
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
@@ -348,7 +348,7 @@ def _compute(
     files: TargetFiles,
     missing: list[int],
     source: TargetSource,
-    ranks: SingleProcess,
+    ranks: Ranks,
     arithmetic: Arithmetic,
 ) -> None:
     """Computes and writes this rank's share of the missing pieces."""

@@ -26,7 +26,7 @@ from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Features, Network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.distillation.losses import DistilledTask
@@ -344,7 +344,7 @@ class PredictionEvaluation:
         records: SequenceRecords,
         config: BertConfig,
         *,
-        ranks: SingleProcess,
+        ranks: Ranks,
         batch_size: int,
         length_buckets: bool,
         unit: str = "sequences",

@@ -13,7 +13,7 @@ from bert_tf.input import pipeline
 from bert_tf.input.masking import MaskingSettings, MaskShares
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
@@ -265,7 +265,7 @@ class TrainingBatches:
 
 
 def loss_evaluation(
-    settings: PretrainingSettings, task: PretrainingTask, records: RunRecords, ranks: SingleProcess
+    settings: PretrainingSettings, task: PretrainingTask, records: RunRecords, ranks: Ranks
 ) -> LossEvaluation | None:
     """The evaluation on held-out records; None without ``do_eval``."""
     if not settings.run.do_eval:

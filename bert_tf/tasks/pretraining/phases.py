@@ -26,7 +26,8 @@ SettingsOf = Callable[[flags.FlagValues], PretrainingSettings]
 _START_FLAGS = ("init_checkpoint", "resume_from", "reset_step")
 _FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
 # What is set up once for all phases.
-_SHARED = ("horovod", "rank_timeout_seconds", "communication", "deterministic", "verbose")
+_SHARED = ("library", "rank_timeout_seconds", "communication", "deterministic", "verbose")
+_FLAG_NAMES = {"library": "horovod", "rank_timeout_seconds": "rank_timeout"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _set_start(values: flags.FlagValues, flag_file: str, before: Path | None) ->
 def _check_shared(first: Phase, phase: Phase) -> None:
     for name in _SHARED:
         if getattr(first.settings.runtime, name) != getattr(phase.settings.runtime, name):
-            flag = "rank_timeout" if name == "rank_timeout_seconds" else name
+            flag = _FLAG_NAMES.get(name, name)
             what = "flags of communication" if name == "communication" else f"--{flag}"
             raise UserError(
                 f"{phase.flag_file}: {what} must be the same in all phases; give them on the "

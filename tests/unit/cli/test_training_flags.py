@@ -254,7 +254,7 @@ def test_a_missing_precision_policy(parse):
 
 def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, capsys, monkeypatch):
     given = ["--use_tpu", "--tpu_name=some", "--iterations_per_loop=5", "--horovod"]
-    assert parse(*given).runtime.horovod
+    assert parse(*given).runtime.library == "horovod"
     said = capsys.readouterr().out.splitlines()
     for name in ("use_tpu", "tpu_name", "iterations_per_loop"):
         assert f"warning: --{name} has no effect here and is ignored." in said

@@ -218,7 +218,7 @@ def test_squad(settings_of, name):
     assert settings.tokenizer_files.do_lower_case is (False if "cased" in name else None)
     assert settings.run.do_train == (name not in NO_TRAINING)
     assert settings.runtime.amp == (name in ("nvidia", "nvidia, fp16"))
-    assert settings.runtime.horovod == ("--horovod" in SQUAD[name])
+    assert (settings.runtime.library == "horovod") == ("--horovod" in SQUAD[name])
 
 
 def test_classification(settings_of, tmp_path):

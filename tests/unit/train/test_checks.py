@@ -13,7 +13,7 @@ from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train.plan import scales_steps
@@ -250,7 +250,7 @@ def resumed(recorded, *, horovod, consumed=8):
         record=record,
         start=StartPoint("model.ckpt-2", 2, 2, consumed),
         settings=SimpleNamespace(do_train=True),
-        runtime=SimpleNamespace(horovod=horovod),
+        runtime=SimpleNamespace(library="horovod" if horovod else None),
         ranks=SingleProcess(1),
     )
 

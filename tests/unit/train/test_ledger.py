@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 
 import bert_tf
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint

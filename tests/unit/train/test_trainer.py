@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint
 from bert_tf.train.trainer import Trainer

@@ -10,7 +10,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train import update_timing, xla_choice
 from bert_tf.train.trainer import build_update

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.xla import count_compiled_clusters, traced
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan

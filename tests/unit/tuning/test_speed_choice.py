@@ -15,7 +15,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import choose_arithmetic
 from bert_tf.tuning import native_ops, speed_choice, speed_probe
 from bert_tf.tuning.bfloat16_trial import REFUSED

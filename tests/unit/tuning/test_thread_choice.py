@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import choose_arithmetic
 from bert_tf.tuning import speed_probe, thread_choice
 from bert_tf.tuning.speed_probe import JobShapes, time_threads

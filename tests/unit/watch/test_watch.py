@@ -16,7 +16,7 @@ import pytest
 
 from bert_tf.config.settings import RunSettings
 from bert_tf.ranks import failures
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
 from bert_tf.watch import rank_links, watch
 from bert_tf.watch.rank_links import Link

@@ -16,7 +16,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.distillation.task import (
     TEACHER,
