@@ -24,8 +24,6 @@ import types
 from collections.abc import Mapping
 from typing import Any, Callable
 
-import numpy as np
-
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval, Option, Options
 
@@ -455,6 +453,8 @@ def _between(low: float, high: float, share: Any) -> Any:
 
 def _as_array(step: Any) -> tuple[Any, Any]:
     """The array functions for the type of ``step``, and ``step`` as floats."""
+    import numpy as np
+
     if isinstance(step, (int, float, list, np.ndarray, np.generic)):
         return np, np.asarray(step, np.float64)
     import tensorflow.compat.v1 as tf
