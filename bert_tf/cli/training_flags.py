@@ -23,7 +23,7 @@ from bert_tf.cli.flags import (
     run_command,
 )
 from bert_tf.config.policy_file import policy_changes
-from bert_tf.config.schedules import check_lengths, check_schedule, settings_of_options
+from bert_tf.config.schedules import check_lengths, check_schedule
 from bert_tf.config.settings import (
     DEFAULT_MAX_SKIPPED,
     CommunicationSettings,
@@ -537,7 +537,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         learning_rate=values.learning_rate,
         end_learning_rate=values.end_learning_rate,
         schedule=values.lr_schedule,
-        **settings_of_options(of_schedules),
+        schedule_options=of_schedules,
         rewarm_at_step=values.rewarm_at_step,
         num_rewarm_steps=values.num_rewarm_steps,
         stop_after_steps=values.stop_after_steps,

@@ -5,8 +5,7 @@ The schedules and their options are in ``bert_tf.update.schedules``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow, schedule_options, schedule_row
@@ -14,32 +13,19 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.options import OptionValue
 
 
-def settings_of_options(values: Mapping[str, OptionValue]) -> dict[str, Any]:
-    """The fields of ``OptimizationSettings`` that hold schedules' options, given by keyword."""
-    fields = OptimizationSettings.__dataclass_fields__
-    return {
-        **{name: value for name, value in values.items() if name in fields},
-        "schedule_options": {name: v for name, v in values.items() if name not in fields},
-    }
-
-
 def options_of(optimization: OptimizationSettings) -> dict[str, OptionValue]:
     """The options of the settings' schedule, by keyword."""
-    row = schedule_row(optimization.schedule)
-    return {name: _value_of(optimization, name) for name in row.options}
-
-
-def _value_of(optimization: OptimizationSettings, name: str) -> OptionValue:
-    own_field = vars(optimization).get(name, schedule_options()[name].default)
-    return optimization.schedule_options.get(name, own_field)
+    row, given = schedule_row(optimization.schedule), optimization.schedule_options
+    return {name: given.get(name, option.default) for name, option in row.options.items()}
 
 
 def check_schedule(optimization: OptimizationSettings) -> None:
     """Raises UserError for values that no length of training makes valid."""
-    row = schedule_row(optimization.schedule)
-    for name, option in schedule_options().items():
-        value = _value_of(optimization, name)
-        if name not in row.options and value != option.default:
+    row, known = schedule_row(optimization.schedule), schedule_options()
+    for name, value in optimization.schedule_options.items():
+        if name not in known:
+            raise UserError(f"no learning rate schedule has an option {name}; drop it.")
+        if name not in row.options and value != known[name].default:
             raise _foreign(name, value, optimization.schedule)
     for problem in _wrong_values(optimization, row):
         raise UserError(problem)

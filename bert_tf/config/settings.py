@@ -73,14 +73,7 @@ class OptimizationSettings:
         Horovod.
       learning_rate, end_learning_rate: the peak, and the rate after the last step.
       schedule: its name in ``update.schedules.SCHEDULES``.
-      decay_power: power of the polynomial decay; 1 is linear.
-      warmup_power: power of the warm-up; 1 is linear.
-      decay_share, decay_form: the last part of the steps, in which ``warmup_stable_decay`` decays,
-        and one of ``update.schedules.DECAY_FORMS``.
-      decay_rate, decay_steps: the ``exponential`` schedule's factor, and the steps on one rank in
-        which the learning rate is multiplied by it.
-      cycle_start: the rate at which ``one_cycle`` starts, as a share of the peak.
-      schedule_options: the options of schedules that have no field here, by keyword.
+      schedule_options: its options, by keyword; defaults apply to those that are left out.
       rewarm_at_step, num_rewarm_steps: where the schedule begins again, with a warm-up of so many
         steps, on one rank; None if it does not.
       optimizer: its name in ``update.optimizers.OPTIMIZERS``.
@@ -101,7 +94,6 @@ class OptimizationSettings:
     num_warmup_steps: int | None = None
     learning_rate: float = 5e-5
     end_learning_rate: float = 0.0
-    decay_power: float = 1.0
     schedule: str = "polynomial"
     scale_steps_by_ranks: bool | None = None
     learning_rate_scaling: str = "none"
@@ -111,12 +103,6 @@ class OptimizationSettings:
     loss_normalization: str = "global_batch"
     allreduce_every_micro_batch: bool = False
     optimizer_options: Options = dataclasses.field(default_factory=dict)
-    warmup_power: float = 1.0
-    decay_share: float = 0.1
-    decay_form: str = "linear"
-    decay_rate: float | None = None
-    decay_steps: int | None = None
-    cycle_start: float = 0.1
     schedule_options: Options = dataclasses.field(default_factory=dict)
     rewarm_at_step: int | None = None
     num_rewarm_steps: int | None = None

@@ -233,7 +233,7 @@ def test_the_optimizer(name, optimizer, parsed):
     found = parsed(name).optimization
     assert (found.optimizer, found.weight_decay, found.clip_norm) == (optimizer, 0.01, 1.0)
     if "lamb" in name:
-        assert (found.schedule, found.decay_power) == ("polynomial", 0.5)
+        assert (found.schedule, found.schedule_options["decay_power"]) == ("polynomial", 0.5)
 
 
 def test_what_makes_the_fast_recipe_fast(parsed):

@@ -9,10 +9,9 @@ from absl import flags
 from bert_tf.commands import draw_schedule
 from bert_tf.commands.draw_schedule import script_of
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
-from bert_tf.config.settings import OptimizationSettings
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table, write_curve
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, run
+from tests.support import ROOT, optimization_settings, run
 
 RECIPES = ROOT / "recipes"
 SETTINGS = {
@@ -25,7 +24,7 @@ SETTINGS = {
 def curve_of(*, num_ranks=1, scaled=False, num_records=None, **changes):
     lengths = {"num_train_steps": 100, "num_warmup_steps": 10}
     return planned_curve(
-        OptimizationSettings(**{**SETTINGS, **lengths, **changes}),
+        optimization_settings(**{**SETTINGS, **lengths, **changes}),
         num_ranks=num_ranks,
         scaled=scaled,
         num_records=num_records,

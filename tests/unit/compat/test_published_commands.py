@@ -260,7 +260,7 @@ def test_they_train_as_in_nvidias_scripts(settings_of, tmp_path, command, schedu
     assert schedule == (
         optimization.optimizer,
         optimization.schedule,
-        optimization.decay_power,
+        optimization.schedule_options["decay_power"],
     )
     # Steps are counted as given, on any number of ranks: the next script looks for the last one.
     assert optimization.scale_steps_by_ranks == (

@@ -221,7 +221,7 @@ def test_only_a_run_that_trains_needs_room_for_its_schedule():
     with pytest.raises(UserError, match=r"must be from 1 to half of --num_train_steps=3"):
         batch_and_steps(settings)
     # Settings from Python have not been through flags.
-    settings = dataclasses.replace(settings, cycle_start=2.0)
+    settings = dataclasses.replace(settings, schedule_options={"cycle_start": 2.0})
     with pytest.raises(UserError, match=r"--lr_cycle_start=2 must be in"):
         batch_and_steps(settings, trains=False)
 

@@ -5,6 +5,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.cli import training_flags as flags
+from bert_tf.config.schedules import options_of
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table
 from bert_tf.train.ledger import schedule_entries
 from bert_tf.train.plan import schedule_of
@@ -54,7 +55,7 @@ STAIRCASE = ("--lr_schedule=staircase", "--lr_stair_factor=0.25")
 
 def test_its_options_arrive_in_the_schedule_and_in_the_ledger():
     found = settings(*STAIRCASE, "--scale_steps_by_ranks")
-    assert found.schedule_options == {"stair_steps": 4, "stair_factor": 0.25}
+    assert options_of(found) == {"stair_steps": 4, "stair_factor": 0.25}
     _, steps = batch_and_steps(found, 2)
     schedule = schedule_of(found, steps)
     np.testing.assert_array_equal(schedule.rate(np.arange(5)), [1, 1, 0.25, 0.25, 0.0625])
