@@ -6,15 +6,21 @@ import os
 from collections.abc import Callable, Mapping
 
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.ranks.horovod import HorovodRanks
 from bert_tf.ranks.launched import check_alone, is_launched
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.ranks.single import SingleProcess
 
+
+def _horovod(num_threads: int | None, communication: CommunicationSettings) -> Ranks:
+    from bert_tf.ranks.horovod import HorovodRanks
+
+    return HorovodRanks(num_threads, communication)
+
+
 # Name -> makes this rank, from the number of its threads (None: its share of the host's cores) and
 # how gradients are exchanged.
 LIBRARIES: Mapping[str, Callable[[int | None, CommunicationSettings], Ranks]] = {
-    "horovod": HorovodRanks
+    "horovod": _horovod
 }
 
 

@@ -24,7 +24,7 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.util import console
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.watch.watch import Watch
+from bert_tf.watch.interface import Watch
 
 
 class StepHook(tf.train.SessionRunHook):

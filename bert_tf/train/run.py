@@ -41,7 +41,7 @@ from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import check_output_dir, check_output_file
 from bert_tf.util.temporary import remove_abandoned
-from bert_tf.watch.watch import NoWatch, Watch, watched
+from bert_tf.watch.interface import NoWatch, Watch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,13 +161,7 @@ def begin(
     with contextlib.ExitStack() as until_end:
         if planned is None:
             ranks = _connect(runtime)
-            watching = watched(
-                ranks,
-                settings,
-                timeout_seconds=runtime.rank_timeout_seconds,
-                records_read=records_read,
-            )
-            watch = until_end.enter_context(watching)
+            watch = until_end.enter_context(_watched(ranks, settings, runtime))
         else:
             check_alone(os.environ)
             ranks, watch = planned, NoWatch(planned)
@@ -196,6 +190,21 @@ def _connect(runtime: RuntimeSettings) -> Ranks:
         runtime.library,
         num_threads=runtime.num_threads,
         communication=in_fixed_order(communication) if runtime.deterministic else communication,
+    )
+
+
+def _watched(
+    ranks: Ranks, settings: RunSettings, runtime: RuntimeSettings
+) -> contextlib.AbstractContextManager[Watch]:
+    if ranks.world_size == 1:
+        return contextlib.nullcontext(NoWatch(ranks))
+    from bert_tf.watch.watch import watched
+
+    return watched(
+        ranks,
+        settings,
+        timeout_seconds=runtime.rank_timeout_seconds,
+        records_read=records_read,
     )
 
 

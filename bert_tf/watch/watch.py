@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import Callable, NoReturn, Protocol
+from typing import Callable, NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -48,6 +48,7 @@ from bert_tf.ranks.launched import end_if_launcher_is_gone, kill_launcher_if_it_
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 from bert_tf.watch.activity import Activity
+from bert_tf.watch.interface import NoWatch, Watch
 from bert_tf.watch.join import CannotConnectError, connect_ranks
 from bert_tf.watch.rank_links import Link, Message, UnreadableMessageError
 from bert_tf.watch.stop_agreement import StopAgreement
@@ -64,36 +65,6 @@ _TURN_SECONDS, _LAST_TURN_SECONDS = 0.5, 5.0
 _SECONDS_FOR_RANK_0_TO_REPORT = 10.0
 _SECONDS_TO_READ = 2.0
 _SECONDS_FOR_MPIRUN = 20.0
-
-
-class Watch(Protocol):
-    """Failure detection of the other ranks, and their agreement on when to stop.
-
-    Attributes:
-      can_stop: whether all ranks can stop after the same update.
-    """
-
-    can_stop: bool
-
-    def stop_after(self, update: int, received: int | None) -> int | None:
-        """Whether to stop after update number ``update`` of this run, the same on every rank.
-
-        Every rank calls it after each update. ``received`` is the number of a stop signal that this
-        rank received, or None. Returns the signal to stop for, or None.
-        """
-
-
-class NoWatch:
-    """A :class:`Watch` for a single process, or if --rank_timeout=0 disables it."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        """A single rank need not agree with others."""
-        self.can_stop = ranks.world_size == 1
-
-    def stop_after(self, update: int, received: int | None) -> int | None:
-        """The signal that this rank received."""
-        del update
-        return received
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -29,8 +29,6 @@ from bert_tf.model.task import Features, Network
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.distillation.losses import DistilledTask
-from bert_tf.tasks.distillation.teacher import Teacher, open_teacher, student_config, with_teacher
 from bert_tf.train.evaluation import Figure, Results
 from bert_tf.train.job import InitialWeights, Model, TrainingData
 from bert_tf.train.plan import Plan
@@ -42,6 +40,10 @@ from bert_tf.util.files import remove_partial_files, write_json
 from bert_tf.util.progress import Progress
 from bert_tf.util.temporary import TemporaryDirectory
 from bert_tf.util.workers import resolve_num_workers
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.distillation.losses import DistilledTask
+    from bert_tf.tasks.distillation.teacher import Teacher
 
 SEEDS_NAME = "seeds.json"
 RATE = "predict_sequences_per_second"
@@ -116,6 +118,9 @@ def open_finetuning(
     resolve_num_workers(settings.num_workers)
     teacher, distillation = None, settings.distillation
     if distillation is not None and settings.run.do_train:
+        # Runs without a teacher do not load it.
+        from bert_tf.tasks.distillation.teacher import open_teacher, with_teacher
+
         teacher = open_teacher(distillation, run)
     parts = open_model(settings, run, teacher=teacher)
     length = run.fit_length(settings.max_seq_length, parts.config)
@@ -145,6 +150,8 @@ def open_model(
     # A dry run does not create its output directory.
     is_new = not settings.run.init_checkpoint and not weights.is_dir()
     if teacher is not None and not has_weights:
+        from bert_tf.tasks.distillation.teacher import student_config
+
         config = student_config(settings.distillation, teacher.config)
         weights, files = Path(teacher.path), dataclasses.replace(teacher.files, config=config)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -17,7 +18,6 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.distillation.kept_targets import TargetFiles
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.train.evaluation import LossEvaluation
@@ -25,6 +25,9 @@ from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.distillation.kept_targets import TargetFiles
 
 
 @dataclasses.dataclass(frozen=True)

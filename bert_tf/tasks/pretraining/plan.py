@@ -48,8 +48,6 @@ def run(plan: Phases) -> Results | None:
 
     Raises UserError for bad input in any phase, before anything is trained.
     """
-    if plan.directory is None:
-        return pretraining.run(plan.phases[0].settings)
     entries = _check_phases(plan, _recorded(plan))
     results = None
     for phase in plan.phases:

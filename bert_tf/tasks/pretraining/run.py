@@ -5,21 +5,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from bert_tf.config.settings import DataSettings, OptimizationSettings, PretrainingSettings
 from bert_tf.input import pipeline
 from bert_tf.input.cutting import cut_predictions
 from bert_tf.model.config import BertConfig
 from bert_tf.model.flops import training_flops
-from bert_tf.records.info import SENTENCE_ORDER, RecordVocabulary
-from bert_tf.tasks.distillation.kept_targets import TargetFiles, TargetSource, make_targets
-from bert_tf.tasks.distillation.teacher import (
-    Teacher,
-    check_vocabulary,
-    open_teacher,
-    student_config,
-    with_teacher,
-)
+from bert_tf.records.info import SENTENCE_ORDER
 from bert_tf.tasks.pretraining.data import (
     RunRecords,
     TrainingBatches,
@@ -30,13 +23,15 @@ from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_trai
 from bert_tf.tasks.pretraining.network import find_model
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
-from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
 from bert_tf.train.job import InitialWeights, Job, JobData, Model, TrainingData
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.distillation.teacher import Teacher
 
 
 def run(settings: PretrainingSettings) -> Results | None:
@@ -190,11 +185,18 @@ class OpenedPretraining:
         records = self._on_local_disk(run)
         originals = self.records.for_training(config) if trains else None
         order = training_order(settings, originals, run)
+        targets = None
+        if self.teacher is not None and settings.distillation.teacher_cache:
+            from bert_tf.tasks.pretraining.distillation import targets_of
+
+            targets = targets_of(
+                self.model, self.teacher, records, settings.distillation, run, arithmetic
+            )
         batches = TrainingBatches(
             records.for_training(config) if trains else None,
             self.records.train_records,
             order,
-            self._targets(records, run, arithmetic),
+            targets,
             settings.data.masked_lm_prob,
             settings.data.final_masked_lm_prob,
         )
@@ -224,27 +226,18 @@ class OpenedPretraining:
         )
         return dataclasses.replace(records, train_records=train, eval_records=held_out)
 
-    def _targets(self, records: RunRecords, run: Run, arithmetic: Arithmetic) -> TargetFiles | None:
-        """The teacher's soft targets on disk; None if there is no teacher or it is asked anew."""
-        teacher, distillation = self.teacher, self.settings.distillation
-        if teacher is None or not distillation.teacher_cache:
-            return None
-        source = TargetSource(self.model.task, teacher, records.for_training(teacher.config))
-        return make_targets(source, distillation.teacher_cache, run, arithmetic)
-
 
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
     """Opens records and network and compares them. Collective. Raises UserError."""
     records = open_run_records(settings)
     data = _with_lengths_of_records(settings, run, records)
-    teacher = None
     if settings.distillation is not None and settings.run.do_train:
-        teacher = open_teacher(settings.distillation, run)
-        records.check_positions(teacher.config, f"the teacher, {teacher.path},")
-    given = settings
-    if teacher is not None:
-        given = _with_students_network(settings, teacher, run, records.vocabulary)
-    found = find_model(given, run, records.vocabulary)
+        from bert_tf.tasks.pretraining.distillation import open_student
+
+        teacher, of_network = open_student(settings, run, records)
+    else:
+        teacher, of_network = None, settings
+    found = find_model(of_network, run, records.vocabulary)
     for note in found.notes:
         run.message(note)
     _check_records(data, records, found.config)
@@ -262,10 +255,14 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         tokenizer_files=found.tokenizer_files,
         initial=InitialWeights(settings.run.init_checkpoint),
     )
+    if teacher is not None:
+        from bert_tf.tasks.pretraining.distillation import distilled
+
+        model = distilled(settings.distillation, run, model, teacher)
     return OpenedPretraining(
         dataclasses.replace(settings, data=data),
         records,
-        model if teacher is None else _with_teacher(settings, run, model, teacher),
+        model,
         found.vocabulary_sha256,
         teacher,
     )
@@ -284,45 +281,6 @@ def _with_lengths_of_records(
         if value != getattr(settings.data, name):
             changed[name] = run.decide(name, value, "as in the records")
     return dataclasses.replace(settings.data, **changed)
-
-
-def _with_students_network(
-    settings: PretrainingSettings,
-    teacher: Teacher,
-    run: Run,
-    records: RecordVocabulary | None,
-) -> PretrainingSettings:
-    """The settings of a student: unless it has an architecture, it is the teacher's, made smaller.
-
-    Only rank 0 needs the result. Raises UserError for ``records`` of another vocabulary than the
-    teacher's.
-    """
-    files = settings.tokenizer_files
-    if run.ranks.is_chief:
-        if records is not None:
-            used = vocabulary_named_in(records.manifest_file, records.entry.sha256)
-            check_vocabulary(teacher, used)
-        files = files.with_vocabulary_of(teacher.files.tokenizer_files)
-    network = settings.network
-    has_weights = run.start.checkpoint or settings.run.init_checkpoint
-    if not (has_weights or settings.bert_config_file):
-        network = {**student_config(settings.distillation, teacher.config).to_dict(), **network}
-    return dataclasses.replace(settings, tokenizer_files=files, network=network)
-
-
-def _with_teacher(settings: PretrainingSettings, run: Run, model: Model, teacher: Teacher) -> Model:
-    distillation = settings.distillation
-    scores_all = distillation.alpha_ce > 0 and not distillation.restrict_ce_to_mask
-    task = dataclasses.replace(model.task, score_all_tokens=scores_all)
-    teacher_task = PretrainingTask(teacher.config, next_sentence=False, score_all_tokens=scores_all)
-    student = with_teacher(
-        dataclasses.replace(model, task=task),
-        teacher,
-        teacher_task,
-        distillation,
-        run,
-    )
-    return dataclasses.replace(student, evaluated=model.task)
 
 
 def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) -> None:
