@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
 
 from bert_tf.cli.training_flags import run_script
-from bert_tf.ranks.launched import prepare_process
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
-from bert_tf.tasks.pretraining.phases import plan_from_flags
-
-if TYPE_CHECKING:
-    from absl.flags import FlagValues
-
-
-def main(values: FlagValues) -> None:
-    """Turns flags into settings and runs the plan."""
-    plan = plan_from_flags(values, pretraining_settings)
-    prepare_process(plan.runtime)
-    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
-    from bert_tf.tasks.pretraining import plan as pretraining_plan
-
-    pretraining_plan.run(plan)
+from bert_tf.tasks.pretraining.program import train
 
 
 def run() -> None:
     """The console script."""
-    run_script(define_pretraining_flags, main)
+    run_script(define_pretraining_flags, functools.partial(train, settings_of=pretraining_settings))
 
 
 if __name__ == "__main__":

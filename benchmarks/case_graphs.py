@@ -18,13 +18,14 @@ from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import StepJob
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.task import Network, create_network
-from bert_tf.ranks.distribution import SingleProcess, connect
+from bert_tf.ranks.connect import connect
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import SpeedChoice
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 _LEARNING_RATE = 1e-6  # the weights should stay what they are; the time does not depend on them
@@ -50,7 +51,7 @@ def build_cases(
     network = create_network(task_of(job), choice.options, seed=1)
     rate = tf.constant(_LEARNING_RATE)
     kernels = kernels_for(choice.against_native_ops)
-    whole = AdamW(rate, kernels=kernels)
+    whole = Optimizer("adam", rate, kernels=kernels)
     built = {}
     for case in cases:
         with tf.name_scope(str(case).replace(":", "_")):
@@ -58,11 +59,13 @@ def build_cases(
                 communicator = SingleProcess(ranks.threads)
             else:
                 how = CommunicationSettings(compression=case.compression)
-                communicator = connect(horovod=True, num_threads=ranks.threads, communication=how)
+                communicator = connect("horovod", num_threads=ranks.threads, communication=how)
             if case.kind in UPDATES:
                 optimizer = whole
                 if case.kind == kinds.SHARDED:
-                    optimizer = AdamW(rate, kernels=kernels, ranks=communicator, shard_state=True)
+                    optimizer = Optimizer(
+                        "adam", rate, kernels=kernels, ranks=communicator, shard_state=True
+                    )
                 built[case] = _update(case, job, network, optimizer, rate, communicator)
             else:
                 built[case] = _collective(case, communicator)
@@ -73,7 +76,7 @@ def _update(
     case: Case,
     job: StepJob,
     network: Network,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     rate: tf.Tensor,
     ranks: SingleProcess,
 ) -> tf.Operation:

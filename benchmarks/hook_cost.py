@@ -21,7 +21,7 @@ from absl import flags
 from benchmarks.results import Result, printed, ratio_result, spread_result
 from benchmarks.script import run_benchmark, shared_flags, start_tensorflow
 from benchmarks.speed.steps import PRETRAINING, RECIPE, StepJob
-from bert_tf.config.optimizers import OPTIMIZERS
+from bert_tf.update.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -68,13 +68,13 @@ def measure() -> Iterator[Result]:
     from bert_tf.model.options import ForwardOptions
     from bert_tf.model.precision import policy_for
     from bert_tf.model.task import create_network
-    from bert_tf.ranks.distribution import SingleProcess
+    from bert_tf.ranks.single import SingleProcess
     from bert_tf.tasks.pretraining.task import PretrainingTask
     from bert_tf.tuning.session import SessionSettings, session_config
     from bert_tf.update.batch_plan import BatchPlan
     from bert_tf.update.kernels import kernels_for
     from bert_tf.update.loss_scale import NoLossScale
-    from bert_tf.update.optimizers import optimizer_class
+    from bert_tf.update.optimizer import Optimizer
     from bert_tf.update.train_op import UpdateSettings, build_train_op
 
     values = flags.FLAGS
@@ -98,7 +98,7 @@ def measure() -> Iterator[Result]:
             network,
             features,
             plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
-            optimizer=optimizer_class(values.optimizer_type)(rate, kernels=kernels_for(None)),
+            optimizer=Optimizer(values.optimizer_type, rate, kernels=kernels_for(None)),
             learning_rate=rate,
             loss_scale=NoLossScale(),
             ranks=SingleProcess(job.threads),

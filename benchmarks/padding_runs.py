@@ -14,14 +14,14 @@ from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, measured_choice
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 _LEARNING_RATE, _SEED = 5e-5, 1
@@ -131,7 +131,7 @@ class TrainedNetwork:
                 network,
                 self._inputs,
                 plan=BatchPlan(case.batch_size, 1, world_size=1),
-                optimizer=AdamW(rate, kernels=kernels),
+                optimizer=Optimizer("adam", rate, kernels=kernels),
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
                 ranks=ranks,

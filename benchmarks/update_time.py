@@ -34,7 +34,7 @@ def run() -> None:
     import tensorflow.compat.v1 as tf
 
     from benchmarks import case_graphs
-    from bert_tf.ranks.distribution import connect
+    from bert_tf.ranks.connect import connect
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
     from bert_tf.tuning.update_probe import update_pieces
 

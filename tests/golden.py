@@ -28,7 +28,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ JOBS = {
     "xla": Job("run_pretraining.py", [*_PRETRAINING, "--use_xla"]),
     "schedule": Job(
         "run_pretraining.py",
-        [*_PRETRAINING, "--lr_schedule=warmup_stable_decay", "--decay_share=0.4",
+        [*_PRETRAINING, "--lr_schedule=warmup_stable_decay", "--lr_decay_share=0.4",
          "--rewarm_at_step=4", "--num_rewarm_steps=1", "--layer_summary_steps=2"],
         stop=_STOP,
     ),
@@ -399,25 +399,28 @@ def _machine() -> dict[str, str]:
     }
 
 
-def _in_order(names: Sequence[str]) -> list[list[str]]:
-    """Jobs without needs first."""
-    first = [name for name in names if JOBS[name].needs is None]
-    return [first, [name for name in names if JOBS[name].needs is not None]]
+def _with_needs(names: Sequence[str]) -> list[str]:
+    """The jobs and those that they need, these first."""
+    needed = {JOBS[name].needs for name in names} - {None}
+    first = [name for name in JOBS if name in needed]
+    return [*first, *(name for name in names if name not in needed)]
 
 
-def _run_all(names: Sequence[str], start, processes: int) -> dict[str, dict[str, Any]]:
-    """Runs jobs, several at a time, and shows each with its time."""
-    results = {}
+def _run_all(
+    names: Sequence[str], start: Callable[[str], dict[str, Any]], processes: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Runs jobs, several at a time, shows each with its time and yields what it left."""
 
     def timed(name):
         began = time.monotonic()
-        results[name] = start(name)
+        found = start(name)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+        return name, found
 
+    needed = {JOBS[name].needs for name in names}
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        for part in _in_order(names):
-            list(pool.map(timed, part))
-    return results
+        for part in ([n for n in names if n in needed], [n for n in names if n not in needed]):
+            yield from pool.map(timed, part)
 
 
 def _differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
@@ -443,29 +446,30 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1)))
     parser.add_argument("--messages", action="store_true", help="show how what is printed differs")
     given = parser.parse_args()
-    place, names = Place(given.directory, given.tree), [n for n in JOBS if re.search(given.only, n)]
+    place = Place(given.directory, given.tree)
+    names = _with_needs([name for name in JOBS if re.search(given.only, name)])
     file = given.directory / _HASHES
     if given.action == "keep":
         if not (given.directory / _INPUT).exists():
             place.make_input()
         kept = json.loads(file.read_text())["jobs"] if file.exists() else {}
-        kept.update(_run_all(names, place.keep, given.processes))
-        file.write_text(json.dumps({"machine": _machine(), "jobs": kept}, indent=1))
+        for name, found in _run_all(names, place.keep, given.processes):
+            kept[name] = found
+            file.write_text(json.dumps({"machine": _machine(), "jobs": kept}, indent=1))
         return 0
     stored = json.loads(file.read_text())
     if stored["machine"] != _machine():
         print(f"{file} was made on {stored['machine']}, this is {_machine()}; keep it anew here.")
         return 2
-    found = _run_all(names, place.again, given.processes)
     failed = False
-    for name in names:
+    for name, found in _run_all(names, place.again, given.processes):
         expected = stored["jobs"][name]
-        differences = _differences(expected, found[name])
+        differences = _differences(expected, found)
         failed |= bool(differences)
         print(f"{name}: {'differs' if differences else 'equal'}")
         print("".join(f"  {line}\n" for line in differences), end="")
         if given.messages:
-            diff = difflib.unified_diff(expected["lines"], found[name]["lines"], lineterm="", n=0)
+            diff = difflib.unified_diff(expected["lines"], found["lines"], lineterm="", n=0)
             print("".join(f"  {line}\n" for line in diff), end="")
     return int(failed)
 

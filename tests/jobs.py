@@ -1,37 +1,50 @@
-"""Contexts and jobs for tests that look at one thing of them: everything else is as in a run."""
+"""Runs, plans and jobs for tests that look at one thing of them: everything else is as in a run."""
 
+import contextlib
 from types import SimpleNamespace
 
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.train.context import RunContext
-from bert_tf.train.job import Job, Model, TrainingData
-from bert_tf.train.start_point import StartPoint
+from bert_tf.ranks.single import SingleProcess
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.job import Job, JobData, Model, TrainingData
+from bert_tf.train.plan import Plan, plan_batch, plan_steps, schedule_of
+from bert_tf.train.run import Run
+from bert_tf.train.start_point import NEW
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.tuning.session import SessionSettings
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.update.kernels import TensorFlowKernels
-from bert_tf.watch.watch import NoWatch
+from bert_tf.watch.interface import NoWatch
 from tests.support import optimization_settings, runtime_settings
 
 
-def run_context(**changes):
+def begun(**changes):
     """A run of one process that has begun, on a CPU and from scratch."""
     ranks = changes.get("ranks", SingleProcess(1))
     usual = {
-        "settings": SimpleNamespace(seed=1),
+        "settings": SimpleNamespace(seed=1, flags={}, init_checkpoint=None, do_train=True),
         "runtime": runtime_settings(),
         "ranks": ranks,
         "watch": NoWatch(ranks),
-        "start": StartPoint(None, 0, 0, 0),
+        "start": NEW,
         "record": None,
         "hardware": Hardware(),
+        "log": None,
+        "until_end": contextlib.ExitStack(),
+    }
+    return Run(**{**usual, **changes})
+
+
+def arithmetic(**changes):
+    """Float32 and TensorFlow's operations on one thread."""
+    usual = {
         "precision": "fp32",
         "options": ForwardOptions(),
-        "log": None,
         "kernels": TensorFlowKernels(),
+        "session": SessionSettings(threads=1),
+        "scales_loss": False,
     }
-    return RunContext(**{**usual, **changes})
+    return Arithmetic(**{**usual, **changes})
 
 
 def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
@@ -46,16 +59,46 @@ def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
     )
 
 
-def job_of(task, *, context=None, batches=None, max_seq_length=4, **changes):
+def batch_and_steps(optimization, world_size=1, *, records=1, trains=True, is_bound=False):
+    """The batches and steps of a new run."""
+    scaled = bool(optimization.scale_steps_by_ranks)
+    batch = plan_batch(optimization, world_size, scaled=scaled)
+    steps = plan_steps(
+        optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
+    )
+    return batch, steps
+
+
+def plan_of(optimization, *, batch=None, steps=None, **of_arithmetic):
+    """A plan for one process, by default of 100 steps and batches of two sequences."""
+    steps = steps or step_plan()
+    return Plan(
+        batch or BatchPlan(2, 1, world_size=1),
+        steps,
+        schedule_of(optimization, steps),
+        arithmetic(**of_arithmetic),
+    )
+
+
+def job_of(
+    task,
+    *,
+    run=None,
+    batches=None,
+    max_seq_length=4,
+    model=None,
+    evaluation=None,
+    optimization=None,
+    training=None,
+    **of_plan,
+):
     """A job of ``task`` that trains on ``batches``, a function without arguments."""
-    usual = {
-        "model": Model(task, None),
-        "evaluation": None,
-        "data": TrainingData(lambda *_: batches(), max_seq_length),
-        "optimization": optimization_settings(),
-        "batch": BatchPlan(2, 1, world_size=1),
-        "steps": step_plan(),
-        "options": ForwardOptions(),
-        "session": SessionSettings(threads=1),
-    }
-    return Job(context=context or run_context(), **{**usual, **changes})
+    optimization = optimization or optimization_settings()
+    training = training or TrainingData(lambda *_: batches(), max_seq_length)
+    return Job(
+        run=run or begun(),
+        plan=plan_of(optimization, **of_plan),
+        model=model or Model(task, None),
+        data=JobData(training, evaluation, entries={}),
+        optimization=optimization,
+    )

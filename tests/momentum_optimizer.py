@@ -1,40 +1,32 @@
-"""An optimizer that the toolkit does not have: all of the code that adding it takes, but its row.
+"""An optimizer that the toolkit does not have: all of the code that adding it takes.
 
 Gradient descent with heavy-ball momentum (Polyak 1964), in TensorFlow's operations alone.
 """
 
 from __future__ import annotations
 
-import tensorflow.compat.v1 as tf
+from bert_tf.update.optimizers.row import Change, OptimizerRow
+from bert_tf.util.options import Interval, Option
 
-from bert_tf.config.optimizers import OptimizerRow, Option
-from bert_tf.update.optimizers import Optimizer
+
+def momentum_rule(parameters, rate, context, *, momentum):
+    """``velocity = momentum * velocity + gradient; weight -= rate * velocity``."""
+    changes = []
+    for _, weight, gradient, [velocity], decays in parameters:
+        if decays:
+            gradient += context.weight_decay * weight
+        velocity = momentum * velocity + gradient
+        changes.append(Change(rate * velocity, (velocity,)))
+    return changes
+
 
 ROW = OptimizerRow(
     title="momentum",
-    implementation="tests.momentum_optimizer:Momentum",
+    rule=momentum_rule,
     slots=("velocity",),
-    options={"momentum": Option(0.9, flag="momentum", help_text="Share of the last velocity.")},
+    options={
+        "momentum": Option(
+            0.9, "momentum", "Share of the last velocity.", bounds=Interval(0, 1, open_high=True)
+        )
+    },
 )
-
-
-class Momentum(Optimizer):
-    """``velocity = momentum * velocity + gradient; weight -= rate * velocity``."""
-
-    registered_as = "momentum"
-
-    def __init__(self, learning_rate, *, momentum=0.9, name="Momentum", **shared):
-        super().__init__(learning_rate, name=name, **shared)
-        self._momentum = momentum
-
-    def update(self, parameters, learning_rate):
-        steps = []
-        for weight, [slot], gradient, decays in parameters:
-            if decays:
-                gradient += self.weight_decay * weight
-            velocity = self._momentum * slot + gradient
-            steps += [
-                slot.assign(velocity, read_value=False),
-                weight.assign_sub(learning_rate * velocity, read_value=False),
-            ]
-        return tf.group(*steps)

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from bert_tf.update.optimizers import AdamW, Lamb, Lans
-
 SHAPES = {
     "bert/embeddings/word_embeddings": (7, 4),
     "layer_0/dense/kernel": (4, 3),
@@ -114,36 +112,36 @@ LAMB = {"lamb": True, "bias_correction": True}
 LANS = {"lans": True, "bias_correction": True}
 
 CASES = {
-    "AdamW as google's": (AdamW, {}, {}, None),
-    "AdamW with bias correction": (AdamW, {"bias_correction": True}, {"bias_correction": True}, 1),
+    "AdamW as google's": ("adam", {}, {}, None),
+    "AdamW with bias correction": ("adam", {"bias_correction": True}, {"bias_correction": True}, 1),
     "AdamW with other betas": (
-        AdamW,
+        "adam",
         {"bias_correction": True, "beta_1": 0.875, "beta_2": 0.984375},
         {"bias_correction": True, "betas": (0.875, 0.984375)},
         None,
     ),
-    "LAMB": (Lamb, {}, {"lamb": True, "bias_correction": True}, None),
+    "LAMB": ("lamb", {}, {"lamb": True, "bias_correction": True}, None),
     "LAMB with bounds and clip": (
-        Lamb,
+        "lamb",
         {"min_trust_ratio": 0.5, "max_trust_ratio": 0.8},
         {"lamb": True, "bias_correction": True, "bounds": (0.5, 0.8)},
         1.0,
     ),
-    "LAMB without bias correction": (Lamb, {"bias_correction": False}, {"lamb": True}, None),
+    "LAMB without bias correction": ("lamb", {"bias_correction": False}, {"lamb": True}, None),
     "LAMB with an upper bound": (
-        Lamb,
+        "lamb",
         {"max_trust_ratio": 0.6},
         {"lamb": True, "bias_correction": True, "bounds": (0, 0.6)},
         None,
     ),
     "AdamW with factors": (
-        AdamW,
+        "adam",
         {"bias_correction": True, "rate_factor": rate_factor},
         {"bias_correction": True, "rate_factor": rate_factor},
         1.0,
     ),
     "LAMB with factors": (
-        Lamb,
+        "lamb",
         {"rate_factor": rate_factor, "min_trust_ratio": 0.5},
         {
             "lamb": True,
@@ -154,19 +152,19 @@ CASES = {
         None,
     ),
     "LAMB with normalised gradients": (
-        Lamb,
+        "lamb",
         {"prenormalize": True},
         {**LAMB, "prenormalize": True},
         None,
     ),
     "LAMB with normalised gradients and factors": (
-        Lamb,
+        "lamb",
         {"prenormalize": True, "rate_factor": rate_factor},
         {**LAMB, "prenormalize": True, "rate_factor": rate_factor},
         None,
     ),
     "LAMB with normalised gradients, bounds and exclusions": (
-        Lamb,
+        "lamb",
         {
             "prenormalize": True,
             "exclude_from_layer_adaptation": "bias$",
@@ -182,13 +180,13 @@ CASES = {
         None,
     ),
     "LAMB that adapts all": (
-        Lamb,
+        "lamb",
         {"exclude_from_layer_adaptation": ""},
         {**LAMB, "adapted": ALL},
         None,
     ),
     "LAMB with exclusions": (
-        Lamb,
+        "lamb",
         {"exclude_from_layer_adaptation": "^bert/,bias$", "max_trust_ratio": 0.6},
         {
             **LAMB,
@@ -197,15 +195,15 @@ CASES = {
         },
         1.0,
     ),
-    "LANS": (Lans, {}, LANS, None),
+    "LANS": ("lans", {}, LANS, None),
     "LANS without bias correction, with clip": (
-        Lans,
+        "lans",
         {"bias_correction": False},
         {"lans": True},
         1.0,
     ),
     "LANS with bounds that adapts all": (
-        Lans,
+        "lans",
         {
             "exclude_from_layer_adaptation": "",
             "min_trust_ratio": 0.5,
@@ -217,7 +215,7 @@ CASES = {
         None,
     ),
     "LANS with factors and exclusions": (
-        Lans,
+        "lans",
         {"exclude_from_layer_adaptation": "dense", "rate_factor": rate_factor},
         {
             **LANS,

@@ -22,6 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
 from bert_tf.native import library
+from bert_tf.update.schedules import schedule_options
 from tests import preloaded
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,11 +151,15 @@ def _checked(done, check):
 
 
 def optimization_settings(**changes: object) -> OptimizationSettings:
-    """Settings of a plain AdamW run with micro batches of four; ``changes`` replace some."""
+    """Settings of a plain AdamW run with micro batches of four.
+
+    ``changes`` replace some, or are options of the schedule.
+    """
     plain = OptimizationSettings(
         micro_batch_size=4, num_train_steps=1, num_warmup_steps=0, learning_rate=1e-3
     )
-    return dataclasses.replace(plain, **changes)
+    options = {name: changes.pop(name) for name in schedule_options() if name in changes}
+    return dataclasses.replace(plain, **{"schedule_options": options, **changes})
 
 
 def runtime_settings(**changes: object) -> RuntimeSettings:

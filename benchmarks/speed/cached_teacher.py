@@ -19,7 +19,7 @@ from bert_tf.config.settings import DistillationSettings
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.distillation.losses import SoftTargets
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask

@@ -19,7 +19,7 @@ from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import Task, create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
@@ -34,7 +34,7 @@ from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 
@@ -140,12 +140,12 @@ def running_step(
             total_steps=RECIPE.steps,
             warmup_steps=RECIPE.warmup_steps,
         )
-        optimizer = {"adamw": AdamW, "lamb": Lamb}[settings.optimizer_type]
+        optimizer = {"adamw": "adam", "lamb": "lamb"}[settings.optimizer_type]
         outputs = build_train_op(
             network,
             fed,
             plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
-            optimizer=optimizer(rate, weight_decay=RECIPE.weight_decay, kernels=kernels),
+            optimizer=Optimizer(optimizer, rate, weight_decay=RECIPE.weight_decay, kernels=kernels),
             learning_rate=rate,
             loss_scale=NoLossScale(),
             ranks=ranks,

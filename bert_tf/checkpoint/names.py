@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bert_tf.config.optimizers import slot_names
+from bert_tf.update.optimizers import slot_names
 
 
 class Row(NamedTuple):

@@ -22,15 +22,8 @@ from bert_tf.cli.flags import (
     project_flags,
     run_command,
 )
-from bert_tf.config.optimizers import OPTIMIZERS, option_flags, options_from_flags
 from bert_tf.config.policy_file import policy_changes
-from bert_tf.config.schedules import (
-    DECAY_FORMS,
-    OPTION_FLAGS,
-    SCHEDULES,
-    check_lengths,
-    check_schedule,
-)
+from bert_tf.config.schedules import check_lengths, check_schedule
 from bert_tf.config.settings import (
     DEFAULT_MAX_SKIPPED,
     CommunicationSettings,
@@ -39,9 +32,12 @@ from bert_tf.config.settings import (
     RuntimeSettings,
 )
 from bert_tf.config.sharding import check_sharding
+from bert_tf.update.optimizers import OPTIMIZERS, option_flags, options_from_flags
+from bert_tf.update.schedules import SCHEDULES, schedule_options
 from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
+from bert_tf.util.options import Option
 
 # Flags of scripts for other hardware, accepted so that existing command lines keep working. Types
 # are as in those scripts, since a boolean flag takes no separate argument and all others do.
@@ -83,6 +79,14 @@ class Definer:
         by_kind = {bool: self.boolean, str: self.string, int: self.integer, float: self.number}
         for name, kind in kinds.items():
             by_kind[kind](name, None, f"Ignored: {why}.")
+
+    def option(self, option: Option) -> None:
+        """Defines the flag of an option that an algorithm declares."""
+        if option.choices:
+            self.choice(option.flag, option.default, list(option.choices), option.help_text)
+            return
+        kinds = {bool: self.boolean, int: self.integer, float: self.number, str: self.string}
+        kinds[option.value_type](option.flag, option.default, option.help_text)
 
     def boolean_or_auto(self, name: str, default: bool | str, help_text: str) -> None:
         """Defines a flag for ``--name``, ``--noname``, ``--name=true``, ``=false`` or ``=auto``."""
@@ -290,38 +294,8 @@ def define_optimization_flags(
 def _define_schedule_flags(define: Definer) -> None:
     titles = "; ".join(f"{name}: {row.title}" for name, row in SCHEDULES.items())
     define.choice("lr_schedule", OptimizationSettings.schedule, list(SCHEDULES), f"{titles}.")
-    define.number(
-        "lr_warmup_power",
-        OptimizationSettings.warmup_power,
-        "Power of the warm-up; 1 means linear.",
-    )
-    define.number(
-        "lr_decay_power",
-        OptimizationSettings.decay_power,
-        "Power of the polynomial decay; 1 means linear.",
-    )
-    define.number(
-        "lr_decay_share",
-        OptimizationSettings.decay_share,
-        "warmup_stable_decay: share of the steps in which the rate decays.",
-    )
-    define.choice(
-        "lr_decay_form",
-        OptimizationSettings.decay_form,
-        list(DECAY_FORMS),
-        "warmup_stable_decay: how the rate decays.",
-    )
-    define.number("lr_decay_rate", None, "exponential: factor in --lr_decay_steps, such as 0.9.")
-    define.integer(
-        "lr_decay_steps",
-        None,
-        "exponential: updates in which the rate is multiplied by --lr_decay_rate, on one rank.",
-    )
-    define.number(
-        "lr_cycle_start",
-        OptimizationSettings.cycle_start,
-        "one_cycle: share of the peak at which the cycle starts and ends.",
-    )
+    for option in schedule_options().values():
+        define.option(option)
     define.number(
         "end_learning_rate",
         OptimizationSettings.end_learning_rate,
@@ -338,12 +312,8 @@ def _define_schedule_flags(define: Definer) -> None:
 def _define_optimizer_flags(define: Definer, default: str) -> None:
     titles = ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items())
     define.choice("optimizer_type", default, list(OPTIMIZERS), f"Optimizer: {titles}.")
-    for flag, option in option_flags().items():
-        if option.is_text:
-            define_option = define.string
-        else:
-            define_option = define.boolean if isinstance(option.default, bool) else define.number
-        define_option(flag, option.default, option.help_text)
+    for option in option_flags().values():
+        define.option(option)
 
 
 @flag_group("Precision, compiler, ranks and threads")
@@ -557,6 +527,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
     if values.weight_decay < 0:
         raise UserError(f"--weight_decay={values.weight_decay} must not be negative.")
     options = {flag: values[flag].value for flag in option_flags()}
+    of_schedules = {name: values[o.flag].value for name, o in schedule_options().items()}
     settings = OptimizationSettings(
         micro_batch_size=micro,
         accumulation_steps=values.num_accumulation_steps,
@@ -566,7 +537,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         learning_rate=values.learning_rate,
         end_learning_rate=values.end_learning_rate,
         schedule=values.lr_schedule,
-        **{option: values[flag].value for option, flag in OPTION_FLAGS.items()},
+        schedule_options=of_schedules,
         rewarm_at_step=values.rewarm_at_step,
         num_rewarm_steps=values.num_rewarm_steps,
         stop_after_steps=values.stop_after_steps,
@@ -686,7 +657,7 @@ def computing_settings(values: flags.FlagValues) -> RuntimeSettings:
             f"{_LEAST_RANK_TIMEOUT} seconds."
         )
     return RuntimeSettings(
-        horovod=values.horovod,
+        library="horovod" if values.horovod else None,
         rank_timeout_seconds=values.rank_timeout,
         precision=values.precision,
         policy_changes=policy_changes(values.precision_policy),

@@ -11,7 +11,6 @@ table with more rows.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -91,18 +90,17 @@ def main(_) -> None:
     script = SCRIPTS[values.script]
     if script.of_nvidia:
         adopt_and_say(values, script.of_nvidia)
-    optimization, epochs, proportion = script.optimization_and_length(values)
-    if optimization.scale_steps_by_ranks is None:
-        scales = values.horovod or values.num_ranks > 1
-        optimization = dataclasses.replace(optimization, scale_steps_by_ranks=scales)
+    optimization = script.optimization(values)
+    scaled = optimization.scale_steps_by_ranks
+    if scaled is None:
+        scaled = values.horovod or values.num_ranks > 1
     # Imported here, so that mistakes in flags are reported before TensorFlow starts.
     from bert_tf.tasks.pretraining import schedule_curve
 
     curve = schedule_curve.planned_curve(
         optimization,
         num_ranks=values.num_ranks,
-        epochs=epochs,
-        warmup_proportion=proportion,
+        scaled=scaled,
         num_records=values.num_records,
     )
     print(f"{values.script}: {curve.title()}")

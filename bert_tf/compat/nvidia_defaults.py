@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple, Union
 
 from absl import flags
 
-from bert_tf.config.schedules import SCHEDULES
+from bert_tf.update.schedules import SCHEDULES
 from bert_tf.util.console import say
 from bert_tf.util.environment import launched_rank
 

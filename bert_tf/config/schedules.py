@@ -1,141 +1,55 @@
-"""The registry of learning rate schedules, one row each; the formulas are in ``update.schedules``.
+"""What a learning rate schedule may be given: checks of its options, ends and lengths.
 
-Flags, their checks and the ledger's entries follow from the rows. To add a schedule, write a
-function in ``bert_tf.update.schedules`` and add a row with its name here.
+The schedules and their options are in ``bert_tf.update.schedules``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.update.schedules import SCHEDULES, ScheduleRow, schedule_options, schedule_row
 from bert_tf.util.errors import UserError
-
-LINEAR, COSINE, SQRT = DECAY_FORMS = ("linear", "cosine", "1-sqrt")
-
-# Fields of ``OptimizationSettings`` that some schedules take as keywords -> their flags.
-OPTION_FLAGS = {
-    "warmup_power": "lr_warmup_power",
-    "decay_power": "lr_decay_power",
-    "decay_share": "lr_decay_share",
-    "decay_form": "lr_decay_form",
-    "decay_rate": "lr_decay_rate",
-    "decay_steps": "lr_decay_steps",
-    "cycle_start": "lr_cycle_start",
-}
+from bert_tf.util.options import OptionValue
 
 
-_ROUNDING = 1e-9  # 0.55 * 100 is more than 55
-
-
-@dataclasses.dataclass(frozen=True)
-class ScheduleRow:
-    """What the rest of the toolkit knows about a schedule without loading TensorFlow.
-
-    Attributes:
-      title: what it does, for help texts.
-      options: the keys of ``OPTION_FLAGS`` that it takes.
-      has_end: whether it decays to ``end_learning_rate``.
-      can_rewarm: whether it can begin again in the middle of a run.
-    """
-
-    title: str
-    options: tuple[str, ...] = ()
-    has_end: bool = True
-    can_rewarm: bool = True
-
-
-SCHEDULES = {
-    "polynomial": ScheduleRow(
-        "warm-up, then decay from the peak, linear unless --lr_decay_power says otherwise",
-        options=("decay_power", "warmup_power"),
-    ),
-    "google": ScheduleRow(
-        "google-research/bert's, in which the decay begins at step 0",
-        options=("decay_power", "warmup_power"),
-        can_rewarm=False,
-    ),
-    "constant": ScheduleRow(
-        "warm-up, then the peak", options=("warmup_power",), has_end=False, can_rewarm=False
-    ),
-    "cosine": ScheduleRow("warm-up, then the falling half of a cosine", options=("warmup_power",)),
-    "warmup_stable_decay": ScheduleRow(
-        "warm-up, the peak, and a decay in the last --lr_decay_share of the steps",
-        options=("decay_share", "decay_form", "warmup_power"),
-    ),
-    "one_cycle": ScheduleRow(
-        "up and down in as many steps each as the warm-up has, then on to the end",
-        options=("cycle_start", "warmup_power"),
-        can_rewarm=False,
-    ),
-    "exponential": ScheduleRow(
-        "warm-up, then a decay by the factor --lr_decay_rate every --lr_decay_steps",
-        options=("decay_rate", "decay_steps", "warmup_power"),
-    ),
-}
-
-
-def schedule_row(name: str) -> ScheduleRow:
-    """The row of a schedule; raises UserError for a name that is not in the registry."""
-    if name not in SCHEDULES:
-        raise UserError(f"--lr_schedule={name} is not one of {', '.join(SCHEDULES)}.")
-    return SCHEDULES[name]
-
-
-def default_of(option: str) -> float | str | None:
-    """The value of an option that was not given."""
-    return getattr(OptimizationSettings, option)
+def options_of(optimization: OptimizationSettings) -> dict[str, OptionValue]:
+    """The options of the settings' schedule, by keyword."""
+    row, given = schedule_row(optimization.schedule), optimization.schedule_options
+    return {name: given.get(name, option.default) for name, option in row.options.items()}
 
 
 def check_schedule(optimization: OptimizationSettings) -> None:
     """Raises UserError for values that no length of training makes valid."""
-    row = schedule_row(optimization.schedule)
-    given = {name: getattr(optimization, name) for name in OPTION_FLAGS}
-    for name, value in given.items():
-        if name not in row.options and value != default_of(name):
+    row, known = schedule_row(optimization.schedule), schedule_options()
+    for name, value in optimization.schedule_options.items():
+        if name not in known:
+            raise UserError(f"no learning rate schedule has an option {name}; drop it.")
+        if name not in row.options and value != known[name].default:
             raise _foreign(name, value, optimization.schedule)
     for problem in _wrong_values(optimization, row):
         raise UserError(problem)
     _check_rewarming(optimization, row)
 
 
-def _foreign(name: str, value: float | str, schedule: str) -> UserError:
+def _foreign(name: str, value: OptionValue, schedule: str) -> UserError:
     owners = [owner for owner, row in SCHEDULES.items() if name in row.options]
-    default = default_of(name)
-    shown = "" if default is None else f" or set it to {_shown(default)}"
+    option = schedule_options()[name]
+    shown = "" if option.default is None else f" or set it to {_shown(option.default)}"
     return UserError(
-        f"--{OPTION_FLAGS[name]}={_shown(value)} belongs to --lr_schedule={' or '.join(owners)}, "
+        f"--{option.flag}={_shown(value)} belongs to --lr_schedule={' or '.join(owners)}, "
         f"but the schedule is {schedule}; leave it out{shown}."
     )
 
 
 def _wrong_values(optimization: OptimizationSettings, row: ScheduleRow) -> Iterator[str]:
-    """A sentence for each value that is out of its range."""
-    given = {name: getattr(optimization, name) for name in row.options}
-    for name in ("decay_rate", "decay_steps"):
-        if name in given and given[name] is None:
-            yield (
-                f"--lr_schedule={optimization.schedule} needs --lr_decay_rate and "
-                "--lr_decay_steps; give both, such as 0.9 and 250."
-            )
-    if optimization.decay_form not in DECAY_FORMS:
-        yield (f"--lr_decay_form={optimization.decay_form} is not one of {', '.join(DECAY_FORMS)}.")
-    for name in ("decay_power", "warmup_power"):
-        if given.get(name, 1) <= 0:
-            yield f"--{OPTION_FLAGS[name]}={given[name]:g} must be greater than 0."
-    for name in ("decay_share", "cycle_start"):
-        if not 0 <= given.get(name, 0) <= 1:
-            yield f"--{OPTION_FLAGS[name]}={given[name]:g} must be in [0, 1]."
-    if not 0 < given.get("decay_rate", 1) <= 1:
-        yield f"--lr_decay_rate={given['decay_rate']:g} must be in (0, 1]."
-    if given.get("decay_steps", 1) < 1:
-        yield f"--lr_decay_steps={given['decay_steps']} must be at least 1."
-    yield from _wrong_ends(optimization, row)
-
-
-def _wrong_ends(optimization: OptimizationSettings, row: ScheduleRow) -> Iterator[str]:
-    end, peak = optimization.end_learning_rate, optimization.learning_rate
+    """A sentence for each value that is out of its range or contradicts another."""
+    options, end = options_of(optimization), optimization.end_learning_rate
+    peak = optimization.learning_rate
+    for name, option in row.options.items():
+        problem = option.problem(options[name])
+        if problem is not None:
+            yield problem
     if end < 0:
         yield f"--end_learning_rate={end:g} must not be negative."
     if end and not row.has_end:
@@ -148,12 +62,9 @@ def _wrong_ends(optimization: OptimizationSettings, row: ScheduleRow) -> Iterato
             f"--end_learning_rate={end:g} is greater than --learning_rate={peak:g}, the peak; "
             "lower it."
         )
-    if "cycle_start" in row.options and end > optimization.cycle_start * peak:
-        yield (
-            f"--end_learning_rate={end:g} is greater than the rate at which the cycle starts and "
-            f"ends, --lr_cycle_start={optimization.cycle_start:g} times --learning_rate={peak:g}; "
-            "lower it."
-        )
+    problem = row.contradiction and row.contradiction(options, peak, end)
+    if problem:
+        yield problem
 
 
 def _check_rewarming(optimization: OptimizationSettings, row: ScheduleRow) -> None:
@@ -215,25 +126,17 @@ def most_warmup_steps(optimization: OptimizationSettings) -> float:
 
 
 def _most_warmup(optimization: OptimizationSettings, total: int) -> float:
-    if optimization.schedule == "warmup_stable_decay":
-        return total * (1 + _ROUNDING) - optimization.decay_share * total
-    return total // 2 if optimization.schedule == "one_cycle" else total
+    row = schedule_row(optimization.schedule)
+    return total if row.most_warmup is None else row.most_warmup(total, options_of(optimization))
 
 
 def _check_phase(optimization: OptimizationSettings, total: int, warmup: int, shown: str) -> None:
     """Checks a warm-up and what follows it until ``total``, which messages call ``shown``."""
-    name, most = optimization.schedule, _most_warmup(optimization, total)
-    if name == "warmup_stable_decay" and warmup > most:
-        raise UserError(
-            f"--lr_decay_share={optimization.decay_share:g} of {shown} and a warm-up of {warmup} "
-            "steps overlap; lower one of them."
-        )
-    if name == "one_cycle" and not 1 <= warmup <= most:
-        raise UserError(
-            f"--lr_schedule=one_cycle rises in {warmup} warm-up steps and falls in as many, which "
-            f"must be from 1 to half of {shown}; change --num_warmup_steps or --warmup_proportion."
-        )
+    row = schedule_row(optimization.schedule)
+    fits = row.least_warmup <= warmup <= _most_warmup(optimization, total)
+    if row.misfit is not None and not fits:
+        raise UserError(row.misfit(warmup, shown, options_of(optimization)))
 
 
-def _shown(value: float | str) -> str:
+def _shown(value: OptionValue) -> str:
     return value if isinstance(value, str) else f"{value:g}"

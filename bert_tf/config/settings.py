@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.config.optimizers import Options
 from bert_tf.config.ramps import RampSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.options import Options
 
 # What run_evaluation.py computes, and what it takes for a text in a text file.
 METRICS = MASKED, PSEUDO = "masked", "pseudo"
@@ -63,23 +63,20 @@ class OptimizationSettings:
     """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
 
     Attributes:
-      num_train_steps, num_warmup_steps: on one rank; None if a task counts in epochs.
+      num_train_steps, num_warmup_steps: on one rank; None if given as the following two.
+      num_train_epochs: passes over the training records, on all ranks together, unless steps are
+        given.
+      warmup_proportion: share of the steps in the warm-up, unless its steps are given.
       stop_after_steps: on one rank, the update after which the run ends before its schedule does;
         None runs the whole schedule.
       scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
         Horovod.
       learning_rate, end_learning_rate: the peak, and the rate after the last step.
-      schedule: its name in ``config.schedules.SCHEDULES``.
-      decay_power: power of the polynomial decay; 1 is linear.
-      warmup_power: power of the warm-up; 1 is linear.
-      decay_share, decay_form: the last part of the steps, in which ``warmup_stable_decay`` decays,
-        and one of ``config.schedules.DECAY_FORMS``.
-      decay_rate, decay_steps: the ``exponential`` schedule's factor, and the steps on one rank in
-        which the learning rate is multiplied by it.
-      cycle_start: the rate at which ``one_cycle`` starts, as a share of the peak.
+      schedule: its name in ``update.schedules.SCHEDULES``.
+      schedule_options: its options, by keyword; defaults apply to those that are left out.
       rewarm_at_step, num_rewarm_steps: where the schedule begins again, with a warm-up of so many
         steps, on one rank; None if it does not.
-      optimizer: its name in ``config.optimizers.OPTIMIZERS``.
+      optimizer: its name in ``update.optimizers.OPTIMIZERS``.
       optimizer_options: its options; defaults apply to those that are left out.
       batch_ramp: how the global batch grows up to the full one; None if it does not.
       length_ramp: how the sequences grow that records are cut to; None keeps them whole.
@@ -97,7 +94,6 @@ class OptimizationSettings:
     num_warmup_steps: int | None = None
     learning_rate: float = 5e-5
     end_learning_rate: float = 0.0
-    decay_power: float = 1.0
     schedule: str = "polynomial"
     scale_steps_by_ranks: bool | None = None
     learning_rate_scaling: str = "none"
@@ -107,12 +103,7 @@ class OptimizationSettings:
     loss_normalization: str = "global_batch"
     allreduce_every_micro_batch: bool = False
     optimizer_options: Options = dataclasses.field(default_factory=dict)
-    warmup_power: float = 1.0
-    decay_share: float = 0.1
-    decay_form: str = "linear"
-    decay_rate: float | None = None
-    decay_steps: int | None = None
-    cycle_start: float = 0.1
+    schedule_options: Options = dataclasses.field(default_factory=dict)
     rewarm_at_step: int | None = None
     num_rewarm_steps: int | None = None
     stop_after_steps: int | None = None
@@ -121,6 +112,17 @@ class OptimizationSettings:
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
     shard_optimizer_state: bool = False
+    num_train_epochs: float | None = None
+    warmup_proportion: float | None = None
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether the length of training is given in epochs.
+
+        It is then an amount of data, so a run resumed with a different global batch needs a
+        different number of steps.
+        """
+        return self.num_train_steps is None
 
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate, 1 if no expression matches its name."""
@@ -162,6 +164,8 @@ class RuntimeSettings:
     """Precision, compiler, ranks and threads: what should change speed, not results.
 
     Attributes:
+      library: what ranks communicate with, a name in ``ranks.connect.LIBRARIES``; None for a single
+        process.
       rank_timeout_seconds: how long a rank may be silent or hang before the job ends; 0: forever.
       policy_changes: module class -> data type, where it differs from that of ``precision``.
       amp: use TensorFlow's rewrite of a float32 graph.
@@ -177,7 +181,7 @@ class RuntimeSettings:
         rewrite.
     """
 
-    horovod: bool = False
+    library: str | None = None
     rank_timeout_seconds: float = 300.0
     communication: CommunicationSettings = dataclasses.field(default_factory=CommunicationSettings)
     precision: str = "auto"
@@ -315,9 +319,6 @@ class PretrainingSettings:
       bert_config_file: None uses the file stored with the weights that the run starts from.
       tokenizer_files: override those stored with the records or with those weights.
       network: architecture settings that were given individually, under the keys of ``BertConfig``.
-      num_train_epochs: passes over the training records, on all ranks together; None if the
-        length is given in steps.
-      warmup_proportion: share of the steps; None if the warm-up is given in steps.
       distillation: None trains without a teacher.
       before_training: a shell command to run on each host first; None for none.
     """
@@ -331,8 +332,6 @@ class PretrainingSettings:
     runtime: RuntimeSettings
     network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
-    num_train_epochs: float | None = None
-    warmup_proportion: float | None = None
     distillation: DistillationSettings | None = None
     before_training: str | None = None
 
@@ -344,7 +343,6 @@ class FinetuningSettings:
     Attributes:
       bert_config_file: None uses the file stored with init_checkpoint.
       tokenizer_files: override those stored with init_checkpoint.
-      num_train_epochs, warmup_proportion: length of the training if no steps are given.
       length_buckets: batch sequences of similar length instead of padding to max_seq_length.
       seeds: repeat the run with each of these; empty for a single run with ``run.seed``.
       features_dir: where records are kept between runs.
@@ -355,8 +353,6 @@ class FinetuningSettings:
     bert_config_file: Path | None
     tokenizer_files: TokenizerFiles
     max_seq_length: int
-    num_train_epochs: float
-    warmup_proportion: float
     length_buckets: bool
     seeds: tuple[int, ...]
     features_dir: Path

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import CommunicationSettings, OptimizationSettings
+from bert_tf.update.optimizers import optimizer_row
 from bert_tf.util.errors import UserError
 
 _FLAG = "--shard_optimizer_state"

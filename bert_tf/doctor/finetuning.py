@@ -8,19 +8,24 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.config.settings import FinetuningSettings, SquadSettings
+from bert_tf.config.settings import (
+    FinetuningSettings,
+    OptimizationSettings,
+    RunSettings,
+    SquadSettings,
+)
 from bert_tf.doctor import machine, model, schedule
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.rehearsal import dry, planned_run
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD, TAGGER
 from bert_tf.inference.model_directory import check_vocabulary_fits
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification import run as classification
-from bert_tf.tasks.finetuning.run import count_steps
 from bert_tf.tasks.question_answering import run as squad
 from bert_tf.tasks.tagging import run as tagging
-from bert_tf.train.context import RunContext
-from bert_tf.train.plans import resolve_plans
+from bert_tf.train.plan import plan_batch, plan_steps, scales_steps
+from bert_tf.train.prepare import prepare
+from bert_tf.train.run import Run, begin
+from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.util.files import sha256_of_file
 
 _FLAGS, _DATA, _WHOLE = "flags", "questions", "whole run"
@@ -70,17 +75,21 @@ def _judge_rate(
     """Looks at the learning rate, which does not depend on the length of the run."""
     if not values.do_train:
         return
-    read = SCRIPTS[script].optimization_and_length
-    found = findings.attempt(schedule.SCHEDULE, read, values)
-    if found is None:
+    optimization = findings.attempt(schedule.SCHEDULE, SCRIPTS[script].optimization, values)
+    if optimization is None:
         return
-    # Any length, since the records are not counted yet.
-    optimization = dataclasses.replace(
-        found[0], num_train_steps=1, num_warmup_steps=0, scale_steps_by_ranks=False
-    )
-    plans = findings.attempt(schedule.SCHEDULE, resolve_plans, optimization, ranks, trains=False)
+    plans = findings.attempt(schedule.SCHEDULE, _plan_of_any_length, optimization, ranks)
     if plans is not None:
         schedule.judge_rate(findings, optimization, *plans, schedule.FINETUNING_RATES)
+
+
+def _plan_of_any_length(
+    optimization: OptimizationSettings, ranks: PlannedRanks
+) -> tuple[BatchPlan, StepPlan]:
+    """The plan as far as it does not depend on the records, which are not counted yet."""
+    short = dataclasses.replace(optimization, num_train_steps=1, num_warmup_steps=0)
+    batch = plan_batch(short, ranks.world_size, scaled=False)
+    return batch, plan_steps(short, batch, scaled=False, records=1, trains=False)
 
 
 def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
@@ -95,38 +104,54 @@ def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
 
 def _rehearse_squad(findings: Findings, settings: SquadSettings, ranks: PlannedRanks) -> None:
     """Opens the run; UserError for what would end it."""
-    settings = dataclasses.replace(settings, run=dry(settings.run))
-    with planned_run(settings.run, settings.runtime, ranks) as context:
-        opened = squad.open_run(settings, context)
+    settings = dataclasses.replace(settings, run=_dry(settings.run))
+    with begin(settings.run, settings.runtime, planned=ranks) as run:
+        opened = squad.open_squad(settings, run)
         for name, file in (("train_file", opened.train), ("predict_file", opened.predict)):
             if file is not None:
                 findings.fine(_DATA, f"--{name} has {len(file.examples):,} questions")
+        judged = _judge_training(findings, opened, run) if opened.train else opened
+        job = prepare(judged.first(_QUESTIONS), run)
         if opened.train is not None:
-            _judge_training(findings, opened.settings, opened.context, opened)
-        findings.fine("precision", opened.context.precision)
+            machine.judge_memory_of(findings, job)
+        findings.fine("precision", job.plan.arithmetic.precision)
         findings.fine(_WHOLE, "all checks before records are made have passed")
 
 
-def _judge_training(
-    findings: Findings, settings: FinetuningSettings, context: RunContext, opened: squad.Opened
-) -> None:
-    optimization = count_steps(settings, context, opened.max_records, is_bound=True)
-    batch, steps = resolve_plans(optimization, context.ranks)
+def _judge_training(findings: Findings, opened: squad.OpenedSquad, run: Run) -> squad.OpenedSquad:
+    """Looks at the training; returns the run with its number of steps, as far as it is known."""
+    optimization, records = opened.optimization, opened.max_records
+    scaled = scales_steps(run, optimization)
+    batch = plan_batch(optimization, run.ranks.world_size, scaled=scaled)
+    steps = plan_steps(
+        optimization, batch, scaled=scaled, records=records, trains=True, is_bound=True
+    )
     schedule.judge_steps(findings, batch, steps)
     schedule.judge_warmup(findings, steps, is_pretraining=False)
     machine.judge_disk(
         findings,
         opened.model.task.specs(),
-        settings.run,
+        run.settings,
         optimization,
         steps,
-        start_step=context.start.step,
+        start_step=run.start.step,
     )
-    with squad.job_on_first_questions(opened, _QUESTIONS) as job:
-        machine.judge_memory_of(findings, job)
+    in_steps = dataclasses.replace(
+        optimization,
+        num_train_steps=steps.requested_train_steps,
+        num_warmup_steps=steps.requested_warmup_steps,
+        scale_steps_by_ranks=scaled,
+    )
+    settings = dataclasses.replace(opened.settings, optimization=in_steps)
+    return dataclasses.replace(opened, settings=settings)
 
 
 def _dry_run(script: str, settings: FinetuningSettings) -> bool:
     """A dry run of the script in this process alone."""
-    _RUNS[script](dataclasses.replace(settings, run=dry(settings.run)))
+    _RUNS[script](dataclasses.replace(settings, run=_dry(settings.run)))
     return True
+
+
+def _dry(run: RunSettings) -> RunSettings:
+    """The settings of a run that writes nothing."""
+    return dataclasses.replace(run, dry_run=True)

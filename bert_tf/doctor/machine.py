@@ -35,7 +35,7 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 def judge_memory_of(findings: Findings, job: Job) -> None:
     """Compares what a job needs with what is free here."""
-    has_gpu = job.context.hardware.has_gpu
+    has_gpu = job.run.hardware.has_gpu
     judge_memory(findings, estimate_memory(job), free_memory(), has_gpu=has_gpu)
 
 

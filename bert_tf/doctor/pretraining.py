@@ -10,15 +10,16 @@ from absl import flags
 from bert_tf.config.settings import OptimizationSettings, PretrainingSettings
 from bert_tf.doctor import machine, model, records, schedule
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.rehearsal import dry, planned_run
 from bert_tf.doctor.training_scripts import TrainingScript
 from bert_tf.model.config import BertConfig
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.records.info import RecordInfo, check_records, lengths_of
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.task import PretrainingTask
-from bert_tf.train.plans import resolve_plans, with_steps
+from bert_tf.train.plan import plan_batch, plan_steps
+from bert_tf.train.run import begin
 from bert_tf.train.start_point import StartPoint
+from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
 _FLAGS, _WHOLE = "flags", "whole run"
 
@@ -47,9 +48,9 @@ def examine(
         if is_new:
             records.judge_size_for_gpus(findings, config.vocab_size)
     settings = findings.attempt(_FLAGS, script.settings, values)
-    optimization = _judge_schedule(findings, script, values, ranks, train)
-    if None not in (settings, optimization, config) and settings.run.do_train:
-        _judge_disk(findings, settings, optimization, config, ranks, start)
+    steps = _judge_schedule(findings, script, values, ranks, train)
+    if None not in (settings, steps, config) and settings.run.do_train:
+        _judge_disk(findings, settings, steps, config, start)
     if settings is not None:
         findings.attempt(_WHOLE, _rehearse, findings, settings, ranks)
 
@@ -115,30 +116,21 @@ def _judge_schedule(
     values: flags.FlagValues,
     ranks: PlannedRanks,
     train: RecordInfo | None,
-) -> OptimizationSettings | None:
-    """The optimization with its steps; None if they are not known or contradictory."""
+) -> StepPlan | None:
+    """The planned steps; None if they are not known or contradictory."""
     if not values.do_train:
         return None
-    found = findings.attempt(schedule.SCHEDULE, script.optimization_and_length, values)
-    if found is None:
+    optimization = findings.attempt(schedule.SCHEDULE, script.optimization, values)
+    if optimization is None or (optimization.counts_epochs and train is None):
         return None
-    optimization, epochs, proportion = found
-    if optimization.scale_steps_by_ranks is None:
-        scales = values.horovod or ranks.world_size > 1
-        optimization = dataclasses.replace(optimization, scale_steps_by_ranks=scales)
-    if epochs is not None and train is None:
-        return None
-    optimization = findings.attempt(
+    plans = findings.attempt(
         schedule.SCHEDULE,
-        with_steps,
+        _plan,
         optimization,
         ranks,
-        records=train.num_records if train else 1,
-        epochs=epochs,
-        warmup_proportion=proportion,
-        trains=True,
+        scaled_by_default=values.horovod or ranks.world_size > 1,
+        num_records=train.num_records if train else 1,
     )
-    plans = optimization and findings.attempt(schedule.SCHEDULE, resolve_plans, optimization, ranks)
     if plans is None:
         return None
     batch, steps = plans
@@ -155,21 +147,33 @@ def _judge_schedule(
             is_pretraining=True,
         )
     schedule.judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
-    return optimization
+    return steps
+
+
+def _plan(
+    optimization: OptimizationSettings,
+    ranks: PlannedRanks,
+    *,
+    scaled_by_default: bool,
+    num_records: int,
+) -> tuple[BatchPlan, StepPlan]:
+    scaled = optimization.scale_steps_by_ranks
+    if scaled is None:
+        scaled = scaled_by_default
+    batch = plan_batch(optimization, ranks.world_size, scaled=scaled)
+    return batch, plan_steps(optimization, batch, scaled=scaled, records=num_records, trains=True)
 
 
 def _judge_disk(
     findings: Findings,
     settings: PretrainingSettings,
-    optimization: OptimizationSettings,
+    steps: StepPlan,
     config: BertConfig,
-    ranks: PlannedRanks,
     start: StartPoint,
 ) -> None:
     task = PretrainingTask(config, settings.masked_lm, settings.next_sentence)
-    _, steps = resolve_plans(optimization, ranks)
     machine.judge_disk(
-        findings, task.specs(), settings.run, optimization, steps, start_step=start.step
+        findings, task.specs(), settings.run, settings.optimization, steps, start_step=start.step
     )
     if start.checkpoint is not None and start.step >= steps.last_step:
         findings.warn(
@@ -182,12 +186,13 @@ def _judge_disk(
 
 def _rehearse(findings: Findings, settings: PretrainingSettings, ranks: PlannedRanks) -> None:
     """A dry run, with all checks of a run; UserError for what would end it."""
-    settings = dataclasses.replace(settings, run=dry(settings.run))
-    with planned_run(settings.run, settings.runtime, ranks) as context:
-        prepared = pretraining.prepare(settings, context)
+    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, dry_run=True))
+    with begin(settings.run, settings.runtime, planned=ranks) as run:
+        prepared = pretraining.prepare_pretraining(settings, run)
         pretraining.train_and_evaluate(prepared)
         job = prepared.job
         if settings.run.do_train:
             machine.judge_memory_of(findings, job)
-        findings.fine("precision", f"{job.context.precision}, {job.context.kernels.description}")
+        arithmetic = job.plan.arithmetic
+        findings.fine("precision", f"{arithmetic.precision}, {arithmetic.kernels.description}")
         findings.fine(_WHOLE, "all checks of the run itself have passed")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.compat import nvidia_defaults
+from bert_tf.config.settings import OptimizationSettings
 from bert_tf.tasks.classification.flags import classification_settings, define_classification_flags
 from bert_tf.tasks.finetuning import flags as finetuning_flags
 from bert_tf.tasks.pretraining import flags as pretraining_flags
@@ -25,14 +26,13 @@ class TrainingScript(NamedTuple):
     Attributes:
       define_flags: defines its flags.
       settings: turns them into the settings of a run.
-      optimization_and_length: only those on optimizer and length, with epochs and the proportion of
-        the warm-up.
+      optimization: only those on batch, schedule, optimizer and length.
       of_nvidia: NVIDIA's script whose commands it takes, if there is one.
     """
 
     define_flags: Callable[[flags.FlagValues], None]
     settings: Callable[[flags.FlagValues], Any]
-    optimization_and_length: Callable[[flags.FlagValues], tuple[Any, ...]]
+    optimization: Callable[[flags.FlagValues], OptimizationSettings]
     of_nvidia: nvidia_defaults.PeerScript | None = None
 
 
@@ -43,29 +43,29 @@ SCRIPTS = {
     PRETRAINING: TrainingScript(
         pretraining_flags.define_pretraining_flags,
         pretraining_flags.pretraining_settings,
-        pretraining_flags.optimization_and_length,
+        pretraining_flags.pretraining_optimization,
         nvidia_defaults.PRETRAINING,
     ),
     DISTILLATION: TrainingScript(
         define_distillation_flags,
         distillation_settings,
-        pretraining_flags.optimization_and_length,
+        pretraining_flags.pretraining_optimization,
     ),
     SQUAD: TrainingScript(
         define_squad_flags,
         squad_settings,
-        finetuning_flags.optimization_and_length,
+        finetuning_flags.finetuning_optimization,
         nvidia_defaults.SQUAD,
     ),
     CLASSIFIER: TrainingScript(
         define_classification_flags,
         classification_settings,
-        finetuning_flags.optimization_and_length,
+        finetuning_flags.finetuning_optimization,
     ),
     TAGGER: TrainingScript(
         define_tagging_flags,
         tagging_settings,
-        finetuning_flags.optimization_and_length,
+        finetuning_flags.finetuning_optimization,
         nvidia_defaults.TAGGING,
     ),
 }

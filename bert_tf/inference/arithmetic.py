@@ -39,7 +39,7 @@ def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> Forw
     """
     # Imported here, since defining flags does not need TensorFlow.
     from bert_tf.model.options import ForwardOptions
-    from bert_tf.ranks.distribution import SingleProcess
+    from bert_tf.ranks.single import SingleProcess
     from bert_tf.tuning.hardware import probe_hardware
     from bert_tf.tuning.native_ops import reason_against_native_ops
 
@@ -70,7 +70,7 @@ def measured_options(
     Raises UserError for an unknown precision, and if native operations are required but missing.
     """
     # Imported here, since defining flags does not need TensorFlow.
-    from bert_tf.ranks.distribution import SingleProcess
+    from bert_tf.ranks.single import SingleProcess
     from bert_tf.tuning.hardware import probe_hardware, slow_policy_warnings
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
 

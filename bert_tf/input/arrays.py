@@ -25,7 +25,7 @@ def batches_of_arrays(
 
     Args:
       columns: feature -> [records, ...].
-      batch: the rank's part, as ``RunContext.batch_slice`` makes it.
+      batch: the rank's part, as ``Run.batch_slice`` makes it.
       start_position: the first batch's, as in ``StartPoint.data_position``.
       seed: decides the order.
 

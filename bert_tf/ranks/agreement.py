@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
-from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.failures import name_ranks
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
 
@@ -20,7 +20,7 @@ _CODE_DIGITS = 12
 _SOURCES = (".py", ".cc", ".inc")
 
 
-def check_same_on_all_ranks(ranks: SingleProcess, values: Mapping[str, Any]) -> None:
+def check_same_on_all_ranks(ranks: Ranks, values: Mapping[str, Any]) -> None:
     """Raises UserError on every rank, listing all differences, if a value differs from rank 0's.
 
     Collective. ``values`` maps names for messages to values, which are compared as text.

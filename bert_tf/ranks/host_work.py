@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
@@ -31,7 +31,7 @@ class _Work:
     mistake: str | None = None
 
 
-def on_each_host(ranks: SingleProcess, action: Callable[[], Any]) -> dict[str, Any]:
+def on_each_host(ranks: Ranks, action: Callable[[], Any]) -> dict[str, Any]:
     """Calls ``action`` on the first rank of every host, on all hosts at once. Collective.
 
     ``action`` must notice by itself if it hangs. Returns its results, by host, on every rank.

@@ -157,9 +157,9 @@ class Lineage:
 
 def prepare_process(runtime: RuntimeSettings) -> None:
     """What a script does before it loads TensorFlow: sets its environment, follows its launcher."""
-    if runtime.horovod and is_launched(os.environ):
+    if runtime.library and is_launched(os.environ):
         end_with_launcher()
-    elif runtime.horovod:
+    elif runtime.library:
         warn(
             "--horovod, but no launcher started this process: it is the only rank. For several, "
             "start it with 'mpirun -np 2 python ...', horovodrun or 'srun --mpi=pmix'."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 
 
 class PlannedRanks(SingleProcess):

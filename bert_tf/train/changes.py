@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_tf.checkpoint.run_record import RunRecord
-from bert_tf.config.schedules import DECAY_FORMS, SCHEDULES, default_of
 from bert_tf.train.ledger import Ledger, show_value
-from bert_tf.update.schedules import Schedule
+from bert_tf.update.schedules import SCHEDULES, Schedule
 from bert_tf.util.files import finite_or_null
 
 # Ledger entries that are not settings: they differ from start to start, or follow from others.
@@ -90,14 +89,14 @@ def _rates(
         return None
     found = sections["learning_rate"]
     options = {}
-    for option in SCHEDULES[name].options:
-        default = default_of(option)
-        kinds = (str,) if isinstance(default, str) else (float, int)
+    for keyword, option in SCHEDULES[name].options.items():
+        kinds = (str,) if option.value_type is str else (float, int)
         # Records of earlier versions lack options that had no other value then.
-        is_missing = option not in found and default is not None
-        options[option] = default if is_missing else entry("learning_rate", option, *kinds)
-    if options.get("decay_form", DECAY_FORMS[0]) not in DECAY_FORMS:
-        return None
+        is_missing = keyword not in found and option.default is not None
+        value = option.default if is_missing else entry("learning_rate", keyword, *kinds)
+        if option.choices and value not in option.choices:
+            return None
+        options[keyword] = value
     begins_again = found.get("rewarm_at_step") is not None
     schedule = Schedule(
         name,

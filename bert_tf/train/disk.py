@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.checkpoint.directory import PREFIX
-from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.variables import VariableSpec, num_weights
-from bert_tf.train.plans import trained_specs
+from bert_tf.train.plan import trained_specs
+from bert_tf.update.optimizers import optimizer_row
 
 _BYTES_PER_WEIGHT = 4
 _GIB = 1 << 30

@@ -16,7 +16,7 @@ from bert_tf.checkpoint.model_files import MODEL_FILES
 from bert_tf.checkpoint.writing import write_without_optimizer
 from bert_tf.model.sums import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import EVALUATIONS, read_history
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open, read_json, write_json
@@ -88,7 +88,7 @@ class LossEvaluation:
         self,
         input_fn: Callable[[], tf.data.Dataset],
         *,
-        ranks: SingleProcess,
+        ranks: Ranks,
         task: Task,
         max_steps: int | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import LEAST_WEIGHT
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import load_value
-from bert_tf.ranks.distribution import as_tables
+from bert_tf.ranks.ranks import as_tables
 from bert_tf.train.job import Job
 from bert_tf.tuning.session import SessionSettings, session_config
 
@@ -91,7 +91,7 @@ def micro_batches_of(
       data_position: the number of the global batch.
       loss_scale: that of the update.
     """
-    plan, ranks = job.batch, job.context.ranks
+    plan, ranks = job.plan.batch, job.run.ranks
     size, rank_batch_size = plan.micro_batch_size, len(next(iter(features.values())))
     parts = [
         {name: value[start : start + size] for name, value in features.items()}
@@ -118,7 +118,10 @@ def _denominators(weights: Mapping[str, float], factor: float) -> dict[str, floa
 
 def _term_weights(job: Job, parts: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, float]]:
     """The weight of each term of the loss in each part of a batch."""
-    with tf.Graph().as_default(), tf.Session(config=session_config(job.session)) as session:
+    with (
+        tf.Graph().as_default(),
+        tf.Session(config=session_config(job.plan.arithmetic.session)) as session,
+    ):
         fed = _placeholders(parts[0])
         weights = job.task.weights(fed)
         found = [session.run(weights, _feed(fed, part)) for part in parts]
@@ -150,7 +153,7 @@ def gradients_of(
         place = {name: tf.placeholder(tf.int64, []) for name in ("data_position", "first_example")}
         scale = tf.placeholder(tf.float32, [])
         divisors = {term: tf.placeholder(tf.float32, []) for term in job.task.terms}
-        sums = network.losses(fed, dropout=Dropout(job.context.settings.seed, **place))
+        sums = network.losses(fed, dropout=Dropout(job.settings.seed, **place))
         losses = {t: s.loss / tf.maximum(s.weight, LEAST_WEIGHT) for t, s in sums.items()}
         objective = scale * tf.add_n([sums[term].loss / divisors[term] for term in divisors])
         rate_factor = job.optimization.rate_factor
@@ -183,14 +186,17 @@ def gradients_of(
 
 def _arithmetic(job: Job, *, in_float32: bool) -> tuple[ForwardOptions, SessionSettings]:
     if not in_float32:
-        return job.options, job.session
-    options = dataclasses.replace(job.options, policy=policy_for("fp32"))
-    return options, dataclasses.replace(job.session, amp=False)
+        return job.plan.arithmetic.options, job.plan.arithmetic.session
+    options = dataclasses.replace(job.plan.arithmetic.options, policy=policy_for("fp32"))
+    return options, dataclasses.replace(job.plan.arithmetic.session, amp=False)
 
 
 def is_in_float32(job: Job) -> bool:
     """Whether a job computes in nothing but float32."""
-    return job.options.policy == policy_for("fp32") and not job.session.amp
+    return (
+        job.plan.arithmetic.options.policy == policy_for("fp32")
+        and not job.plan.arithmetic.session.amp
+    )
 
 
 def _placeholders(features: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:

@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
 from bert_tf.model.task import Features
-from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.failures import is_cut_off
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.nonfinite import SkippedUpdate
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.summary import Rates, UpdateTimes
@@ -24,7 +24,7 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.util import console
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.watch.watch import NoWatch
+from bert_tf.watch.interface import Watch
 
 
 class StepHook(tf.train.SessionRunHook):
@@ -168,7 +168,7 @@ class ProgressHook(StepHook):
         outputs: TrainOutputs,
         settings: ProgressSettings,
         *,
-        ranks: SingleProcess,
+        ranks: Ranks,
         log: RunLog | None,
         timer: UpdateTimer,
     ) -> None:
@@ -340,7 +340,7 @@ class StopOnSignal(tf.train.SessionRunHook):
     # Schedulers send SIGUSR1 before the time limit, and mpirun forwards it to its ranks.
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self, watch: NoWatch) -> None:
+    def __init__(self, watch: Watch) -> None:
         """Handles signals from ``begin`` to ``end`` or ``restore``; ``watch`` agrees when to stop.
 
         The same hook is for all sessions of a run, since it counts its updates.

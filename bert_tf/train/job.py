@@ -1,26 +1,35 @@
-"""Jobs: a training run or an evaluation with all its parameters resolved."""
+"""Jobs: a run with its plan, its model and its data."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.label_file import Labels
 from bert_tf.checkpoint.model_files import write_model_files
-from bert_tf.config.settings import OptimizationSettings
+from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.config import BertConfig
-from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
-from bert_tf.train.context import RunContext
 from bert_tf.train.evaluation import Evaluation
-from bert_tf.train.plans import resolve_plans
-from bert_tf.tuning.session import SessionSettings
-from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.train.plan import Plan
+from bert_tf.train.run import Run
+
+
+class InitialWeights(NamedTuple):
+    """The weights that a new run starts from.
+
+    Attributes:
+      checkpoint: None for random ones.
+      layers: the checkpoint's layers, from 0, that the network's layers start from; None for all.
+    """
+
+    checkpoint: str | None = None
+    layers: Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +41,9 @@ class Model:
       vocabulary: the vocabulary of the data; None if unknown.
       tokenizer_files: the vocabulary's file and whether text is lower-cased, to be stored with the
         model.
+      initial: the weights that it starts from, unless the run resumes.
       frozen: prefix of a frozen network -> the checkpoint with its weights.
       evaluated: the task of evaluations and predictions, if it is a part of what is trained.
-      initial_layers: the layers of the initial checkpoint, from 0, that the network's layers start
-        from; None for all.
       ledger: further sections of the run's ledger.
       labels: of a head for words, by number, to be stored with the model.
     """
@@ -43,9 +51,9 @@ class Model:
     task: Task
     vocabulary: Vocabulary | None
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
+    initial: InitialWeights = dataclasses.field(default_factory=InitialWeights)
     frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
     evaluated: Task | None = None
-    initial_layers: Sequence[int] | None = None
     ledger: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     labels: Labels | None = None
 
@@ -64,19 +72,42 @@ class TrainingData:
     """What a job trains on.
 
     Attributes:
-      batches: returns this rank's part of every global batch of a plan, from ``context.start`` on.
+      batches: returns this rank's part of every global batch of a plan, from the run's start on.
       max_seq_length: positions in the longest sequence.
+      num_records: the training records; 1 for a run that does not train.
       records: returns the file and the number in it of each record of this rank's part of the
         global batch at a position; None if they are unknown.
-      counted_in_epochs: whether the length of training was given in epochs. It is then an amount of
-        data, so a run resumed with a different global batch needs a different number of steps; and
-        messages advise to raise the number of epochs.
+      typical_lengths: returns the positions of a sequence in typical batches of a plan; None if
+        they are always ``max_seq_length``.
     """
 
-    batches: Callable[[RunContext, BatchPlan], tf.data.Dataset]
+    batches: Callable[[Run, Plan], tf.data.Dataset]
     max_seq_length: int
-    counted_in_epochs: bool = False
-    records: Callable[[RunContext, BatchPlan, int], list[tuple[str, int]]] | None = None
+    num_records: int = 1
+    records: Callable[[Run, Plan, int], list[tuple[str, int]]] | None = None
+    typical_lengths: Callable[[Run, Plan], Sequence[int]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class JobData:
+    """The data of a job, opened.
+
+    Attributes:
+      training: what it trains on.
+      evaluation: how it is evaluated, None for a job that only trains.
+      entries: the ledger's section on the data, including ``train_records``, ``sha256`` and
+        ``vocabulary_sha256``; must be equal on all ranks.
+      names: names, for messages, of task-specific entries.
+      lists: JSON files to write to the output directory, name to content.
+      prediction: what is predicted once with the last weights; None for nothing.
+    """
+
+    training: TrainingData
+    evaluation: Evaluation | None
+    entries: Mapping[str, Any]
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lists: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    prediction: Evaluation | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,25 +115,23 @@ class Job:
     """What the trainer does.
 
     Attributes:
-      context: the run that the job is part of.
+      run: the run that the job is part of.
+      plan: all that was decided about its updates.
       model: what is trained or evaluated.
-      evaluation: how it is evaluated, None for a job that only trains.
-      data: what it is trained on.
-      optimization: the settings, with ``scale_steps_by_ranks`` resolved.
-      batch, steps: the resolved arithmetic.
-      options: how the network is computed.
-      session: how sessions execute.
+      data: what it is trained and evaluated on.
+      optimization: what the user requested.
     """
 
-    context: RunContext
+    run: Run
+    plan: Plan
     model: Model
-    evaluation: Evaluation | None
-    data: TrainingData
+    data: JobData
     optimization: OptimizationSettings
-    batch: BatchPlan
-    steps: StepPlan
-    options: ForwardOptions
-    session: SessionSettings
+
+    @property
+    def settings(self) -> RunSettings:
+        """What the run does."""
+        return self.run.settings
 
     @property
     def task(self) -> Task:
@@ -112,57 +141,14 @@ class Job:
     @property
     def length_flag(self) -> str:
         """The flag that makes training longer, for messages."""
-        if self.steps.stop_after_steps is not None:
+        if self.plan.steps.stop_after_steps is not None:
             return "--stop_after_steps"
-        return "--num_train_epochs" if self.data.counted_in_epochs else "--num_train_steps"
+        return "--num_train_epochs" if self.optimization.counts_epochs else "--num_train_steps"
 
-    def at_full_size(self) -> Job:
-        """The same job without ramps of its batches, to measure its largest updates."""
-        return dataclasses.replace(self, batch=self.batch.at_full_size())
+    def with_plan(self, plan: Plan) -> Job:
+        """The same job with another plan."""
+        return dataclasses.replace(self, plan=plan)
 
     def train_input(self) -> tf.data.Dataset:
         """The batches of this rank."""
-        return self.data.batches(self.context, self.batch)
-
-    def with_xla(self) -> Job:
-        """The same job with XLA, and with layers that XLA can compile."""
-        return dataclasses.replace(
-            self,
-            options=dataclasses.replace(self.options, native_layers=False),
-            session=dataclasses.replace(self.session, use_xla=True),
-        )
-
-
-def make_job(
-    context: RunContext,
-    model: Model,
-    *,
-    data: TrainingData,
-    evaluation: Evaluation | None,
-    optimization: OptimizationSettings,
-    skip_padding: bool = False,
-) -> Job:
-    """The job of a run.
-
-    ``optimization`` has been through ``checks.settle_scaling``; ``skip_padding`` is for batches
-    that may be padded. Raises UserError for contradictory batch sizes and steps.
-    """
-    batch, steps = resolve_plans(optimization, context.ranks, trains=context.settings.do_train)
-    if data.counted_in_epochs or optimization.scale_steps_by_ranks:
-        steps = steps.resumed(
-            data_position=context.start.data_position,
-            consumed_sequences=context.consumed_sequences(batch),
-            batch=batch,
-        )
-        batch = dataclasses.replace(batch, offset=steps.schedule_offset)
-    return Job(
-        context=context,
-        model=model,
-        evaluation=evaluation,
-        data=data,
-        optimization=optimization,
-        batch=batch,
-        steps=steps,
-        options=dataclasses.replace(context.options, skip_padding=skip_padding),
-        session=context.session_settings(),
-    )
+        return self.data.training.batches(self.run, self.plan)

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.train.hooks import StepHook
 from bert_tf.train.run_log import RunLog
-from bert_tf.update.kernels import euclidean_norm
+from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.train_op import TrainOutputs
 
 # The figures of a variable. Norms are Euclidean; the ratio is that of the norms of update and

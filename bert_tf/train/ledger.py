@@ -14,12 +14,11 @@ from typing import Any
 
 import bert_tf
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, read_run_record
-from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.train.plans import schedule_of
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
@@ -32,9 +31,10 @@ Ledger = dict[str, dict[str, Any]]
 
 def training_ledger(
     *,
-    ranks: SingleProcess,
+    ranks: Ranks,
     batch: BatchPlan,
     steps: StepPlan,
+    schedule: Schedule,
     optimization: OptimizationSettings,
     operations: str,
     precision: Mapping[str, Any],
@@ -66,7 +66,7 @@ def training_ledger(
         "steps": {
             "train_steps_on_one_rank": steps.requested_train_steps,
             "warmup_steps_on_one_rank": steps.requested_warmup_steps,
-            "scaled_by_ranks": optimization.scale_steps_by_ranks,
+            "scaled_by_ranks": steps.scaled_by_ranks,
             "train_steps": steps.num_train_steps,
             "warmup_steps": steps.num_warmup_steps,
             **_end_of_run(steps),
@@ -77,7 +77,7 @@ def training_ledger(
         "learning_rate": {
             "requested": steps.requested_learning_rate,
             "scaling": optimization.learning_rate_scaling,
-            **schedule_entries(schedule_of(optimization, steps)),
+            **schedule_entries(schedule),
         },
         "consumption": {
             "sequences": consumed,
@@ -145,7 +145,7 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
 
 
 def _communication_section(
-    optimization: OptimizationSettings, ranks: SingleProcess, communication: Mapping[str, Any]
+    optimization: OptimizationSettings, ranks: Ranks, communication: Mapping[str, Any]
 ) -> dict[str, Any]:
     if optimization.shard_optimizer_state and ranks.world_size > 1:
         exchange = "reduce-scatter and all-gather, once an update"
@@ -155,7 +155,7 @@ def _communication_section(
 
 
 def _sharding_entries(
-    optimization: OptimizationSettings, ranks: SingleProcess, slot_bytes: int | None
+    optimization: OptimizationSettings, ranks: Ranks, slot_bytes: int | None
 ) -> dict[str, Any]:
     if not optimization.shard_optimizer_state:
         return {}

@@ -18,7 +18,7 @@ from bert_tf.model.recompute import SCOPE
 from bert_tf.model.task import Network, create_network
 from bert_tf.model.variables import VariableSpec, num_weights
 from bert_tf.train.job import Job
-from bert_tf.train.plans import slot_bytes, trained_specs
+from bert_tf.train.plan import slot_bytes, trained_specs
 
 # Measured on Linux in fp32 and bf16, micro batches of 4 to 32 and one to four of them an update,
 # mostly with the native operations, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384 and a
@@ -77,33 +77,33 @@ class MemoryEstimate:
 
 def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak memory of training; builds one micro batch's graph and runs nothing."""
-    job = job.at_full_size()
+    job = job.with_plan(job.plan.at_full_size())
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)
     with tf.Graph().as_default():
-        network = create_network(job.task, job.options)
+        network = create_network(job.task, job.plan.arithmetic.options)
         forward, backward = _one_micro_batch(job, network, trained)
         kept = kept_bytes(forward, backward)
         recomputed = max(map(sum, recomputed_bytes(backward)), default=0)
-    communicates = job.context.ranks.world_size > 1
+    communicates = job.run.ranks.world_size > 1
     return MemoryEstimate(
         process=PROCESS_BYTES,
         weights=4 * num_weights(specs),
         gradients=_gradient_bytes(4 * parameters, job),
-        optimizer=slot_bytes(specs, job.optimization, job.context.ranks),
+        optimizer=slot_bytes(specs, job.optimization, job.run.ranks),
         activations=sum(kept) + recomputed + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
-        local_size=job.context.ranks.local_size,
+        local_size=job.run.ranks.local_size,
     )
 
 
 def _gradient_bytes(one_copy: int, job: Job) -> int:
     """Memory of gradients and, if there are several micro batches, their sums."""
-    if job.batch.accumulation_steps == 1:
+    if job.plan.batch.accumulation_steps == 1:
         return _GRADIENT_COPIES * one_copy
     most = _COPIES_WITH_SUMS * one_copy
-    if job.context.kernels.operations is None:
+    if job.plan.arithmetic.kernels.operations is None:
         return most
     return min(most, _NATIVE_COPIES_WITH_SUMS * one_copy + _FREE_BYTES)
 
@@ -163,7 +163,7 @@ def _one_micro_batch(
         features["input_mask"] = tf.ones_like(features["input_mask"])
     before = set(graph.get_operations())
     zero = tf.zeros([], tf.int64)
-    dropout = Dropout(job.context.settings.seed, data_position=zero, first_example=zero)
+    dropout = Dropout(job.settings.seed, data_position=zero, first_example=zero)
     sums = network.losses(features, dropout=dropout)
     loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
@@ -175,8 +175,8 @@ def _one_micro_batch(
 def _placeholder(spec: tf.TensorSpec, job: Job) -> tf.Tensor:
     """A placeholder for a feature of a micro batch, at the largest sequence length."""
     _, *rest = spec.shape.as_list()
-    shape = [job.data.max_seq_length if size is None else size for size in rest]
-    return tf.placeholder(spec.dtype, [job.batch.micro_batch_size, *shape])
+    shape = [job.data.training.max_seq_length if size is None else size for size in rest]
+    return tf.placeholder(spec.dtype, [job.plan.batch.micro_batch_size, *shape])
 
 
 def _bytes(tensor: tf.Tensor) -> int:

@@ -106,7 +106,7 @@ def explain(
 
     ``network`` is that of the training graph, whose weights are read from ``session``.
     """
-    ranks = job.context.ranks
+    ranks = job.run.ranks
     batches = micro_batches_of(
         job,
         skipped.features,
@@ -141,7 +141,7 @@ def _examine(
         [again] = gradients_of(job, [batches[suspects[0]]], weights, in_float32=True)
         finite_in_float32 = again.is_finite
     return _Findings(
-        job.context.ranks.rank,
+        job.run.ranks.rank,
         gradients=gradients,
         batches=[
             SavedBatch(batches[number], _facts(job, skipped, number, gradients[number]))
@@ -153,27 +153,27 @@ def _examine(
 
 def _facts(job: Job, skipped: SkippedUpdate, number: int, found: Gradients) -> dict[str, Any]:
     """The description of a micro batch, without what :class:`MicroBatch` holds."""
-    context, plan = job.context, job.batch
+    run, batch = job.run, job.plan.batch
     records: list[tuple[str, int]] = []
-    if job.data.records is not None:
-        start = number * plan.micro_batch_size
-        of_rank = job.data.records(context, plan, skipped.data_position)
-        records = of_rank[start : start + plan.micro_batch_size]
+    if job.data.training.records is not None:
+        start = number * batch.micro_batch_size
+        of_rank = job.data.training.records(run, job.plan, skipped.data_position)
+        records = of_rank[start : start + batch.micro_batch_size]
     return {
         "step": skipped.step,
-        "rank": context.ranks.rank,
-        "world_size": context.ranks.world_size,
+        "rank": run.ranks.rank,
+        "world_size": run.ranks.world_size,
         "micro_batch": number,
         "learning_rate": skipped.learning_rate,
         "skipped_in_a_row": skipped.in_a_row,
-        "seed": context.settings.seed,
-        "precision": context.precision,
+        "seed": run.settings.seed,
+        "precision": job.plan.arithmetic.precision,
         "losses": dict(found.losses),
         "terms_not_finite": found.bad_terms,
         "variables_not_finite": found.bad_variables,
         "gradient_norm": found.norm,
         "records": [{"file": file, "record": record} for file, record in records],
-        "flags": dict(context.settings.flags),
+        "flags": dict(run.flags),
     }
 
 
@@ -182,7 +182,7 @@ def _save(job: Job, skipped: SkippedUpdate, found: Sequence[SavedBatch]) -> str:
     if not found:
         return ""
     try:
-        directory = save_batches(job.context.settings.output_dir, skipped.step, found)
+        directory = save_batches(job.settings.output_dir, skipped.step, found)
     except UserError as error:
         return f"; the batch could not be saved: {error}"
     return f"; the batch is in {directory}"
@@ -192,7 +192,7 @@ def _facts_of_all(
     job: Job, skipped: SkippedUpdate, everywhere: Sequence[_Findings], saved: str
 ) -> str:
     row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
-    scale = f", loss scale {skipped.loss_scale:g}" if job.context.needs_loss_scale else ""
+    scale = f", loss scale {skipped.loss_scale:g}" if job.plan.arithmetic.scales_loss else ""
     return (
         f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "
         f"(learning rate {skipped.learning_rate:.3g}{scale}): {_where(everywhere)}{saved}"

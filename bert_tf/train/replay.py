@@ -26,29 +26,32 @@ def replay(job: Job, path: Path) -> None:
     The weights are those that the job would start from. Raises UserError for files that are not a
     saved batch, or one of another task.
     """
-    context = job.context
-    if context.ranks.is_chief:
+    run = job.run
+    if run.ranks.is_chief:
         saved = read_batches(path)
         for batch in saved:
             _check_features(job, batch)
         weights = starting_weights(job)
         for batch in saved:
-            context.message(_describe(job, batch))
+            run.message(_describe(job, batch))
             found = _gradients(job, batch, weights)
-            precision = context.precision
-            context.message(f"in {precision}: {describe_gradients(found)}")
+            precision = job.plan.arithmetic.precision
+            run.message(f"in {precision}: {describe_gradients(found)}")
             if not is_in_float32(job):
                 found = _gradients(job, batch, weights, in_float32=True)
-                context.message(f"in fp32: {describe_gradients(found)}")
-        context.message("a batch was replayed: nothing was trained or written")
-    context.ranks.gather(None)  # the other ranks wait
+                run.message(f"in fp32: {describe_gradients(found)}")
+        run.message("a batch was replayed: nothing was trained or written")
+    run.ranks.gather(None)  # the other ranks wait
 
 
 def starting_weights(job: Job) -> dict[str, np.ndarray]:
     """The weights that a job would start from, by the names of the network's variables."""
-    start = job.context.start
-    with tf.Graph().as_default(), tf.Session(config=session_config(job.session)) as session:
-        network = create_network(job.task, job.options, seed=job.context.settings.seed)
+    start = job.run.start
+    with (
+        tf.Graph().as_default(),
+        tf.Session(config=session_config(job.plan.arithmetic.session)) as session,
+    ):
+        network = create_network(job.task, job.plan.arithmetic.options, seed=job.settings.seed)
         initialise_weights(job, network)
         session.run(tf.global_variables_initializer())
         if start.checkpoint is not None:
@@ -76,20 +79,19 @@ def _gradients(
     job: Job, saved: SavedBatch, weights: Mapping[str, np.ndarray], *, in_float32: bool = False
 ) -> Gradients:
     """Those of the saved batch, with the dropout of its run."""
-    settings = dataclasses.replace(job.context.settings, seed=saved.facts["seed"])
-    context = dataclasses.replace(job.context, settings=settings)
-    job = dataclasses.replace(job, context=context)
+    settings = dataclasses.replace(job.settings, seed=saved.facts["seed"])
+    job = dataclasses.replace(job, run=dataclasses.replace(job.run, settings=settings))
     [found] = gradients_of(job, [saved.batch], weights, in_float32=in_float32)
     return found
 
 
 def _describe(job: Job, saved: SavedBatch) -> str:
-    start = job.context.start
+    start = job.run.start
     weights = "random weights"
     if start.checkpoint is not None:
         weights = f"the weights of {start.checkpoint} (step {start.step})"
-    elif job.context.settings.init_checkpoint:
-        weights = f"the weights of {job.context.settings.init_checkpoint}"
+    elif job.model.initial.checkpoint:
+        weights = f"the weights of {job.model.initial.checkpoint}"
     return (
         f"{saved.path}: {len(saved.facts['records'])} records of the update after step "
         f"{saved.facts['step']}, loss scale {saved.batch.loss_scale:g}, with {weights}"

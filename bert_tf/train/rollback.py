@@ -28,19 +28,19 @@ def roll_back(job: Job, failure: NonFiniteError) -> Job:
     Raises ``failure`` if the run's settings do not ask for it, and UserError if there is no
     checkpoint to go back to or it was done too often.
     """
-    context = job.context
-    if context.settings.rollback_rate_factor is None:
+    run = job.run
+    if run.settings.rollback_rate_factor is None:
         raise failure
-    outcome = _roll_back(job, failure) if context.ranks.is_chief else None
-    outcome = context.ranks.broadcast(outcome)
+    outcome = _roll_back(job, failure) if run.ranks.is_chief else None
+    outcome = run.ranks.broadcast(outcome)
     if isinstance(outcome, str):
         raise UserError(outcome) from failure
-    return dataclasses.replace(job, context=dataclasses.replace(context, start=outcome))
+    return dataclasses.replace(job, run=dataclasses.replace(run, start=outcome))
 
 
 def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
     """The new start, or why there is none."""
-    context, settings = job.context, job.context.settings
+    run, settings = job.run, job.settings
     output_dir, before = settings.output_dir, read_rollbacks(settings.output_dir)
     if len(before) >= settings.max_rollbacks:
         return (
@@ -64,8 +64,8 @@ def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
     # The record first: from then on a run that is started again does the rest.
     write_rollbacks(output_dir, [*before, rollback])
     go_back_to(output_dir, rollback.step)
-    context.log.resume(rollback.step)
-    context.message(
+    run.log.resume(rollback.step)
+    run.message(
         f"{failure.facts}; rolled back to {good} ({failure.skipped.step - rollback.step} updates "
         f"are lost), the learning rate is multiplied by {factor:g} ({rollback.rate_factor:g} of "
         "the schedule's), and training goes on with the batch after the last skipped one "

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.meta_graph import Stored
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.start_point import ResumingSaver
 from bert_tf.update.shards import SlotPart
 
@@ -31,7 +31,7 @@ class SharingSaver(ResumingSaver):
         variables: Sequence[tf.Variable],
         *,
         slots: Sequence[SlotPart],
-        ranks: SingleProcess,
+        ranks: Ranks,
         **options,
     ) -> None:
         """Adds operations to the graph. Further arguments are those of ``ResumingSaver``."""
@@ -75,7 +75,7 @@ def _received(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
     return tf.stack([tf.reshape(tensor, [-1])[0] for tensor in tensors])
 
 
-def _gathered(slot: SlotPart, ranks: SingleProcess) -> tf.Tensor:
+def _gathered(slot: SlotPart, ranks: Ranks) -> tf.Tensor:
     own = tf.reshape(slot.variable.read_value(), [-1])
     return tf.reshape(ranks.concatenate(own, name=f"{slot.name}/saved"), slot.shape)
 
@@ -86,7 +86,7 @@ class ReceiveSlots(tf.train.SessionRunHook):
     One slot at a time, so that no rank holds all of them.
     """
 
-    def __init__(self, slots: Sequence[SlotPart], saver: SharingSaver, ranks: SingleProcess):
+    def __init__(self, slots: Sequence[SlotPart], saver: SharingSaver, ranks: Ranks):
         """``saver`` is what rank 0 restores by."""
         self._slots = slots
         self._saver = saver

@@ -121,6 +121,10 @@ class StartPoint:
         )
 
 
+# The start of a run in an empty directory.
+NEW = StartPoint(None, 0, 0, 0)
+
+
 def find_start(output_dir: Path) -> StartPoint:
     """The newest checkpoint of ``output_dir``, or the one that its run was rolled back to.
 
@@ -128,7 +132,7 @@ def find_start(output_dir: Path) -> StartPoint:
     """
     checkpoint = newest_checkpoint(output_dir)
     if checkpoint is None:
-        return StartPoint(None, 0, 0, 0)
+        return NEW
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
     start = _read_start(checkpoint, flag="output_dir", advice=advice)
     rollbacks = read_rollbacks(output_dir)

@@ -19,7 +19,6 @@ from bert_tf.checkpoint.tensorflow_file import damaged
 from bert_tf.config.settings import (
     DEFAULT_MAX_SKIPPED,
     OptimizationSettings,
-    RunSettings,
     RuntimeSettings,
 )
 from bert_tf.input.batches import user_errors
@@ -27,7 +26,6 @@ from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, ledger, loop, nonfinite
 from bert_tf.train.job import Job
 from bert_tf.train.layer_summaries import LayerSummaries
-from bert_tf.train.plans import schedule_of
 from bert_tf.train.run_log import EVALUATIONS, read_history
 from bert_tf.train.shared_slots import ReceiveSlots, SharingSaver
 from bert_tf.train.start_point import ResumingSaver, find_start
@@ -35,8 +33,8 @@ from bert_tf.train.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.train.warm_up import WarmUp
 from bert_tf.train.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale, StaticLossScale
-from bert_tf.update.optimizers import Optimizer, optimizer_class
+from bert_tf.update.loss_scale import DynamicLossScale, LossScale, NoLossScale, StaticLossScale
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
 from bert_tf.util.environment import seconds_since_launch
 from bert_tf.util.errors import UserError, first_line
@@ -48,13 +46,10 @@ class Trainer:
     def __init__(self, job: Job) -> None:
         """Creates neither graphs nor files."""
         self._job = job
-        self._context = job.context
-        self._settings = job.context.settings
-        self._log = job.context.log
         self._last_results: evaluation.Results | None = None
         self._times = UpdateTimes()
-        if job.session.use_xla and not self._context.runtime.verbose:
-            compile_first_cluster(session_config(job.session))
+        if job.plan.arithmetic.session.use_xla and not job.run.runtime.verbose:
+            compile_first_cluster(session_config(job.plan.arithmetic.session))
 
     def train_and_evaluate(self, recover: Callable[[Job, nonfinite.NonFiniteError], Job]) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
@@ -62,39 +57,39 @@ class Trainer:
         On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal. If updates
         are not finite, ``recover`` returns the job to go on with, or raises an error. Collective.
         """
-        stop = hooks.StopOnSignal(self._context.watch)
+        stop = hooks.StopOnSignal(self._job.run.watch)
         started = time.monotonic()
         while True:
             failure = self._train(stop)
             if failure is None:
                 break
             job = recover(self._job, failure)
-            self._times.note_rollback(failure.skipped.step - job.context.start.step)
-            self._job, self._context = job, job.context
-        if self._log is not None and self._times.updates:
+            self._times.note_rollback(failure.skipped.step - job.run.start.step)
+            self._job = job
+        if self._job.run.log is not None and self._times.updates:
             self._report_totals(time.monotonic() - started)
         if stop.agreed:
-            if self._log is not None:
-                self._log.message(
+            if self._job.run.log is not None:
+                self._job.run.log.message(
                     f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} was saved, run "
                     "again to resume"
                 )
             # mpirun kills all ranks as soon as one of them exits with a non-zero status.
-            self._context.ranks.gather(None)
+            self._job.run.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
 
     def _train(self, stop: hooks.StopOnSignal) -> nonfinite.NonFiniteError | None:
         """Trains up to the last step, or to an error that the run may recover from."""
-        job, settings = self._job, self._settings
+        job, settings = self._job, self._job.settings
         try:
-            with _explained_errors(settings):
+            with _explained_errors(job):
                 loop.train(
                     job.train_input,
                     functools.partial(self._build_training, stop),
-                    last_step=job.steps.last_step,
+                    last_step=job.plan.steps.last_step,
                     checkpoint_dir=str(settings.output_dir) if self._reads_weights else None,
                     seed=settings.seed,
-                    config=session_config(job.session),
+                    config=session_config(job.plan.arithmetic.session),
                 )
         except nonfinite.NonFiniteError as failure:
             stop.restore()
@@ -105,39 +100,39 @@ class Trainer:
         totals = training_totals(
             self._times,
             seconds=seconds,
-            has_loss_scale=self._context.needs_loss_scale,
+            has_loss_scale=self._job.plan.arithmetic.scales_loss,
         )
         for line in training_lines(totals):
-            self._log.message(line)
-        ledger.add_to_run_json(self._settings.output_dir, {"training": totals})
+            self._job.run.log.message(line)
+        ledger.add_to_run_json(self._job.settings.output_dir, {"training": totals})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
-        results = self.predict()
-        if self._log is not None:
+        results = self.predict(self._job.data.evaluation)
+        if self._job.run.log is not None:
             self._keep(results)
         self._last_results = results
         return results
 
-    def predict(self) -> evaluation.Results:
-        """Like :meth:`evaluate`, but only writes the evaluation's own files."""
-        job, settings = self._job, self._settings
-        with _explained_errors(settings):
+    def predict(self, wanted: evaluation.Evaluation) -> evaluation.Results:
+        """Like :meth:`evaluate`, but only writes the files of ``wanted`` itself."""
+        job, settings = self._job, self._job.settings
+        with _explained_errors(job):
             outputs = loop.predict(
-                job.evaluation.dataset,
-                self._build_evaluation,
+                wanted.dataset,
+                functools.partial(self._build_evaluation, wanted),
                 checkpoint=self._latest_checkpoint() if self._reads_weights else None,
-                hooks=self._context.ranks.broadcast_hooks(),
+                hooks=self._job.run.ranks.broadcast_hooks(),
                 seed=settings.seed,
-                config=session_config(job.session),
+                config=session_config(job.plan.arithmetic.session),
             )
-            return job.evaluation.run(outputs, settings.output_dir)
+            return wanted.run(outputs, settings.output_dir)
 
     def evaluate_at_end(self) -> evaluation.Results:
         """Like :meth:`evaluate`, but does not evaluate the same weights twice."""
         # Directories of this name on the local disks of other ranks do not belong to this run.
-        ranks = self._context.ranks
-        newest = find_start(self._settings.output_dir).step if ranks.is_chief else None
+        ranks = self._job.run.ranks
+        newest = find_start(self._job.settings.output_dir).step if ranks.is_chief else None
         step = ranks.broadcast(newest)
         if self._last_results is not None and self._last_results["global_step"] == step:
             return self._last_results
@@ -148,14 +143,14 @@ class Trainer:
 
         Early stopping and the best checkpoint are then the same as without the kill.
         """
-        settings, step = self._settings, self._context.start.step
+        settings, step = self._job.settings, self._job.run.start.step
         if settings.eval_every_steps is None or step == 0 or step % settings.eval_every_steps:
             return
         is_missing = None
-        if self._log is not None:
+        if self._job.run.log is not None:
             history = read_history(settings.output_dir, EVALUATIONS)
             is_missing = all(record["step"] != step for record in history)
-        if self._context.ranks.broadcast(is_missing):
+        if self._job.run.ranks.broadcast(is_missing):
             self.evaluate()
 
     def _evaluate_during_training(self) -> bool:
@@ -165,51 +160,53 @@ class Trainer:
 
     def has_stalled(self) -> bool:
         """Whether early stopping applies: too many evaluations without a new best."""
-        settings = self._settings
+        settings = self._job.settings
         if settings.early_stopping_evaluations is None:
             return False
         since = None
-        if self._log is not None:
-            figure = self._job.evaluation.figure
+        if self._job.run.log is not None:
+            figure = self._job.data.evaluation.figure
             since = evaluation.evaluations_since_best(settings.output_dir, figure)
-        since = self._context.ranks.broadcast(since)
+        since = self._job.run.ranks.broadcast(since)
         stalled = since >= settings.early_stopping_evaluations
-        if stalled and self._log is not None:
+        if stalled and self._job.run.log is not None:
             best = settings.output_dir / evaluation.BEST_DIRECTORY
             kept = f"; the best checkpoint is in {best}" * settings.keep_best
-            self._log.message(
+            self._job.run.log.message(
                 f"stopped early: the last {since} evaluations did not improve "
-                f"{self._job.evaluation.figure.name}{kept}"
+                f"{self._job.data.evaluation.figure.name}{kept}"
             )
         return stalled
 
     def _keep(self, results: evaluation.Results) -> None:
         job = self._job
-        output_dir = self._settings.output_dir
+        output_dir = self._job.settings.output_dir
         evaluation.write_results(output_dir, results)
-        checkpoint = self._latest_checkpoint() if self._settings.keep_best else None
+        checkpoint = self._latest_checkpoint() if self._job.settings.keep_best else None
         best = checkpoint is not None and evaluation.keep_if_best(
-            output_dir, checkpoint, results, job.evaluation.figure
+            output_dir, checkpoint, results, job.data.evaluation.figure
         )
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
         figures = {name: value for name, value in results.items() if name != "global_step"}
-        self._log.evaluation(results["global_step"], figures, note=note)
+        self._job.run.log.evaluation(results["global_step"], figures, note=note)
 
     @property
     def _reads_weights(self) -> bool:
         """Whether this rank reads checkpoints; the others get all variables from rank 0."""
-        return self._context.ranks.is_chief
+        return self._job.run.ranks.is_chief
 
     def _network(self, task: Task) -> Network:
-        network = create_network(task, self._job.options, seed=self._settings.seed)
+        job = self._job
+        network = create_network(task, job.plan.arithmetic.options, seed=job.settings.seed)
         if self._reads_weights:
-            initialise_weights(self._job, network)
+            initialise_weights(job, network)
         return network
 
-    def _build_evaluation(self, features: Features) -> dict[str, tf.Tensor]:
-        job = self._job
-        network = self._network(job.model.evaluated or job.task)
-        return job.evaluation.outputs(network, features)
+    def _build_evaluation(
+        self, wanted: evaluation.Evaluation, features: Features
+    ) -> dict[str, tf.Tensor]:
+        network = self._network(self._job.model.evaluated or self._job.task)
+        return wanted.outputs(network, features)
 
     def _build_training(self, stop: hooks.StopOnSignal, features: Features) -> loop.Update:
         network = self._network(self._job.task)
@@ -220,34 +217,34 @@ class Trainer:
         )
 
     def _latest_checkpoint(self) -> str | None:
-        return newest_checkpoint(self._settings.output_dir)
+        return newest_checkpoint(self._job.settings.output_dir)
 
     def _hooks(
         self, network: Network, outputs: TrainOutputs, features: Features, saver: ResumingSaver
     ) -> list[tf.train.SessionRunHook]:
-        job = self._job
-        use_xla = job.session.use_xla
+        job, run, settings = self._job, self._job.run, self._job.settings
+        use_xla = job.plan.arithmetic.session.use_xla
         warm_up = WarmUp(2 if use_xla else 1)
-        total_steps = job.steps.last_step
-        has_loss_scale = self._context.needs_loss_scale
+        total_steps = job.plan.steps.last_step
+        has_loss_scale = job.plan.arithmetic.scales_loss
         progress = hooks.ProgressSettings(
-            every_steps=self._settings.display_loss_steps,
+            every_steps=settings.display_loss_steps,
             total_steps=total_steps,
-            checkpoint_steps=self._settings.save_checkpoints_steps,
-            batch=job.batch,
-            skipped=self._context.start.data_position - self._context.start.step,
+            checkpoint_steps=settings.save_checkpoints_steps,
+            batch=job.plan.batch,
+            skipped=run.start.data_position - run.start.step,
             has_loss_scale=has_loss_scale,
         )
         default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
         session_hooks: list[tf.train.SessionRunHook] = [
-            *self._context.ranks.broadcast_hooks(),
+            *run.ranks.broadcast_hooks(),
             *self._receive_slots(outputs, saver),
             *self._layer_summaries(outputs),
             hooks.ProgressHook(
                 outputs,
                 progress,
-                ranks=self._context.ranks,
-                log=self._log,
+                ranks=run.ranks,
+                log=run.log,
                 timer=hooks.UpdateTimer(
                     warm_up,
                     batch_shape=_shape_of_batch(features) if use_xla else None,
@@ -256,73 +253,72 @@ class Trainer:
             ),
             hooks.NonFiniteGuard(
                 outputs,
-                limit=self._settings.max_skipped_updates or default_limit,
+                limit=settings.max_skipped_updates or default_limit,
                 features=features,
                 explain=functools.partial(nonfinite.explain, job, network),
             ),
         ]
-        if self._log is not None or outputs.slots:
+        if run.log is not None or outputs.slots:
             checkpoint = hooks.CheckpointHook(
                 outputs,
-                output_dir=self._settings.output_dir,
-                every_steps=self._settings.save_checkpoints_steps,
+                output_dir=settings.output_dir,
+                every_steps=settings.save_checkpoints_steps,
                 saver=saver,
-                resumes=self._context.start.checkpoint is not None,
+                resumes=run.start.checkpoint is not None,
             )
             session_hooks.append(checkpoint)
-        if self._log is not None:
+        if run.log is not None:
             if not self._times.updates:
                 session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if use_xla:
                 session_hooks.append(XlaReport(warm_up, self._report_xla))
-        if self._settings.eval_every_steps is not None:
+        if settings.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
                     outputs,
-                    every_steps=self._settings.eval_every_steps,
+                    every_steps=settings.eval_every_steps,
                     total_steps=total_steps,
                     evaluate=self._evaluate_during_training,
-                    at_start=job.evaluation.at_start,
+                    at_start=job.data.evaluation.at_start,
                 )
             )
         return session_hooks
 
     def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
-        every = self._settings.layer_summary_steps
+        every = self._job.settings.layer_summary_steps
         # Where ranks share the optimizer's state, all of them add up the norms of their parts.
-        if not every or (self._log is None and not outputs.slots):
+        if not every or (self._job.run.log is None and not outputs.slots):
             return []
-        return [LayerSummaries(outputs, every_steps=every, log=self._log)]
+        return [LayerSummaries(outputs, every_steps=every, log=self._job.run.log)]
 
     def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
+        job, run = self._job, self._job.run
         # Relative paths, so that a run can be resumed after its directory was moved.
         options = {
-            "consumed": self._context.start.consumed(self._job.batch.global_batch_size),
-            "loss_scale": self._context.runtime.initial_loss_scale,
-            "corrected": self._context.start.corrected_counts(),
-            "max_to_keep": self._settings.keep_checkpoint_max,
+            "consumed": run.start.consumed(job.plan.batch.global_batch_size),
+            "loss_scale": run.runtime.initial_loss_scale,
+            "corrected": run.start.corrected_counts(),
+            "max_to_keep": job.settings.keep_checkpoint_max,
             "save_relative_paths": True,
         }
         if not outputs.slots:
             return ResumingSaver(tf.global_variables(), **options)
-        return SharingSaver(
-            tf.global_variables(), slots=outputs.slots, ranks=self._context.ranks, **options
-        )
+        return SharingSaver(tf.global_variables(), slots=outputs.slots, ranks=run.ranks, **options)
 
     def _receive_slots(
         self, outputs: TrainOutputs, saver: ResumingSaver
     ) -> list[tf.train.SessionRunHook]:
-        if not outputs.slots or self._context.start.checkpoint is None:
+        if not outputs.slots or self._job.run.start.checkpoint is None:
             return []
-        return [ReceiveSlots(outputs.slots, saver, self._context.ranks)]
+        return [ReceiveSlots(outputs.slots, saver, self._job.run.ranks)]
 
     def _report_first_update(self) -> None:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
-        ledger.add_to_run_json(self._settings.output_dir, seconds)
+        ledger.add_to_run_json(self._job.settings.output_dir, seconds)
 
     def _report_xla(self, clusters: int, seconds: float, shapes: int) -> None:
         for_shapes = f" for {shapes} batch shapes" if shapes > 1 else ""
-        self._log.message(
+        self._job.run.log.message(
             f"XLA: {clusters} compiled clusters run in each update; compiling them{for_shapes} "
             f"took {seconds:.1f} s, which rates do not include"
         )
@@ -331,7 +327,7 @@ class Trainer:
             "xla_compile_seconds": round(seconds, 2),
             "xla_shapes": shapes,
         }
-        ledger.add_to_run_json(self._settings.output_dir, details)
+        ledger.add_to_run_json(self._job.settings.output_dir, details)
 
 
 def initialise_weights(job: Job, network: Network) -> None:
@@ -339,18 +335,18 @@ def initialise_weights(job: Job, network: Network) -> None:
 
     The weights of a run that resumes are restored later.
     """
-    settings = job.context.settings
     for prefix, checkpoint in job.model.frozen.items():
         frozen = network.variables.frozen(prefix)
         if frozen:  # an evaluation may do without
             loading.initialise_from_checkpoint(checkpoint, frozen, prefix=f"{prefix}/")
-    if settings.init_checkpoint and not newest_checkpoint(settings.output_dir):
+    initial = job.model.initial
+    if initial.checkpoint and not newest_checkpoint(job.settings.output_dir):
         loading.initialise_from_checkpoint(
-            settings.init_checkpoint,
+            initial.checkpoint,
             network.variables.trainable(),
-            allowed_fresh=settings.allowed_fresh,
+            allowed_fresh=job.settings.allowed_fresh,
             heads=network.task.heads,
-            layers=job.model.initial_layers,
+            layers=initial.layers,
         )
 
 
@@ -359,32 +355,33 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
 
     ``features`` are [accumulation steps x micro batch, ...], this rank's part of a global batch.
     """
-    optimization, steps = job.optimization, job.steps
+    run, plan, optimization = job.run, job.plan, job.optimization
+    arithmetic = plan.arithmetic
     step = tf.train.get_or_create_global_step().read_value()
-    learning_rate = schedule_of(optimization, steps).rate(step + steps.schedule_offset)
-    if job.context.start.rollbacks:
-        learning_rate *= job.context.start.rate_factor
+    learning_rate = plan.schedule.rate(step + plan.steps.schedule_offset)
+    if run.start.rollbacks:
+        learning_rate *= run.start.rate_factor
     return build_train_op(
         network,
         features,
-        plan=job.batch,
+        plan=plan.batch,
         optimizer=_optimizer(
             optimization,
             learning_rate,
-            kernels=job.context.kernels,
-            ranks=job.context.ranks,
-            product_type=job.options.policy.dense,
+            kernels=arithmetic.kernels,
+            ranks=run.ranks,
+            product_type=arithmetic.options.policy.dense,
             shard_state=optimization.shard_optimizer_state,
         ),
         learning_rate=learning_rate,
-        loss_scale=_loss_scale(job.context.runtime, needed=job.context.needs_loss_scale),
-        ranks=job.context.ranks,
+        loss_scale=_loss_scale(run.runtime, needed=arithmetic.scales_loss),
+        ranks=run.ranks,
         settings=UpdateSettings(
             clip_norm=optimization.clip_norm,
             loss_normalization=optimization.loss_normalization,
             allreduce_every_micro_batch=optimization.allreduce_every_micro_batch,
-            most_rows=job.batch.micro_batch_size * job.data.max_seq_length,
-            seed=job.context.settings.seed,
+            most_rows=plan.batch.micro_batch_size * job.data.training.max_seq_length,
+            seed=job.settings.seed,
         ),
     )
 
@@ -399,7 +396,7 @@ def create_run_state(network: Network, optimization: OptimizationSettings) -> No
     _optimizer(optimization, learning_rate=0.0).create_slots(network.variables.trainable())
 
 
-def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> NoLossScale | DynamicLossScale:
+def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
     if not needed:
         return NoLossScale()
     if runtime.loss_scale is not None:
@@ -417,7 +414,8 @@ def _optimizer(
     **how: Any,
 ) -> Optimizer:
     """The optimizer of the settings; ``how`` are arguments of how it computes."""
-    return optimizer_class(optimization.optimizer)(
+    return Optimizer(
+        optimization.optimizer,
         learning_rate,
         weight_decay=optimization.weight_decay,
         rate_factor=optimization.rate_factor,
@@ -432,17 +430,18 @@ def _shape_of_batch(features: Features) -> tf.Tensor:
 
 
 @contextlib.contextmanager
-def _explained_errors(settings: RunSettings) -> Iterator[None]:
+def _explained_errors(job: Job) -> Iterator[None]:
     """Turns TensorFlow's errors for bad files and lack of memory into one sentence each."""
+    output_dir = job.settings.output_dir
     try:
         with user_errors():
             yield
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-        newest = tf.train.latest_checkpoint(str(settings.output_dir))
+        newest = tf.train.latest_checkpoint(str(output_dir))
         if newest is None:
-            raise damaged(settings.init_checkpoint, error) from error
+            raise damaged(job.model.initial.checkpoint, error) from error
         advice = (
-            f"list an older one in {settings.output_dir / 'checkpoint'}, or start over in another "
+            f"list an older one in {output_dir / 'checkpoint'}, or start over in another "
             "--output_dir"
         )
         raise damaged(newest, error, advice=advice) from error

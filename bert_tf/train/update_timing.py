@@ -48,11 +48,11 @@ def seconds_per_update(job: Job) -> float:
 
     With ramps, that of the largest updates.
     """
-    plan = dataclasses.replace(job.batch.at_full_size(), accumulation_steps=1)
-    one = dataclasses.replace(job, batch=plan)
+    batch = dataclasses.replace(job.plan.batch.at_full_size(), accumulation_steps=1)
+    one = job.with_plan(dataclasses.replace(job.plan, batch=batch))
     with user_errors():
         trial = time_updates(one, typical_batch(one), warm_up_updates=2, fewest_updates=2)
-    return job.batch.accumulation_steps * trial.seconds
+    return job.plan.batch.accumulation_steps * trial.seconds
 
 
 def time_updates(
@@ -73,11 +73,11 @@ def time_updates(
             name: tf.placeholder(spec.dtype, spec.shape)
             for name, spec in job.train_input().element_spec.items()
         }
-        network = create_network(job.task, job.options, seed=job.context.settings.seed)
+        network = create_network(job.task, job.plan.arithmetic.options, seed=job.settings.seed)
         outputs = build_update(job, network, fed)
         initial_values = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         feed = {fed[name]: value for name, value in batch.items()}
-        with tf.Session(config=session_config(job.session)) as session:
+        with tf.Session(config=session_config(job.plan.arithmetic.session)) as session:
 
             def update(**options: Any) -> float:
                 started = time.perf_counter()
@@ -89,16 +89,19 @@ def time_updates(
             *others, last = (update() for _ in range(warm_up_updates - 1))
             estimated = math.ceil(_TIMED_SECONDS / last)
             updates = min(max(estimated, fewest_updates), _MOST_UPDATES)
-            seconds = [update() for _ in range(job.context.ranks.broadcast(updates))]
+            seconds = [update() for _ in range(job.run.ranks.broadcast(updates))]
     median = statistics.median(seconds)
     warm_up = max(0.0, first + sum(others) + last - warm_up_updates * median)
-    trials = job.context.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
+    trials = job.run.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
     return Trial(*map(max, zip(*trials)))
 
 
 def typical_batch(job: Job) -> Batch:
     """The batch of median size among the next batches of this rank."""
-    with tf.Graph().as_default(), tf.Session(config=session_config(job.session)) as session:
+    with (
+        tf.Graph().as_default(),
+        tf.Session(config=session_config(job.plan.arithmetic.session)) as session,
+    ):
         dataset = job.train_input()
         shapes = [spec.shape for spec in dataset.element_spec.values()]
         are_static = all(shape.is_fully_defined() for shape in shapes)
@@ -117,9 +120,10 @@ def typical_batch(job: Job) -> Batch:
 
 def describe_conditions(job: Job) -> str:
     """What a timing depends on, as text, to reuse it in a resumed run."""
-    threads = job.context.ranks.threads
-    form = "native" if job.options.native_layers else "TensorFlow's"
+    threads, options = job.run.ranks.threads, job.plan.arithmetic.options
+    form = "native" if options.native_layers else "TensorFlow's"
     return (
-        f"{socket.gethostname()}, {threads} threads a rank, {job.batch.arithmetic()}, "
-        f"length {job.data.max_seq_length}, dense {job.options.policy.dense.name}, {form} layers"
+        f"{socket.gethostname()}, {threads} threads a rank, {job.plan.batch.arithmetic()}, "
+        f"length {job.data.training.max_seq_length}, dense {options.policy.dense.name}, "
+        f"{form} layers"
     )

@@ -44,13 +44,13 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
       earlier: rank 0's details of the choice recorded by the run being resumed, or None; used
         again if the conditions are the same.
     """
-    job = job.at_full_size()
-    conditions = job.context.ranks.broadcast(describe_conditions(job))
-    earlier = job.context.ranks.broadcast(earlier)
+    job = job.with_plan(job.plan.at_full_size())
+    conditions = job.run.ranks.broadcast(describe_conditions(job))
+    earlier = job.run.ranks.broadcast(earlier)
     if earlier is not None and earlier.get("conditions") == conditions:
         kept = bool(earlier["kept"])
         return Choice(kept, f"{_verdict(kept)}, as when this run began", dict(earlier))
-    job_with_xla = job.with_xla()
+    job_with_xla = job.with_plan(job.plan.with_xla())
     problem = _problem_with_xla(job_with_xla)
     if problem is not None:
         return _without_trial(conditions, f"XLA does not work here ({problem})")
@@ -63,8 +63,8 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
     return decide(
         without,
         with_xla,
-        updates=job.steps.last_step - job.context.start.step,
-        global_batch_size=job.batch.global_batch_size,
+        updates=job.plan.steps.last_step - job.run.start.step,
+        global_batch_size=job.plan.batch.global_batch_size,
         conditions=conditions,
     )
 
@@ -100,10 +100,10 @@ def _problem_with_xla(job: Job) -> str | None:
     """Why XLA cannot compile on some rank; None if it works on all."""
     problem = None
     try:
-        compile_first_cluster(session_config(job.session))
+        compile_first_cluster(session_config(job.plan.arithmetic.session))
     except tf.errors.OpError as error:
         problem = first_line(error)
-    return next(filter(None, job.context.ranks.gather(problem)), None)
+    return next(filter(None, job.run.ranks.gather(problem)), None)
 
 
 def _without_trial(conditions: str, reason: str) -> Choice:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.model.precision import PRECISIONS, PrecisionPolicy, policy_for
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 
 
@@ -67,7 +67,7 @@ def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
     )
 
 
-def agree_on_hardware(ranks: SingleProcess, local: Hardware) -> Hardware:
+def agree_on_hardware(ranks: Ranks, local: Hardware) -> Hardware:
     """What all ranks can compute on, so that they choose the same precision.
 
     ``local`` is this rank's hardware.
@@ -115,7 +115,7 @@ def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
 
 def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: Hardware) -> bool:
     """Whether gradients pass through float16: in the network, with --amp or in communication."""
-    compressed = runtime.horovod and runtime.communication.compression == "fp16"
+    compressed = runtime.library is not None and runtime.communication.compression == "fp16"
     return bool(policy.classes_in("fp16")) or (runtime.amp and hardware.has_gpu) or compressed
 
 

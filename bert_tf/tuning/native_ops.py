@@ -6,13 +6,11 @@ import socket
 
 from bert_tf.model.blocks import native_operations
 from bert_tf.native import library
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 
 
-def reason_against_native_ops(
-    wanted: bool | None, *, has_gpu: bool, ranks: SingleProcess
-) -> str | None:
+def reason_against_native_ops(wanted: bool | None, *, has_gpu: bool, ranks: Ranks) -> str | None:
     """Why a job uses TensorFlow operations; None if it uses native ones. Collective.
 
     Args:

@@ -6,7 +6,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.tuning.session import SessionSettings, session_config
 
 # Large enough for the full rate, and small enough to take a moment.
@@ -14,7 +14,7 @@ _ROWS, _ROWS_ON_A_GPU = 2048, 8192
 _TIMED_PRODUCTS = 5
 
 
-def peak_flops(ranks: SingleProcess, session: SessionSettings, dtype: tf.DType) -> float:
+def peak_flops(ranks: Ranks, session: SessionSettings, dtype: tf.DType) -> float:
     """FLOP/s of all ranks together in products of two large square matrices. Collective.
 
     Every rank measures at the same time, as they share processors and power when they train.

@@ -25,7 +25,7 @@ import bert_tf
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.bfloat16_trial import REFUSED
 from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
@@ -107,7 +107,7 @@ def choose_speed(
     shapes: JobShapes,
     *,
     hardware: Hardware,
-    ranks: SingleProcess,
+    ranks: Ranks,
     earlier: Mapping[str, Any] | None = None,
     update: UpdatePieces | None = None,
 ) -> SpeedChoice:
@@ -181,7 +181,7 @@ def choose_speed(
     return _choice(wanted, precision, reason, details, warnings)
 
 
-def _agreed_reason_against_bf16(ranks: SingleProcess) -> str | None:
+def _agreed_reason_against_bf16(ranks: Ranks) -> str | None:
     """Why no rank may compute in bfloat16; None if all can. Collective."""
     found: list[str | None] = []
     ranks.once_on_each_host(lambda: found.append(reason_against_bf16()))
@@ -239,7 +239,7 @@ def measured_choice(
     sequences: int,
     length: int,
     accumulation_steps: int,
-    ranks: SingleProcess,
+    ranks: Ranks,
     hardware: Hardware | None = None,
     update: UpdatePieces | None = None,
 ) -> SpeedChoice:
@@ -362,7 +362,7 @@ def _figures(
     precisions: Sequence[str],
     *,
     conditions: str,
-    ranks: SingleProcess,
+    ranks: Ranks,
     update: UpdatePieces | None,
 ) -> tuple[Figures, str]:
     """The figures of the slowest rank, and when they were measured (for the ledger)."""
@@ -420,7 +420,7 @@ def _conditions(
     shapes: JobShapes,
     precisions: Sequence[str],
     forms: Sequence[str],
-    ranks: SingleProcess,
+    ranks: Ranks,
 ) -> str:
     """What the figures of a rank depend on, as text."""
     changes = [f"{name} {wanted.policy_changes[name]}" for name in sorted(wanted.policy_changes)]

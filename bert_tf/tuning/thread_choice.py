@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 import bert_tf
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.speed_choice import LEAST_OPERATIONS, cache_directory, read_cached, write_cached
 from bert_tf.tuning.speed_probe import JobShapes
@@ -33,7 +33,7 @@ _LEAST_GAIN = 1.25
 
 
 def choose_threads(
-    ranks: SingleProcess,
+    ranks: Ranks,
     shapes: JobShapes,
     *,
     options: ForwardOptions,
@@ -74,7 +74,7 @@ def choose_threads(
 
 
 def _measure(
-    ranks: SingleProcess,
+    ranks: Ranks,
     shapes: JobShapes,
     options: ForwardOptions,
     native_update: bool,
@@ -135,7 +135,7 @@ def _valid_seconds(value: Any, numbers: tuple[int, int]) -> dict[str, float] | N
 
 
 def _conditions(
-    ranks: SingleProcess, shapes: JobShapes, options: ForwardOptions, native_update: bool
+    ranks: Ranks, shapes: JobShapes, options: ForwardOptions, native_update: bool
 ) -> str:
     """What the figures of a rank depend on, as text."""
     types = " ".join(sorted(set(options.policy.describe().values())))

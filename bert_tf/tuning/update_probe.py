@@ -10,7 +10,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.tuning.speed_probe import JobShapes, Pieces, num_updates, ones, ones_variable
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
-from bert_tf.update.optimizers import AdamW, Parameter
+from bert_tf.update.optimizer import Optimizer
+from bert_tf.update.optimizers.row import Parameter
 
 
 def update_pieces(
@@ -27,11 +28,12 @@ def update_pieces(
     shape = [shapes.hidden_size, shapes.intermediate_size]
     weights, *moments = (ones_variable(shape, tf.float32, name) for name in ("weights", "m", "v"))
     parameter = Parameter(
+        "weights",
         weights,
-        slots=tuple(moments),
         gradient=tf.cast(ones(shape, policy.dense), tf.float32),
+        slots=tuple(moments),
         decays=True,
     )
-    update = AdamW(0.0, kernels=kernels).apply_update([parameter], tf.constant(1e-6))
+    update = Optimizer("adam", 0.0, kernels=kernels).update([parameter], tf.constant(1e-6))
     share = shapes.kernel_weights / (shape[0] * shape[1])
-    return [(update, share * num_updates(shapes, tokens))]
+    return [(update.operation, share * num_updates(shapes, tokens))]

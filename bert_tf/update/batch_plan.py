@@ -198,6 +198,7 @@ class StepPlan:
       divisor: steps of one rank in a step of all ranks.
       stop_after_steps: the step, after scaling, of the schedule at which the run ends; None for its
         end.
+      scaled_by_ranks: whether steps are divided by the number of ranks, even if that is one.
     """
 
     requested_train_steps: int
@@ -209,6 +210,7 @@ class StepPlan:
     schedule_offset: int = 0
     divisor: int = 1
     stop_after_steps: int | None = None
+    scaled_by_ranks: bool = False
 
     def scaled(self, steps: int) -> int:
         """Steps of all ranks, rounded up, for a number of steps of one rank."""
@@ -266,6 +268,7 @@ def resolve_step_plan(
     factor = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
     return StepPlan(
         divisor=divisor,
+        scaled_by_ranks=scale_steps_by_ranks,
         requested_train_steps=num_train_steps,
         requested_warmup_steps=num_warmup_steps,
         num_train_steps=math.ceil(num_train_steps / divisor),

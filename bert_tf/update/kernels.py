@@ -14,9 +14,7 @@ from typing import Union
 import tensorflow.compat.v1 as tf
 
 from bert_tf.native import library
-
-# TensorFlow sums this many numbers in a single thread; ten times as many it splits up.
-_LONGEST_ROW = 1024
+from bert_tf.update.optimizers.norms import euclidean_norm
 
 
 class TensorFlowKernels:
@@ -54,30 +52,6 @@ def times(tensor: tf.Tensor | None, factor: tf.Tensor | None) -> tf.Tensor | Non
     if tensor is None or factor is None:
         return factor if tensor is None else tensor
     return tensor * factor
-
-
-def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The square root of the sum of all squares, bit-equal for any number of threads.
-
-    TensorFlow splits the sum over a large tensor into one part per thread, so ranks on different
-    hosts could clip by different factors. Sums along rows are computed by one thread per row, and
-    a sum of few numbers by a single thread.
-    """
-    norms = tf.concat([_norms_of_rows(tensor) for tensor in tensors], axis=0)
-    while norms.shape[0] > _LONGEST_ROW:
-        norms = _norms_of_rows(norms)
-    return tf.math.reduce_euclidean_norm(norms)
-
-
-def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """[N] numbers with the same norm: the norm of each row, or the elements of a short tensor."""
-    size = tensor.shape.num_elements()
-    if size <= _LONGEST_ROW:
-        return tf.reshape(tensor, [size])
-    if size == tensor.shape[-1]:
-        padded = tf.pad(tf.reshape(tensor, [size]), [[0, -size % _LONGEST_ROW]])
-        tensor = tf.reshape(padded, [-1, _LONGEST_ROW])
-    return tf.reshape(tf.math.reduce_euclidean_norm(tensor, axis=-1), [-1])
 
 
 class NativeKernels:

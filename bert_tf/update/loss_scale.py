@@ -1,10 +1,12 @@
 """Loss scaling: keeps float16 gradients from underflowing (Micikevicius et al. 2018, section 3.2).
 
-All classes have the same methods, so an update is written only once. The scale is constant within
-an update: it is read once, and changed after the gradients have been checked.
+An update is written once, for every :class:`LossScale`. The scale is constant within an update: it
+is read once, and changed after the gradients have been checked.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import tensorflow.compat.v1 as tf
 
@@ -17,11 +19,30 @@ GOOD_UPDATES = "loss_scale/good_updates"
 LARGEST = 2.0**32
 
 
-class NoLossScale:
-    """No scaling: for float32 and bfloat16."""
+class LossScale(Protocol):
+    """What a loss is multiplied by before the backward pass."""
 
     def current(self) -> tf.Tensor:
-        """The scale of this update, a float32 scalar: always 1."""
+        """The scale of this update, a float32 scalar."""
+
+    def scale(self, loss: tf.Tensor) -> tf.Tensor:
+        """The float32 ``loss`` times the scale."""
+
+    def inverse(self) -> tf.Tensor | None:
+        """The factor that unscales gradients, a float32 scalar; None for nothing to undo."""
+
+    def update(self, is_finite: tf.Tensor) -> tf.Operation:
+        """Adjusts what is saved of the scale after an update.
+
+        ``is_finite`` is a boolean scalar computed from its scaled or unscaled gradients.
+        """
+
+
+class NoLossScale:
+    """No scaling: for float32 and bfloat16. A :class:`LossScale`."""
+
+    def current(self) -> tf.Tensor:
+        """Always 1."""
         return tf.constant(1.0)
 
     def scale(self, loss: tf.Tensor) -> tf.Tensor:
@@ -29,7 +50,7 @@ class NoLossScale:
         return loss
 
     def inverse(self) -> tf.Tensor | None:
-        """The factor that unscales gradients: None, as there is nothing to undo."""
+        """None."""
         return None
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:

@@ -1,4 +1,8 @@
-"""Learning rates as pure functions of the step.
+"""Learning rate schedules: each a pure function of the step, with a row about it.
+
+Flags, their checks and the ledger's entries follow from the rows. To add a schedule, write a
+function, its options and a row, and add that to ``SCHEDULES``. TensorFlow is loaded only where a
+step is a tensor.
 
 ``step`` is the number of updates done so far: the first update has step 0, the last one
 ``total_steps - 1``. It may be a Python number, a numpy array or a tensor; the rate is returned as
@@ -15,15 +19,54 @@ warm-up has the peak's. What follows begins at ``warmup_steps``, at the peak.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
+import types
 from collections.abc import Mapping
 from typing import Any, Callable
 
-import numpy as np
-import tensorflow.compat.v1 as tf
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval, Option, Options
 
-from bert_tf.config.schedules import COSINE, LINEAR, SQRT
+_ROUNDING = 1e-9  # 0.55 * 100 is more than 55
+_POSITIVE = Interval(0, open_low=True)
+_SHARE = Interval(0, 1)
+
+WARMUP_POWER = Option(
+    1.0, "lr_warmup_power", "Power of the warm-up; 1 means linear.", bounds=_POSITIVE
+)
+DECAY_POWER = Option(
+    1.0, "lr_decay_power", "Power of the polynomial decay; 1 means linear.", bounds=_POSITIVE
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleRow:
+    """A schedule, and what the rest of the toolkit knows about it.
+
+    Attributes:
+      title: what it does, for help texts.
+      function: maps a step and the keywords ``peak_rate``, ``total_steps``, ``warmup_steps``,
+        ``end_rate``, those of ``options`` and, if it can rewarm, ``start_rate`` to the rate.
+      options: its own options, by keyword.
+      has_end: whether it decays to ``end_rate``.
+      can_rewarm: whether it can begin again in the middle of a run.
+      contradiction: maps (options, peak, end) to a sentence about values that cannot be combined,
+        None for others.
+      least_warmup, most_warmup: the steps that its warm-up can have; the latter maps (total steps,
+        options) to a number, None for all steps.
+      misfit: maps (warm-up steps, what the total is called, options) to a sentence about a warm-up
+        outside of these.
+    """
+
+    title: str
+    function: Callable[..., Any]
+    options: Mapping[str, Option]
+    has_end: bool = True
+    can_rewarm: bool = True
+    contradiction: Callable[[Options, float, float], str | None] | None = None
+    least_warmup: int = 0
+    most_warmup: Callable[[int, Options], float] | None = None
+    misfit: Callable[[int, str, Options], str] | None = None
 
 
 def _joined(share_of_peak: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +75,6 @@ def _joined(share_of_peak: Callable[..., Any]) -> Callable[..., Any]:
     ``share_of_peak(array, step, total_steps, warmup_steps, ...)`` applies from ``warmup_steps`` on.
     """
 
-    @functools.wraps(share_of_peak)
     def schedule(
         step: Any,
         *,
@@ -49,7 +91,7 @@ def _joined(share_of_peak: Callable[..., Any]) -> Callable[..., Any]:
         share = share_of_peak(array, step, total_steps, warmup_steps, **options)
         return array.where(step < warmup_steps, warmup, _between(end_rate, peak_rate, share))
 
-    del schedule.__wrapped__  # its signature is not that of the schedule
+    schedule.__doc__ = share_of_peak.__doc__
     return schedule
 
 
@@ -65,11 +107,27 @@ def polynomial(
     return _remaining(array, step, warmup_steps, total_steps - warmup_steps) ** decay_power
 
 
+POLYNOMIAL = ScheduleRow(
+    "warm-up, then decay from the peak, linear unless --lr_decay_power says otherwise",
+    polynomial,
+    options={"decay_power": DECAY_POWER, "warmup_power": WARMUP_POWER},
+)
+
+
 @_joined
 def constant(array: Any, step: Any, total_steps: int, warmup_steps: int) -> Any:
     """Warm-up, then the peak, however many steps there are."""
     del total_steps, warmup_steps
     return array.clip(step, 1.0, 1.0)
+
+
+CONSTANT = ScheduleRow(
+    "warm-up, then the peak",
+    constant,
+    options={"warmup_power": WARMUP_POWER},
+    has_end=False,
+    can_rewarm=False,
+)
 
 
 @_joined
@@ -82,6 +140,14 @@ def cosine(array: Any, step: Any, total_steps: int, warmup_steps: int) -> Any:
     return _half_cosine(array, remaining)
 
 
+COSINE = ScheduleRow(
+    "warm-up, then the falling half of a cosine", cosine, options={"warmup_power": WARMUP_POWER}
+)
+
+
+DECAY_FORMS = ("linear", "cosine", "1-sqrt")
+
+
 @_joined
 def warmup_stable_decay(
     array: Any,
@@ -90,7 +156,7 @@ def warmup_stable_decay(
     warmup_steps: int,
     *,
     decay_share: float = 0.1,
-    decay_form: str = LINEAR,
+    decay_form: str = DECAY_FORMS[0],
 ) -> Any:
     """Warm-up, the peak, and a decay in the last ``decay_share`` of all steps.
 
@@ -100,12 +166,38 @@ def warmup_stable_decay(
     """
     decay_steps = min(decay_share * total_steps, total_steps - warmup_steps)
     remaining = _remaining(array, step, total_steps - decay_steps, decay_steps)
-    if decay_form == COSINE:
+    if decay_form == "cosine":
         return _half_cosine(array, remaining)
-    if decay_form == SQRT:
+    if decay_form == "1-sqrt":
         # Equal to 1 - sqrt(x), without the cancellation near the end.
         return remaining / (1.0 + (1.0 - remaining) ** 0.5)
     return remaining
+
+
+WARMUP_STABLE_DECAY = ScheduleRow(
+    "warm-up, the peak, and a decay in the last --lr_decay_share of the steps",
+    warmup_stable_decay,
+    options={
+        "decay_share": Option(
+            0.1,
+            "lr_decay_share",
+            "warmup_stable_decay: share of the steps in which the rate decays.",
+            bounds=_SHARE,
+        ),
+        "decay_form": Option(
+            DECAY_FORMS[0],
+            "lr_decay_form",
+            "warmup_stable_decay: how the rate decays.",
+            choices=DECAY_FORMS,
+        ),
+        "warmup_power": WARMUP_POWER,
+    },
+    most_warmup=lambda total, options: total * (1 + _ROUNDING) - options["decay_share"] * total,
+    misfit=lambda warmup, shown, options: (
+        f"--lr_decay_share={options['decay_share']:g} of {shown} and a warm-up of {warmup} steps "
+        "overlap; lower one of them."
+    ),
+)
 
 
 @_joined
@@ -126,6 +218,41 @@ def exponential(
     """
     del total_steps
     return decay_rate ** array.clip((step - warmup_steps) / decay_steps, 0.0, math.inf)
+
+
+def _missing_rate(options: Options, peak: float, end: float) -> str | None:
+    del peak, end
+    if options["decay_rate"] is None or options["decay_steps"] is None:
+        return (
+            "--lr_schedule=exponential needs --lr_decay_rate and --lr_decay_steps; give both, such "
+            "as 0.9 and 250."
+        )
+    return None
+
+
+EXPONENTIAL = ScheduleRow(
+    "warm-up, then a decay by the factor --lr_decay_rate every --lr_decay_steps",
+    exponential,
+    options={
+        "decay_rate": Option(
+            None,
+            "lr_decay_rate",
+            "exponential: factor in --lr_decay_steps, such as 0.9.",
+            kind=float,
+            bounds=Interval(0, 1, open_low=True),
+        ),
+        "decay_steps": Option(
+            None,
+            "lr_decay_steps",
+            "exponential: updates in which the rate is multiplied by --lr_decay_rate, on one rank.",
+            kind=int,
+            bounds=Interval(1),
+            counts_steps=True,
+        ),
+        "warmup_power": WARMUP_POWER,
+    },
+    contradiction=_missing_rate,
+)
 
 
 def one_cycle(
@@ -157,6 +284,49 @@ def one_cycle(
     return array.where(step < warmup_steps, rise, after)
 
 
+def _end_within_cycle(options: Options, peak: float, end: float) -> str | None:
+    if end > options["cycle_start"] * peak:
+        return (
+            f"--end_learning_rate={end:g} is greater than the rate at which the cycle starts and "
+            f"ends, --lr_cycle_start={options['cycle_start']:g} times --learning_rate={peak:g}; "
+            "lower it."
+        )
+    return None
+
+
+def _most_steps_of_a_rise(total: int, options: Options) -> int:
+    del options
+    return total // 2
+
+
+def _misfit_of_a_cycle(warmup: int, shown: str, options: Options) -> str:
+    del options
+    return (
+        f"--lr_schedule=one_cycle rises in {warmup} warm-up steps and falls in as many, which must "
+        f"be from 1 to half of {shown}; change --num_warmup_steps or --warmup_proportion."
+    )
+
+
+ONE_CYCLE = ScheduleRow(
+    "up and down in as many steps each as the warm-up has, then on to the end",
+    one_cycle,
+    options={
+        "cycle_start": Option(
+            0.1,
+            "lr_cycle_start",
+            "one_cycle: share of the peak at which the cycle starts and ends.",
+            bounds=_SHARE,
+        ),
+        "warmup_power": WARMUP_POWER,
+    },
+    can_rewarm=False,
+    contradiction=_end_within_cycle,
+    least_warmup=1,
+    most_warmup=_most_steps_of_a_rise,
+    misfit=_misfit_of_a_cycle,
+)
+
+
 def google(
     step: Any,
     *,
@@ -181,18 +351,35 @@ def google(
     return array.where(step < warmup_steps, warmup, decay)
 
 
-FUNCTIONS = {
-    function.__name__: function
-    for function in (
-        polynomial,
-        constant,
-        cosine,
-        warmup_stable_decay,
-        exponential,
-        one_cycle,
-        google,
-    )
+GOOGLE = ScheduleRow(
+    "google-research/bert's, in which the decay begins at step 0",
+    google,
+    options={"decay_power": DECAY_POWER, "warmup_power": WARMUP_POWER},
+    can_rewarm=False,
+)
+
+
+SCHEDULES: dict[str, ScheduleRow] = {
+    "polynomial": POLYNOMIAL,
+    "google": GOOGLE,
+    "constant": CONSTANT,
+    "cosine": COSINE,
+    "warmup_stable_decay": WARMUP_STABLE_DECAY,
+    "one_cycle": ONE_CYCLE,
+    "exponential": EXPONENTIAL,
 }
+
+
+def schedule_row(name: str) -> ScheduleRow:
+    """The row of a schedule; raises UserError for a name that is not in the registry."""
+    if name not in SCHEDULES:
+        raise UserError(f"--lr_schedule={name} is not one of {', '.join(SCHEDULES)}.")
+    return SCHEDULES[name]
+
+
+def schedule_options() -> dict[str, Option]:
+    """Keyword -> option, for all schedules; one that several share appears once."""
+    return {name: option for row in SCHEDULES.values() for name, option in row.options.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +387,7 @@ class Schedule:
     """A schedule with all its settings, after scaling by ranks.
 
     Attributes:
-      name: a key of ``config.schedules.SCHEDULES``.
+      name: a key of ``SCHEDULES``.
       options: those of its row, by keyword.
       rewarm_at_step: the step at which the schedule begins again, for the remaining steps; until
         then it runs as if this were the end. None for a single phase.
@@ -212,7 +399,7 @@ class Schedule:
     total_steps: int
     warmup_steps: int
     end_rate: float = 0.0
-    options: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
+    options: Options = dataclasses.field(default_factory=dict)
     rewarm_at_step: int | None = None
     rewarm_steps: int = 0
 
@@ -229,7 +416,7 @@ class Schedule:
         return array.where(step < begin, self._phase(step, begin, self.warmup_steps), second)
 
     def _phase(self, step: Any, total_steps: int, warmup_steps: int, **start: float) -> Any:
-        return FUNCTIONS[self.name](
+        return SCHEDULES[self.name].function(
             step,
             peak_rate=self.peak_rate,
             total_steps=total_steps,
@@ -264,20 +451,13 @@ def _between(low: float, high: float, share: Any) -> Any:
     return low * (1.0 - share) + high * share
 
 
-class _NumpyArrays:
-    clip = staticmethod(np.clip)
-    sin = staticmethod(np.sin)
-    where = staticmethod(np.where)
-
-
-class _Tensors:
-    clip = staticmethod(tf.clip_by_value)
-    sin = staticmethod(tf.sin)
-    where = staticmethod(tf.where_v2)
-
-
 def _as_array(step: Any) -> tuple[Any, Any]:
     """The array functions for the type of ``step``, and ``step`` as floats."""
-    if tf.is_tensor(step):
-        return _Tensors, tf.cast(step, tf.float32)
-    return _NumpyArrays, np.asarray(step, np.float64)
+    import numpy as np
+
+    if isinstance(step, (int, float, list, np.ndarray, np.generic)):
+        return np, np.asarray(step, np.float64)
+    import tensorflow.compat.v1 as tf
+
+    functions = types.SimpleNamespace(clip=tf.clip_by_value, sin=tf.sin, where=tf.where_v2)
+    return functions, tf.cast(step, tf.float32)

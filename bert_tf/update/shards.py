@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.optimizers import OptimizerRow
-from bert_tf.ranks.distribution import Gradient, SingleProcess
 from bert_tf.ranks.parts import Part, part_of
+from bert_tf.ranks.ranks import Gradient, Ranks
 from bert_tf.update.kernels import Kernels
+from bert_tf.update.optimizers.row import OptimizerRow
 
 _FLOAT32_BYTES = 4
 
@@ -49,7 +49,7 @@ class Shards:
       slots: this rank's parts of all slots, in an order that is the same on all ranks.
     """
 
-    def __init__(self, ranks: SingleProcess) -> None:
+    def __init__(self, ranks: Ranks) -> None:
         """Nothing has been created yet."""
         self.ranks = ranks
         self.slots: list[SlotPart] = []
@@ -57,7 +57,6 @@ class Shards:
         # A variable's part of the weights, as the operations of an update change variables. It
         # exists during an update only.
         self._weights: dict[str, tf.Variable] = {}
-        self._names: dict[str, str] = {}
         self._sums = 0
 
     def create(
@@ -73,7 +72,6 @@ class Shards:
             part = part_of(size, self.ranks.rank, self.ranks.world_size)
             weights = _variable([part.size], f"{name}/part", [])
             self._weights[name] = weights
-            self._names[weights.op.name] = name
         else:
             part = Part(0, size if owner == self.ranks.rank else 0)
         own_shape = shape if owner is not None and part.size else [part.size]
@@ -97,10 +95,6 @@ class Shards:
     def updated(self, variable: tf.Variable) -> tf.Variable:
         """What this rank updates: its part of a variable, or the whole one if that has an owner."""
         return self._weights.get(variable.op.name, variable)
-
-    def name_of(self, updated: tf.Variable) -> str:
-        """The name of the variable that :meth:`updated` is a part of."""
-        return self._names.get(updated.op.name, updated.op.name)
 
     def sum_gradients(
         self,

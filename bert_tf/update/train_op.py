@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
 from bert_tf.model.task import Features, Network
-from bert_tf.ranks.distribution import SingleProcess, as_tables
+from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.gradients import Gradients, are_finite, clipped, unscaled
 from bert_tf.update.kernels import times
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import Optimizer, clip_factor
+from bert_tf.update.loss_scale import LossScale
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.shards import SlotPart
 from bert_tf.update.state import create_count
 
@@ -106,8 +107,8 @@ def build_train_op(
     plan: BatchPlan,
     optimizer: Optimizer,
     learning_rate: tf.Tensor,
-    loss_scale: NoLossScale | DynamicLossScale,
-    ranks: SingleProcess,
+    loss_scale: LossScale,
+    ranks: Ranks,
     settings: UpdateSettings,
 ) -> TrainOutputs:
     """Builds one update from the features of one rank, [accumulation steps x micro batch, ...].
@@ -118,117 +119,110 @@ def build_train_op(
     the tensor that ``optimizer`` uses. Gradients stay scaled until they are summed over ranks, so
     small ones survive communication in half precision and all ranks agree on overflow.
     """
-    task, variables = network.task, optimizer.trained(network.variables.trainable())
-    global_step = tf.train.get_or_create_global_step()
-    # The data position of an update is global_step plus the number of skipped updates: a skipped
-    # update consumed its data, and a resumed run must not see them again. The number of sequences
-    # gives the position in the data for a run resumed with a different global batch.
-    skipped_updates = create_count(SKIPPED_UPDATES)
-    consumed_sequences = create_count(CONSUMED_SEQUENCES)
-    data_position = global_step + skipped_updates
-    steps = _accumulation_steps(features, plan)
-    rank_batch_size = steps * plan.micro_batch_size
-    num_sequences = tf.cast(rank_batch_size * plan.world_size, tf.int64)
-    denominators = _denominators(task, features, steps * plan.world_size, ranks, settings)
+    variables = optimizer.trained(network.variables.trainable())
+    counts = _Counts()
+    optimizer.create_slots(variables)
+    batch = _RankBatch(network, features, plan, ranks, settings, counts.data_position)
+    reduce_micro_batch, reduce_sum = _reductions(variables, plan, optimizer, ranks, settings)
 
-    def micro_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        start = index * plan.micro_batch_size
-        sliced = {name: _slice(value, start, plan) for name, value in features.items()}
-        first_example = ranks.rank * rank_batch_size + start
-        dropout = Dropout(
-            settings.seed,
-            data_position=data_position,
-            first_example=tf.cast(first_example, tf.int64),
-        )
-        sums = network.losses(sliced, dropout=dropout)
-        loss = tf.add_n([sums[t].loss / denominators(t, sums) for t in task.terms])
-        return loss_scale.scale(loss), tf.stack(flatten(sums, task.terms))
-
-    # With a single micro batch, reducing each one or only the sum gives the same result; reduced as
-    # a micro batch, gradients are sent one by one as the backward pass produces them, perhaps as
-    # rows.
-    reduce_each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
-
-    shards = optimizer.shards
-    if shards is not None:
-        optimizer.create_slots(variables)
-
-    def reduce(gradients):
-        if shards is not None:
-            return shards.sum_gradients(gradients, variables, complete_at_once=not reduce_each)
-        return ranks.sum_gradients(
-            gradients, variables, complete_at_once=not reduce_each, most_rows=settings.most_rows
-        )
-
-    reduce_micro_batch, reduce_sum = (reduce, list) if reduce_each else (as_tables, reduce)
-    gradients, metrics = accumulate_gradients(
-        micro_batch,
-        accumulation_steps=steps,
-        num_metrics=num_sums(task.terms),
+    accumulated, sums = accumulate_gradients(
+        lambda index: batch.scaled_loss(index, loss_scale),
+        accumulation_steps=batch.steps,
+        num_metrics=num_sums(network.task.terms),
         variables=variables,
         reduce=reduce_micro_batch,
         add=optimizer.kernels.add,
     )
-    gradients = reduce_sum(gradients)
-    for gradient, variable in zip(gradients, variables):
-        if shards is None or not shards.is_divided(variable):
-            gradient.set_shape(variable.shape)
-    # Unscaling and clipping are combined in one factor, applied as the optimizer reads gradients.
-    factor = loss_scale.inverse()
-    scaled_norm = optimizer.global_norm(gradients, variables)
-    norm = times(scaled_norm, factor)
-    if settings.clip_norm is not None:
-        factor = times(factor, clip_factor(norm, settings.clip_norm))
-    # Even with finite gradients the second moment may overflow, or the factor be NaN.
-    is_finite = tf.is_finite(tf.square(scaled_norm))
-    if factor is not None:
-        is_finite &= tf.is_finite(factor)
+    gradients = reduce_sum(accumulated)
+    gradients = unscaled(gradients, loss_scale)
+    is_finite, norm = are_finite(gradients), gradients.norm
+    norms = times(optimizer.gradient_norms(gradients.values, variables), gradients.factor)
+    gradients = clipped(gradients, settings.clip_norm)
 
     # These values describe this update, so they must be read before it changes them.
     used_scale = tf.identity(loss_scale.current())
-
-    def apply() -> tf.Tensor:
-        applied = optimizer.apply_gradients(
-            list(zip(gradients, variables)), global_step, factor=factor, norm=scaled_norm
-        )
-        with tf.control_dependencies([applied]):
-            return tf.identity(optimizer.trust_ratios(variables))
-
-    def skip() -> tf.Tensor:
-        with tf.control_dependencies([skipped_updates.assign_add(1).op]):
-            return tf.zeros([len(optimizer.ratio_kinds), len(variables)])
-
-    with tf.control_dependencies([data_position, learning_rate, used_scale]):
-        ratios = tf.cond(is_finite, apply, skip)
-        consume = consumed_sequences.assign_add(num_sequences).op
-        train_op = tf.group(ratios.op, loss_scale.update(is_finite), consume)
-    norms = optimizer.gradient_norms(gradients, variables)
-    kinds = optimizer.ratio_kinds
+    with tf.control_dependencies([counts.data_position, learning_rate, used_scale]):
+        ratios = _apply_if(is_finite, optimizer, gradients, counts)
+        scale_update = loss_scale.update(is_finite)
+        consume = counts.consumed_sequences.assign_add(batch.num_sequences).op
     return TrainOutputs(
-        train_op=train_op,
-        term_sums=unflatten(tf.unstack(metrics, num=num_sums(task.terms)), task.terms),
-        data_position=data_position,
-        num_sequences=num_sequences,
-        consumed_sequences=consumed_sequences,
+        train_op=tf.group(ratios.op, scale_update, consume),
+        term_sums=batch.term_sums(sums),
+        data_position=counts.data_position,
+        num_sequences=batch.num_sequences,
+        consumed_sequences=counts.consumed_sequences,
         is_finite=is_finite,
         gradient_norm=norm,
         learning_rate=learning_rate,
         loss_scale=used_scale,
-        gradients=[times(gradient, factor) for gradient in gradients],
-        figures=VariableFigures(
-            variables,
-            times(norms, loss_scale.inverse()),
-            dict(zip(kinds, tf.unstack(ratios, num=len(kinds)))),
-        ),
-        slots=() if shards is None else shards.slots,
+        gradients=gradients.tensors(),
+        figures=VariableFigures(variables, norms, optimizer.ratios_by_kind(ratios)),
+        slots=optimizer.slot_parts(),
     )
 
 
-def _accumulation_steps(features: Features, plan: BatchPlan) -> int | tf.Tensor:
-    """Micro batches of an update on this rank, an int32 scalar if they differ between updates."""
-    if plan.sizes is None:
-        return plan.accumulation_steps
-    return tf.shape(next(iter(features.values())))[0] // plan.micro_batch_size
+class _Counts:
+    """The counts of a run, which checkpoints have.
+
+    The data position of an update is global_step plus the number of skipped updates: a skipped
+    update consumed its data, and a resumed run must not see them again. The number of sequences
+    gives the position in the data for a run resumed with a different global batch.
+    """
+
+    def __init__(self) -> None:
+        self.global_step = tf.train.get_or_create_global_step()
+        self.skipped_updates = create_count(SKIPPED_UPDATES)
+        self.consumed_sequences = create_count(CONSUMED_SEQUENCES)
+        self.data_position = self.global_step + self.skipped_updates
+
+
+class _RankBatch:
+    """This rank's part of a global batch.
+
+    Attributes:
+      steps: its micro batches, an int32 scalar if they differ between updates.
+      num_sequences: int64 scalar, sequences of the global batch.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        features: Features,
+        plan: BatchPlan,
+        ranks: Ranks,
+        settings: UpdateSettings,
+        data_position: tf.Tensor,
+    ):
+        self._network, self._features, self._plan = network, features, plan
+        self._seed, self._data_position = settings.seed, data_position
+        self.steps = plan.accumulation_steps
+        if plan.sizes is not None:
+            self.steps = tf.shape(next(iter(features.values())))[0] // plan.micro_batch_size
+        size = self.steps * plan.micro_batch_size
+        self._first_example = ranks.rank * size
+        self.num_sequences = tf.cast(size * plan.world_size, tf.int64)
+        self._denominators = _denominators(
+            network.task, features, self.steps * plan.world_size, ranks, settings
+        )
+
+    def scaled_loss(self, index: tf.Tensor, loss_scale: LossScale) -> tuple[tf.Tensor, tf.Tensor]:
+        """A micro batch's part of the loss, a scaled float32 scalar, and its sums in a vector."""
+        start = index * self._plan.micro_batch_size
+        sliced = {n: _slice(value, start, self._plan) for n, value in self._features.items()}
+        dropout = Dropout(
+            self._seed,
+            data_position=self._data_position,
+            first_example=tf.cast(self._first_example + start, tf.int64),
+        )
+        sums = self._network.losses(sliced, dropout=dropout)
+        terms = self._network.task.terms
+        loss = tf.add_n([sums[term].loss / self._denominators(term, sums) for term in terms])
+        return loss_scale.scale(loss), tf.stack(flatten(sums, terms))
+
+    def term_sums(self, sums: tf.Tensor) -> dict[str, Sums]:
+        """Term -> the sums in a vector of :meth:`scaled_loss`."""
+        terms = self._network.task.terms
+        return unflatten(tf.unstack(sums, num=num_sums(terms)), terms)
 
 
 def _denominators(task, features, num_micro_batches, ranks, settings):
@@ -250,3 +244,58 @@ def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
     part = value[start : start + plan.micro_batch_size]
     part.set_shape([plan.micro_batch_size, *value.shape[1:]])
     return part
+
+
+def _reductions(
+    variables: list[tf.Variable],
+    plan: BatchPlan,
+    optimizer: Optimizer,
+    ranks: Ranks,
+    settings: UpdateSettings,
+) -> tuple[Callable[[list[Gradient]], list[tf.Tensor]], Callable[[list[tf.Tensor]], Gradients]]:
+    """What is done to the gradients of each micro batch, and to their sum, to sum them over ranks.
+
+    With a single micro batch, reducing each one or only the sum gives the same result; reduced as a
+    micro batch, gradients are sent one by one as the backward pass produces them, perhaps as rows.
+    """
+    each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
+    shards = optimizer.shards
+
+    def all_reduce(gradients: list[Gradient]) -> list[tf.Tensor]:
+        if shards is not None:
+            return shards.sum_gradients(gradients, variables, complete_at_once=not each)
+        return ranks.sum_gradients(
+            gradients, variables, complete_at_once=not each, most_rows=settings.most_rows
+        )
+
+    def reduce_sum(micro_batch_sums: list[tf.Tensor]) -> Gradients:
+        values = list(micro_batch_sums) if each else all_reduce(micro_batch_sums)
+        for value, variable in zip(values, variables):
+            if shards is None or not shards.is_divided(variable):
+                value.set_shape(variable.shape)
+        return Gradients(variables, values, optimizer.global_norm(values, variables))
+
+    return all_reduce if each else as_tables, reduce_sum
+
+
+def _apply_if(
+    is_finite: tf.Tensor, optimizer: Optimizer, gradients: Gradients, counts: _Counts
+) -> tf.Tensor:
+    """Applies and counts an update, or counts a skipped one; returns its trust ratios.
+
+    They are float32 [ratio kinds, variables].
+    """
+    no_ratios = [len(optimizer.row.ratio_kinds), len(gradients.variables)]
+
+    def apply() -> tf.Tensor:
+        applied = optimizer.apply(gradients)
+        with tf.control_dependencies([applied.operation]):
+            count = counts.global_step.assign_add(1, read_value=False)
+        with tf.control_dependencies([count]):
+            return tf.zeros(no_ratios) if applied.ratios is None else tf.identity(applied.ratios)
+
+    def skip() -> tf.Tensor:
+        with tf.control_dependencies([counts.skipped_updates.assign_add(1).op]):
+            return tf.zeros(no_ratios)
+
+    return tf.cond(is_finite, apply, skip)

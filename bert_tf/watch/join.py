@@ -26,7 +26,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.watch.rank_links import Link
 
 _SECONDS_TO_JOIN = 30.0
@@ -76,7 +76,7 @@ class _Offer:
     listens_at: tuple[tuple[str, int], ...]
 
 
-def connect_ranks(ranks: SingleProcess) -> list[Link]:
+def connect_ranks(ranks: Ranks) -> list[Link]:
     """This rank's connections: to all others on rank 0, to rank 0 on the others.
 
     Collective. Raises CannotConnectError on every rank if one of them cannot connect.
@@ -100,7 +100,7 @@ def connect_ranks(ranks: SingleProcess) -> list[Link]:
     ]
 
 
-def _welcome(ranks: SingleProcess, places: Sequence[Place]) -> dict[int, socket.socket]:
+def _welcome(ranks: Ranks, places: Sequence[Place]) -> dict[int, socket.socket]:
     """Rank 0's side; returns the connections of the ranks that joined in time."""
     with contextlib.ExitStack() as stack:
         servers = []

@@ -28,7 +28,7 @@ class StopAgreement:
         self._stop: tuple[int, int] | None = None  # after which update, for which signal
 
     def stop_after(self, update: int, received: int | None) -> int | None:
-        """Like ``NoWatch.stop_after``; on rank 0 it may wait for the other ranks."""
+        """Like ``Watch.stop_after``; on rank 0 it may wait for the other ranks."""
         with self._condition:
             if self._stop is not None:
                 last, number = self._stop

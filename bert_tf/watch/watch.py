@@ -30,7 +30,6 @@ from typing import Callable, NoReturn
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import RunSettings
-from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.failures import (
     ABSENT,
     CRASH,
@@ -46,8 +45,10 @@ from bert_tf.ranks.failures import (
     write_last_words,
 )
 from bert_tf.ranks.launched import end_if_launcher_is_gone, kill_launcher_if_it_hangs
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 from bert_tf.watch.activity import Activity
+from bert_tf.watch.interface import NoWatch, Watch
 from bert_tf.watch.join import CannotConnectError, connect_ranks
 from bert_tf.watch.rank_links import Link, Message, UnreadableMessageError
 from bert_tf.watch.stop_agreement import StopAgreement
@@ -66,27 +67,6 @@ _SECONDS_TO_READ = 2.0
 _SECONDS_FOR_MPIRUN = 20.0
 
 
-class NoWatch:
-    """For a single process, or if --rank_timeout=0 disables the watch.
-
-    Attributes:
-      can_stop: whether all ranks can stop after the same update.
-    """
-
-    def __init__(self, ranks: SingleProcess) -> None:
-        """A single rank need not agree with others."""
-        self.can_stop = ranks.world_size == 1
-
-    def stop_after(self, update: int, received: int | None) -> int | None:
-        """Whether to stop after update number ``update`` of this run, the same on every rank.
-
-        Every rank calls it after each update. ``received`` is the number of a stop signal that this
-        rank received, or None. Returns the signal to stop for, or None.
-        """
-        del update
-        return received
-
-
 @dataclasses.dataclass
 class _Other:
     """State of the other end of a link."""
@@ -97,12 +77,12 @@ class _Other:
     where: str = ""
 
 
-class RankWatch(NoWatch):
+class RankWatch:
     """Watches the other ranks from rank 0, and rank 0 from the others."""
 
     def __init__(
         self,
-        ranks: SingleProcess,
+        ranks: Ranks,
         links: list[Link],
         *,
         timeout_seconds: float,
@@ -115,7 +95,6 @@ class RankWatch(NoWatch):
         ``records_read`` is a counter that distinguishes a rank that reads slowly from one that
         hangs.
         """
-        super().__init__(ranks)
         self.can_stop = True
         self._rank = ranks.rank
         self._world_size = ranks.world_size
@@ -161,7 +140,7 @@ class RankWatch(NoWatch):
             time.sleep(_LAST_TURN_SECONDS)
 
     def stop_after(self, update: int, received: int | None) -> int | None:
-        """See :class:`NoWatch`."""
+        """As in :class:`Watch`."""
         return self._agreement.stop_after(update, received)
 
     # The following methods run in the thread.
@@ -285,12 +264,12 @@ class RankWatch(NoWatch):
 
 @contextlib.contextmanager
 def watched(
-    ranks: SingleProcess,
+    ranks: Ranks,
     settings: RunSettings,
     *,
     timeout_seconds: float,
     records_read: Callable[[], int],
-) -> Iterator[NoWatch]:
+) -> Iterator[Watch]:
     """Watches the ranks while the body runs; an exception in it ends the whole job.
 
     Collective. ``timeout_seconds`` is --rank_timeout of rank 0, 0 for no watch. ``records_read`` is

@@ -38,7 +38,7 @@ def test_two_ranks_train_what_one_process_trains(tmp_path):
     short = ("num_train_steps=400", "num_train_steps=3")
     alone = program(tmp_path / "alone.py", short)
     run(alone, tmp_path / "of_one", fresh=True)
-    settings = 'precision="fp32", horovod=True'
+    settings = 'precision="fp32", library="horovod"'
     half = ("micro_batch_size=32", "micro_batch_size=16, scale_steps_by_ranks=False")
     both = program(tmp_path / "both.py", short, half, ('precision="fp32"', settings))
     mpirun(2, both, tmp_path / "of_two")

@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.distribution import connect
+from bert_tf.ranks.connect import connect
 from bert_tf.util.errors import UserError, exit_on_user_error
 
 
 def exchange():
-    ranks = connect(horovod=True)
+    ranks = connect("horovod")
     found = {
         "type": type(ranks).__name__,
         "rank": ranks.rank,
@@ -100,7 +100,7 @@ def look_up(communication, *, shape=(5, 2), known=True, **options):
     ``known``: whether the graph knows how many. Returns the first five rows, the sum of all, and by
     which operations they travelled.
     """
-    ranks = connect(horovod=True, communication=communication)
+    ranks = connect("horovod", communication=communication)
     with tf.Graph().as_default() as graph:
         table = tf.get_variable("table", initializer=tf.zeros(shape), use_resource=True)
         numbers = tf.constant([ranks.rank, 3, 3])
@@ -136,7 +136,7 @@ def communicate():
     }
     found = {}
     for name, settings in kinds.items():
-        ranks = connect(horovod=True, communication=settings)
+        ranks = connect("horovod", communication=settings)
         own = [[1.0 + ranks.rank, 0.1], [3.0 - 4 * ranks.rank, 1e-3, 7.0]]
         found[name] = combine(ranks, own)
     auto = CommunicationSettings()
@@ -158,7 +158,7 @@ LARGE = (1 << 14, 128)
 
 
 def mismatch():
-    ranks = connect(horovod=True)
+    ranks = connect("horovod")
     facts = {"training data": "abc" if ranks.rank == 0 else "xyz"}
     try:
         check_same_on_all_ranks(ranks, facts)

@@ -36,7 +36,10 @@ def train(usual, directory, name, shared, steps, optimizer, micro="2"):
         shard_optimizer_state=shared == "shared",
     )
     runtime = dataclasses.replace(
-        usual.runtime, horovod=world_size > 1, deterministic=True, num_threads=1
+        usual.runtime,
+        library="horovod" if world_size > 1 else None,
+        deterministic=True,
+        num_threads=1,
     )
     run = dataclasses.replace(usual.run, output_dir=Path(directory) / name)
     settings = dataclasses.replace(usual, optimization=optimization, runtime=runtime, run=run)

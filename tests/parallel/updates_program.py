@@ -10,7 +10,6 @@ Horovod fuse what is ready, "auto" for what a run does by itself. Rank 0 writes,
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import os
 import sys
@@ -23,7 +22,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import connect
+from bert_tf.ranks.connect import connect
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
@@ -33,7 +32,7 @@ from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import AdamW, Lamb, Lans, Muon
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from bert_tf.util.ramps import Ramp
 from tests import rounding
@@ -66,11 +65,11 @@ class Kind:
 
 
 OPTIMIZERS = {
-    "adam": AdamW,
-    "lamb": Lamb,
-    "muon": Muon,
-    "lans": Lans,
-    "nvlamb": functools.partial(Lamb, prenormalize=True),
+    "adam": ("adam", {}),
+    "lamb": ("lamb", {}),
+    "muon": ("muon", {}),
+    "lans": ("lans", {}),
+    "nvlamb": ("lamb", {"prenormalize": True}),
 }
 KINDS = {
     "adam": Kind(),
@@ -186,8 +185,15 @@ def run_updates(ranks, kind, plan, scope):
         # What other ranks start from is to be that of rank 0, a teacher included.
         network = make_network(kind, native=reason is None, seed=3 + ranks.rank)
         rate = tf.constant(LEARNING_RATE)
-        optimizer = OPTIMIZERS[kind.optimizer](
-            rate, weight_decay=0.01, kernels=kernels, ranks=ranks, shard_state=kind.sharded
+        name, options = OPTIMIZERS[kind.optimizer]
+        optimizer = Optimizer(
+            name,
+            rate,
+            weight_decay=0.01,
+            kernels=kernels,
+            ranks=ranks,
+            shard_state=kind.sharded,
+            **options,
         )
         # A scale that grows on the way and that nothing overflows with, unless it is to.
         initial = 2.0**24 if kind.shrinks_scale else 2.0**10
@@ -254,7 +260,7 @@ def run_updates(ranks, kind, plan, scope):
 def whole_slots(optimizer, variables, outputs, ranks):
     """All slots in the order of variables, gathered where ranks have parts."""
     if optimizer.shards is None:
-        return [optimizer.get_slot(v, s) for v in variables for s in optimizer.slots_of(v)]
+        return [slot for variable in variables for slot in optimizer.slots_of(variable)]
     return [
         ranks.concatenate(tf.reshape(slot.variable, [-1]), name=f"{slot.name}/whole")
         for slot in outputs.slots
@@ -300,7 +306,7 @@ def _in_a_row(tensors):
 def main(out, groups, *names):
     launched = "OMPI_COMM_WORLD_SIZE" in os.environ
     communication = CommunicationSettings(groups=None if groups == "auto" else int(groups))
-    ranks = connect(horovod=launched, communication=communication)
+    ranks = connect("horovod" if launched else None, communication=communication)
     found = {}
     for name in names:
         for micro, steps in cuts(ranks.world_size, name):

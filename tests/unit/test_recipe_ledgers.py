@@ -11,17 +11,17 @@ from absl import flags
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
 from bert_tf.train.ledger import training_ledger
 from bert_tf.train.memory import estimate_memory
-from bert_tf.train.plans import resolve_plans, schedule_of, with_steps
+from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
-from tests.jobs import job_of, run_context
+from tests.jobs import batch_and_steps, begun, job_of
 from tests.support import ROOT
 
 RECIPES = ROOT / "recipes"
@@ -137,21 +137,21 @@ def parsed(tmp_path, monkeypatch):
     return parsed
 
 
-def settled(optimization, ranks):
-    """As a new run with --horovod does (training.checks.settle_scaling)."""
+def settled(optimization):
+    """As a new run with --horovod does (``plan.scales_steps``)."""
     if optimization.scale_steps_by_ranks is None:
         return dataclasses.replace(optimization, scale_steps_by_ranks=True)
     return optimization
 
 
 def ledger_of(optimization, world_size, *, records=0):
-    ranks = Ranks(world_size)
-    optimization = settled(optimization, ranks)
-    batch, steps = resolve_plans(optimization, ranks)
+    optimization = settled(optimization)
+    batch, steps = batch_and_steps(optimization, world_size, records=records)
     return training_ledger(
-        ranks=ranks,
+        ranks=Ranks(world_size),
         batch=batch,
         steps=steps,
+        schedule=schedule_of(optimization, steps),
         optimization=optimization,
         operations="native",
         precision={},
@@ -233,7 +233,7 @@ def test_the_optimizer(name, optimizer, parsed):
     found = parsed(name).optimization
     assert (found.optimizer, found.weight_decay, found.clip_norm) == (optimizer, 0.01, 1.0)
     if "lamb" in name:
-        assert (found.schedule, found.decay_power) == ("polynomial", 0.5)
+        assert (found.schedule, found.schedule_options["decay_power"]) == ("polynomial", 0.5)
 
 
 def test_what_makes_the_fast_recipe_fast(parsed):
@@ -303,7 +303,7 @@ def test_deepspeeds_schedule_and_coefficients(name, decay_rate, parsed):
     published = PUBLISHED[name]
     assert optimization.optimizer_options["min_trust_ratio"] == 0.08
     assert optimization.optimizer_options["max_trust_ratio"] == 0.5
-    _, steps = resolve_plans(optimization, Ranks(16))
+    _, steps = batch_and_steps(optimization, 16)
     schedule = schedule_of(optimization, steps)
     # warmup_linear_decay_exp of bing_bert's optimization.py; its first update has rate 0.
     for step in (0, 100, published.warmup - 1, published.warmup, published.updates - 1):
@@ -348,19 +348,6 @@ def test_perseus_has_the_same_sequences_on_any_number_of_gpus(ranks, parsed):
     assert found["learning_rate"]["peak"] == 5e-5
 
 
-def squad_steps(settings, world_size, records):
-    ranks = Ranks(world_size)
-    optimization = with_steps(
-        settled(settings.optimization, ranks),
-        ranks,
-        records=records,
-        epochs=settings.num_train_epochs,
-        warmup_proportion=settings.warmup_proportion,
-        trains=True,
-    )
-    return ledger_of(optimization, world_size, records=records)
-
-
 @pytest.mark.parametrize(
     ("more", "batch"),
     [
@@ -373,7 +360,7 @@ def squad_steps(settings, world_size, records):
 def test_squad_as_published(more, batch, parsed):
     settings = parsed("squad_large.flags", *more)
     ranks, micro = batch
-    ledger = squad_steps(settings, ranks, SQUAD_QUESTIONS)
+    ledger = ledger_of(settings.optimization, ranks, records=SQUAD_QUESTIONS)
     assert ledger["batch"]["arithmetic"] == (
         f"{micro} (micro batch) x 1 (accumulation steps) x {ranks} (ranks) = {ranks * micro}"
     )
@@ -391,7 +378,7 @@ def test_squad_as_published(more, batch, parsed):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_squad_on_fewer_ranks(ranks, parsed):
     settings = parsed("squad_large.flags")
-    ledger = squad_steps(settings, ranks, SQUAD_QUESTIONS)
+    ledger = ledger_of(settings.optimization, ranks, records=SQUAD_QUESTIONS)
     assert ledger["batch"]["global_batch"] == 64
     assert ledger["steps"]["train_steps"] == 2_738
 
@@ -419,7 +406,7 @@ def test_base_fits_a_gpu_of_16_gb(name, micro, ranks, precision, gib):
     shapes["next_sentence_labels"] = (1, tf.int32)
     job = job_of(
         PretrainingTask(BertConfig.from_json_file(RECIPES / "bert_base.json")),
-        context=run_context(ranks=Ranks(ranks)),
+        run=begun(ranks=Ranks(ranks)),
         options=ForwardOptions(policy=policy_for(precision)),
         batches=lambda: tf.data.Dataset.from_tensors(
             {key: tf.zeros([micro, size], kind) for key, (size, kind) in shapes.items()}

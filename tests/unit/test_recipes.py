@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from absl import flags
@@ -21,7 +20,7 @@ from bert_tf.tasks.pretraining.distillation_flags import (
     define_distillation_flags,
     distillation_settings,
 )
-from bert_tf.train.plans import batch_plan
+from bert_tf.train.plan import plan_batch
 from tests.support import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).
@@ -64,15 +63,15 @@ def test_distilbert_as_published(ranks, accumulation_steps, tmp_path, monkeypatc
     assert (found.temperature, found.restrict_ce_to_mask) == (2, False)
     assert found.student_layers == (0, 2, 4, 7, 9, 11)
     assert not settings.next_sentence
-    assert (settings.num_train_epochs, settings.warmup_proportion) == (3, 0.05)
     optimization = settings.optimization
+    assert (optimization.num_train_epochs, optimization.warmup_proportion) == (3, 0.05)
     assert (optimization.learning_rate, optimization.weight_decay) == (5e-4, 0)
     assert optimization.clip_norm == 5
     assert optimization.optimizer_options["beta_2"] == 0.98
     [(pattern, factor)] = optimization.rate_factors
     assert re.search(pattern, "bert/embeddings/position_embeddings")
     assert factor == 0
-    batch = batch_plan(optimization, SimpleNamespace(world_size=ranks))
+    batch = plan_batch(optimization, ranks, scaled=False)
     assert batch.accumulation_steps == accumulation_steps
     assert batch.global_batch_size == 5 * 50 * 8
 

@@ -23,18 +23,18 @@ from bert_tf.tasks.classification.prediction import (
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.finetuning.directory_run import (
     FileTask,
+    OpenedFiles,
     check_trained_on,
     read_files,
     run_on_files,
 )
 from bert_tf.tasks.finetuning.run import (
-    check_without_records,
     open_finetuning,
     report_seeds,
     run_with_seeds,
 )
-from bert_tf.train.context import RunContext, begin_run
 from bert_tf.train.evaluation import Results
+from bert_tf.train.run import Run, begin
 
 
 def run(settings: ClassificationSettings) -> Results | None:
@@ -49,20 +49,18 @@ def run(settings: ClassificationSettings) -> Results | None:
 def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> Results | None:
     """A single run, which adds its results to those of earlier seeds."""
     task = GLUE_TASKS[settings.task_name]
-    with begin_run(settings.run, settings.runtime) as context:
-        settings, context, parts, model = open_finetuning(
-            settings, context, lambda config: ClassificationTask(config, task.num_outputs)
+    with begin(settings.run, settings.runtime) as run:
+        parts, model, length = open_finetuning(
+            settings, run, lambda config: ClassificationTask(config, task.num_outputs)
         )
-        check_length(task, settings.max_seq_length)
-        _check_classes(context, task)
+        check_length(task, length)
+        _check_classes(run, task)
         files = read_files(
             settings,
             find=functools.partial(find_split, task),
             read=functools.partial(read_glue, task),
             splits=(TRAIN, DEV, TEST),
         )
-        max_records = len(files.train.rows) if files.train else 1
-        check_without_records(settings, context, model, max_records=max_records)
         of_files = FileTask(
             task.name,
             feature_stage,
@@ -70,20 +68,22 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
             ClassificationPrediction,
             PROBABILITIES_NAME,
         )
-        results = run_on_files(settings, context, parts, model, files, of_files)
+        max_records = len(files.train.rows) if files.train else 1
+        opened = OpenedFiles(settings, parts, model, length, max_records, files, of_files)
+        results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results
-            if context.ranks.is_chief:
+            if run.ranks.is_chief:
                 names = [f"eval_{name}" for name in task.metrics]
-                report_seeds(settings, context, by_seed, names, digits=4)
+                report_seeds(settings, run, by_seed, names, digits=4)
         return results
 
 
-def _check_classes(context: RunContext, task: GlueTask) -> None:
+def _check_classes(run: Run, task: GlueTask) -> None:
     """Raises UserError if a run would use the head of another task."""
     names = [known.name for known in GLUE_TASKS.values()]
     check_trained_on(
-        context,
+        run,
         task.name,
         advice=lambda other: f"give --task_name={other}, or " if other in names else "",
     )

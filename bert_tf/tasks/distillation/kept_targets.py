@@ -24,11 +24,13 @@ from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.task import create_network
 from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
 from bert_tf.tasks.distillation.losses import SoftTargets
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.tasks.distillation.teacher import Teacher
-from bert_tf.train.context import RunContext
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.run import Run
 from bert_tf.tuning.session import session_config
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
@@ -225,13 +227,16 @@ class TargetSource:
     records: PretrainingRecords
 
 
-def make_targets(source: TargetSource, directory: Path, context: RunContext) -> TargetFiles:
+def make_targets(
+    source: TargetSource, directory: Path, run: Run, arithmetic: Arithmetic
+) -> TargetFiles:
     """Computes the targets that a directory lacks, on all ranks together. Collective.
 
     Args:
       source: what they are computed from.
       directory: where they are kept, on a disk that all ranks share.
-      context: the run; a dry run writes nothing.
+      run: the run; a dry run writes nothing.
+      arithmetic: how they are computed.
 
     Raises:
       UserError: for records without masks, for targets of another teacher, of other records or
@@ -249,33 +254,33 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
     contents = _contents(found, source)
     # Each rank computes the pieces of its own records.
     check_same_on_all_ranks(
-        context.ranks, {_MESSAGE_NAMES.get(name, name): value for name, value in contents.items()}
+        run.ranks, {_MESSAGE_NAMES.get(name, name): value for name, value in contents.items()}
     )
     if not info.masked:
         raise UserError(
             f"--cache_teacher needs records that store their masks, but those of {info.first_file} "
             "are masked anew in every epoch; make records with stored masks, or drop the flag."
         )
-    context.message(
+    run.message(
         f"the teacher's targets of {found.num_records} records take {_gib(found.num_bytes)} GiB in "
         f"{directory}"
     )
-    if context.settings.dry_run:
+    if run.settings.dry_run:
         return found
-    if not context.ranks.is_chief:
-        return _compute_missing(found, source, context)
+    if not run.ranks.is_chief:
+        return _compute_missing(found, source, run, arithmetic)
     make_output_dir(directory, flag="cache_teacher")
     with hold_directory(directory, flag="cache_teacher"):
         _check_contents(directory, contents)
         missing, unchecked = found.missing(), found.unchecked()
         if unchecked:
-            context.message(
+            run.message(
                 f"{len(unchecked)} of {found.num_pieces} pieces were written without checksums, by "
                 "an earlier version; they are used unchecked"
             )
         _check_space(found, missing)
         write_sealed_json(directory / MANIFEST_NAME, contents)
-        return _compute_missing(found, source, context)
+        return _compute_missing(found, source, run, arithmetic)
 
 
 def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
@@ -321,12 +326,14 @@ def _gib(size: int) -> str:
     return f"{size / (1 << 30):.3g}"
 
 
-def _compute_missing(files: TargetFiles, source: TargetSource, context: RunContext) -> TargetFiles:
-    ranks = context.ranks
+def _compute_missing(
+    files: TargetFiles, source: TargetSource, run: Run, arithmetic: Arithmetic
+) -> TargetFiles:
+    ranks = run.ranks
     missing = ranks.broadcast(files.missing() if ranks.is_chief else None)
     if missing:
-        context.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
-        _compute(files, missing, source, context)
+        run.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
+        _compute(files, missing, source, run.ranks, arithmetic)
     # Waits until all ranks have written theirs.
     ranks.gather(None)
     if any(ranks.gather(bool(files.missing()))):
@@ -338,10 +345,14 @@ def _compute_missing(files: TargetFiles, source: TargetSource, context: RunConte
 
 
 def _compute(
-    files: TargetFiles, missing: list[int], source: TargetSource, context: RunContext
+    files: TargetFiles,
+    missing: list[int],
+    source: TargetSource,
+    ranks: Ranks,
+    arithmetic: Arithmetic,
 ) -> None:
     """Computes and writes this rank's share of the missing pieces."""
-    ranks, task = context.ranks, source.task
+    task, options = source.task, arithmetic.options
     pieces = missing[ranks.rank :: ranks.world_size]
     progress = None
     if ranks.is_chief:
@@ -354,12 +365,12 @@ def _compute(
         # Not a one-shot iterator, which --deterministic refuses without a seed.
         iterator = tf.data.make_initializable_iterator(batches)
         features = iterator.get_next()
-        network = create_network(task.teacher, context.options)
+        network = create_network(task.teacher, options)
         if ranks.is_chief:
             initialise_from_checkpoint(source.teacher.path, network.variables.all())
-        outputs = task.teacher.outputs(network.variables, features, context.options)
-        targets = task.soft_targets(outputs, features, context.options)
-        creator = tf.train.ChiefSessionCreator(config=session_config(context.session_settings()))
+        outputs = task.teacher.outputs(network.variables, features, options)
+        targets = task.soft_targets(outputs, features, options)
+        creator = tf.train.ChiefSessionCreator(config=session_config(arithmetic.session))
         with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
             session.run(iterator.initializer)
             for piece in pieces:

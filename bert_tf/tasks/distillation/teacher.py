@@ -25,8 +25,8 @@ from bert_tf.tasks.distillation.task import (
     initial_layers,
 )
 from bert_tf.text.tokenizer_files import Vocabulary
-from bert_tf.train.context import RunContext
-from bert_tf.train.job import Model
+from bert_tf.train.job import InitialWeights, Model
+from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
 
@@ -64,13 +64,13 @@ class Teacher:
     weights_sha256: str
 
 
-def open_teacher(settings: DistillationSettings, context: RunContext) -> Teacher:
+def open_teacher(settings: DistillationSettings, run: Run) -> Teacher:
     """Opens a teacher on rank 0, the only one that needs to see its files. Collective.
 
     Raises UserError for a checkpoint that cannot be read or comes without a configuration.
     """
-    found = _open_teacher(settings) if context.ranks.is_chief else None
-    return context.ranks.broadcast(found)
+    found = _open_teacher(settings) if run.ranks.is_chief else None
+    return run.ranks.broadcast(found)
 
 
 def _open_teacher(settings: DistillationSettings) -> Teacher:
@@ -133,8 +133,8 @@ def with_teacher(
     teacher: Teacher,
     teacher_task: DistilledTask,
     settings: DistillationSettings,
-    context: RunContext,
-) -> tuple[RunContext, Model]:
+    run: Run,
+) -> Model:
     """The student of a run, with its teacher and the weights that it starts from. Collective.
 
     Args:
@@ -142,17 +142,16 @@ def with_teacher(
       teacher: the opened teacher.
       teacher_task: the same task for the teacher's architecture.
       settings: what is learnt from it.
-      context: the run.
+      run: the run.
 
     Raises:
       UserError: for a teacher of another vocabulary, without the head that soft targets need, or of
         sizes that the losses cannot compare; and for layers that it does not have.
     """
     task = DistillationTask(model.task, teacher_task, settings)
-    _check_sizes(task, context)
-    if context.ranks.is_chief:
+    _check_sizes(task, run)
+    if run.ranks.is_chief:
         _check_files(model, teacher, task)
-    context, layers = _with_start(context, settings, teacher.config, model.config)
     entries = {
         name: value
         for name, value in dataclasses.asdict(settings).items()
@@ -165,18 +164,17 @@ def with_teacher(
         "teacher_hidden_size": teacher.config.hidden_size,
         **entries,
     }
-    student = dataclasses.replace(
+    return dataclasses.replace(
         model,
         task=task,
         evaluated=model.task,
+        initial=_initial_weights(run, settings, teacher.config, model),
         frozen={} if settings.teacher_cache else {TEACHER: teacher.path},
-        initial_layers=layers,
         ledger={"distillation": section},
     )
-    return context, student
 
 
-def _check_sizes(task: DistillationTask, context: RunContext) -> None:
+def _check_sizes(task: DistillationTask, run: Run) -> None:
     student, teacher = task.student, task.teacher
     compared = task.compared_terms()
     if not compared:
@@ -205,7 +203,7 @@ def _check_sizes(task: DistillationTask, context: RunContext) -> None:
                 f"--alpha_attention compares heads, but the student has {heads} and the teacher "
                 f"{known}; give --num_attention_heads={known} or --alpha_attention=0."
             )
-        if context.runtime.recompute:
+        if run.runtime.recompute:
             raise UserError(
                 "--alpha_attention needs attention's scores, which --recompute does not keep; drop "
                 "one of them."
@@ -229,27 +227,24 @@ def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None
         )
 
 
-def _with_start(
-    context: RunContext,
-    settings: DistillationSettings,
-    teacher: BertConfig,
-    student: BertConfig,
-) -> tuple[RunContext, Sequence[int] | None]:
-    """The context with the weights to start from, and which layers of them; None for all."""
-    chosen, run = settings.student_layers, context.settings
-    if context.start.checkpoint is not None:
-        return context, None
-    if run.init_checkpoint:
+def _initial_weights(
+    run: Run, settings: DistillationSettings, teacher: BertConfig, model: Model
+) -> InitialWeights:
+    """The weights that the student starts from: those given, or layers of its teacher's."""
+    chosen, given, student = settings.student_layers, model.initial, model.config
+    if run.start.checkpoint is not None:
+        return given
+    if given.checkpoint:
         if chosen is not None:
             raise UserError(
                 "--student_layers chooses layers of the teacher, or random weights, but "
-                f"--init_checkpoint={run.init_checkpoint} gives the weights to start from; drop "
+                f"--init_checkpoint={given.checkpoint} gives the weights to start from; drop "
                 "one of them."
             )
-        return context, None
+        return given
     if chosen == ():
-        context.message("the student starts from random weights (--student_layers=none)")
-        return context, None
+        run.message("the student starts from random weights (--student_layers=none)")
+        return given
     if chosen:
         _check_layers(chosen, teacher, student)
     different = _differences(teacher, student)
@@ -259,20 +254,19 @@ def _with_start(
                 f"--student_layers cannot be copied, since {different}; drop the flag to start "
                 "from random weights."
             )
-        context.message(f"the student starts from random weights, since {different}")
-        return context, None
+        run.message(f"the student starts from random weights, since {different}")
+        return given
     if student.num_hidden_layers > teacher.num_hidden_layers:
-        context.message("the student starts from random weights: it has more layers")
-        return context, None
+        run.message("the student starts from random weights: it has more layers")
+        return given
     layers = list(chosen or initial_layers(student, teacher))
-    context.message(
+    run.message(
         f"the student starts from layers {', '.join(map(str, layers))} of its teacher's "
         f"{teacher.num_hidden_layers}"
     )
     if teacher.type_vocab_size and not student.type_vocab_size:
-        context.message("the student has no segment embeddings, so its teacher's are left out")
-    run = dataclasses.replace(run, init_checkpoint=settings.teacher_checkpoint)
-    return dataclasses.replace(context, settings=run), layers
+        run.message("the student has no segment embeddings, so its teacher's are left out")
+    return InitialWeights(settings.teacher_checkpoint, layers)
 
 
 def _check_layers(layers: Sequence[int], teacher: BertConfig, student: BertConfig) -> None:

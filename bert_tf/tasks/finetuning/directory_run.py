@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.checkpoint.model_files import model_files
-from bert_tf.config.settings import DirectorySettings
+from bert_tf.config.settings import DirectorySettings, OptimizationSettings
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.finetuning.run import (
     PredictionEvaluation,
     data_entries,
     directory_of_new_records,
-    finetuning_job,
     obtain_records,
-    predict_at_end,
+    training_data,
 )
-from bert_tf.train.context import RunContext
+from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
-from bert_tf.train.job import Model
-from bert_tf.train.run import run_job
+from bert_tf.train.execute import execute
+from bert_tf.train.job import JobData, Model
+from bert_tf.train.prepare import prepare
+from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 
 
@@ -86,17 +87,15 @@ def read_files(
     return Files(*map(read_one, range(3)))
 
 
-def check_trained_on(
-    context: RunContext, name: str, *, advice: Callable[[str], str] = lambda _: ""
-) -> None:
+def check_trained_on(run: Run, name: str, *, advice: Callable[[str], str] = lambda _: "") -> None:
     """Raises UserError if a run would use the head of another task, whose shape may be the same.
 
     Training may start from the weights of any task. ``name`` is that of this one in ledgers;
     ``advice`` says what else a user may do, from the name of the other.
     """
-    source, record = context.start.checkpoint, context.record
-    if source is None and context.settings.init_checkpoint and not context.settings.do_train:
-        source = context.settings.init_checkpoint
+    source, record = run.start.checkpoint, run.record
+    if source is None and run.settings.init_checkpoint and not run.settings.do_train:
+        source = run.settings.init_checkpoint
         record = model_files(source).run_record
     trained_on = record.ledger.get("data", {}).get("task") if record else None
     if trained_on not in (None, name):
@@ -106,65 +105,78 @@ def check_trained_on(
         )
 
 
-def run_on_files(
-    settings: DirectorySettings,
-    context: RunContext,
-    parts: ModelParts,
-    model: Model,
-    files: Files,
-    task: FileTask,
-) -> Results | None:
+@dataclasses.dataclass(frozen=True)
+class OpenedFiles:
+    """A run on files, see :class:`bert_tf.train.prepare.Opened`.
+
+    Attributes:
+      settings: what the user requested.
+      parts, model: the network.
+      max_seq_length: positions of the longest sequence.
+      max_records: an upper bound on the training records; 1 without a training file.
+      files: what it reads.
+      task: how it treats them.
+    """
+
+    settings: DirectorySettings
+    parts: ModelParts
+    model: Model
+    max_seq_length: int
+    max_records: int
+    files: Files
+    task: FileTask
+
+    is_padded = True
+
+    @property
+    def optimization(self) -> OptimizationSettings:
+        """What the user requested."""
+        return self.settings.optimization
+
+    def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
+        """Makes the records of the files."""
+        del arithmetic
+        settings, parts, files, task = self.settings, self.parts, self.files, self.task
+        directory = run.until_end.enter_context(
+            directory_of_new_records(run, settings.features_dir)
+        )
+        train, dev, test = (
+            None if file is None else self._records(run, directory, kind, file)
+            for kind, file in zip(("train", "eval", "predict"), files)
+        )
+        common = {"ranks": run.ranks, "length_buckets": settings.length_buckets}
+        evaluation = prediction = None
+        if dev is not None:
+            size = settings.run.eval_batch_size
+            evaluation = task.evaluation(files.dev, dev, parts.config, batch_size=size, **common)
+        if test is not None:
+            size = settings.predict_batch_size
+            prediction = task.prediction(files.test, test, parts.config, batch_size=size, **common)
+        entries = data_entries(settings, parts, train=train, eval=dev, predict=test)
+        return JobData(
+            training_data(settings, parts.config, train, max_seq_length=self.max_seq_length),
+            evaluation,
+            entries={"task": task.name, **entries},
+            names={"eval_sha256": "development set", "predict_sha256": "file to predict"},
+            prediction=prediction,
+        )
+
+    def _records(self, run: Run, directory: Path, kind: str, file: Any) -> SequenceRecords:
+        stage = self.task.stage(
+            file,
+            tokenizer_files=self.parts.tokenizer_files,
+            max_seq_length=self.max_seq_length,
+            training=file is self.files.train,
+            num_workers=self.settings.num_workers,
+        )
+        return obtain_records(self.settings, run, directory, stage, kind=kind)
+
+
+def run_on_files(opened: OpenedFiles, run: Run) -> Results | None:
     """Makes the records, trains, evaluates and predicts; returns the results of the evaluation."""
-    with directory_of_new_records(context, settings.features_dir) as directory:
-
-        def records(kind: str, file: Any, *, training: bool) -> SequenceRecords | None:
-            if file is None:
-                return None
-            stage = task.stage(
-                file,
-                tokenizer_files=parts.tokenizer_files,
-                max_seq_length=settings.max_seq_length,
-                training=training,
-                num_workers=settings.num_workers,
-            )
-            return obtain_records(settings, context, directory, stage, kind=kind)
-
-        made = Files(
-            records("train", files.train, training=True),
-            records("eval", files.dev, training=False),
-            records("predict", files.test, training=False),
-        )
-        return _run_on_records(settings, context, parts, model, files, made, task)
-
-
-def _run_on_records(
-    settings: DirectorySettings,
-    context: RunContext,
-    parts: ModelParts,
-    model: Model,
-    files: Files,
-    records: Files,
-    task: FileTask,
-) -> Results | None:
-    common = {"ranks": context.ranks, "length_buckets": settings.length_buckets}
-    evaluation = files.dev and task.evaluation(
-        files.dev, records.dev, parts.config, batch_size=settings.run.eval_batch_size, **common
-    )
-    job = finetuning_job(settings, context, model=model, train=records.train, evaluation=evaluation)
-    entries = data_entries(
-        settings, parts, train=records.train, eval=records.dev, predict=records.test
-    )
-    results = run_job(
-        job,
-        train_data={"task": task.name, **entries},
-        data_names={"eval_sha256": "development set", "predict_sha256": "file to predict"},
-    )
-    if files.test is not None:
-        prediction = task.prediction(
-            files.test, records.test, parts.config, batch_size=settings.predict_batch_size, **common
-        )
-        predict_at_end(job, prediction)
-        if context.keeps_files:
-            path = settings.run.output_dir / task.predictions_name
-            context.message(f"the predictions of {files.test.path} are in {path}")
+    results = execute(prepare(opened, run))
+    test = opened.files.test
+    if test is not None and run.keeps_files:
+        path = run.settings.output_dir / opened.task.predictions_name
+        run.message(f"the predictions of {test.path} are in {path}")
     return results

@@ -177,7 +177,7 @@ def finetuning_settings(
     at_least_one(values, "max_seq_length")
     if values.seeds and values.dllog_path:
         raise UserError("--seeds makes several runs, but --dllog_path is a single file; drop one.")
-    optimization, epochs, proportion = optimization_and_length(values)
+    optimization = finetuning_optimization(values)
     if values.do_train:
         check_known_lengths(optimization)
     made = {
@@ -188,27 +188,22 @@ def finetuning_settings(
         "features_dir": Path(values.features_dir or run.output_dir / "features"),
         "run": run,
         "optimization": optimization,
-        "num_train_epochs": epochs,
-        "warmup_proportion": proportion,
         "runtime": checked_runtime_settings(values, optimization),
     }
     same_names = {field.name for field in dataclasses.fields(kind)} - made.keys()
     return kind(**made, **{name: values[name].value for name in same_names})
 
 
-def optimization_and_length(
-    values: flags.FlagValues,
-) -> tuple[OptimizationSettings, float, float]:
-    """The optimization, and epochs and warm-up proportion for a run without steps.
-
-    Raises UserError for invalid flags.
-    """
+def finetuning_optimization(values: flags.FlagValues) -> OptimizationSettings:
+    """Batch, schedule, optimizer and length; raises UserError for invalid flags."""
     epochs, proportion = values.num_train_epochs, values.warmup_proportion
     if not 0 <= proportion <= 1:
         raise UserError(f"--warmup_proportion={proportion} must be in [0, 1].")
     if epochs <= 0:
         raise UserError(f"--num_train_epochs={epochs} must be greater than 0.")
-    return optimization_settings(values), epochs, proportion
+    return dataclasses.replace(
+        optimization_settings(values), num_train_epochs=epochs, warmup_proportion=proportion
+    )
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Fine-tuning: opening models, steps from epochs, length buckets, seeds and predictions.
+"""Fine-tuning: opening models, length buckets, seeds and predictions.
 
 A task supplies its records (:class:`SequenceRecords`), its :class:`Task` and, if it is evaluated, a
 :class:`PredictionEvaluation` that scores predictions.
@@ -13,38 +13,37 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.config.settings import FinetuningSettings, OptimizationSettings
+from bert_tf.config.settings import FinetuningSettings
 from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Features, Network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.distillation.losses import DistilledTask
-from bert_tf.tasks.distillation.teacher import Teacher, open_teacher, student_config, with_teacher
-from bert_tf.train.checks import check_start, settle_scaling
-from bert_tf.train.context import RunContext, choose_arithmetic
-from bert_tf.train.evaluation import Evaluation, Figure, Results
-from bert_tf.train.job import Job, Model, TrainingData, make_job
-from bert_tf.train.plans import resolve_plans, with_steps
+from bert_tf.train.evaluation import Figure, Results
+from bert_tf.train.job import InitialWeights, Model, TrainingData
+from bert_tf.train.plan import Plan
+from bert_tf.train.run import Run
 from bert_tf.train.start_point import find_start
 from bert_tf.train.summary import prediction_lines
-from bert_tf.train.trainer import Trainer
-from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.console import say
 from bert_tf.util.files import remove_partial_files, write_json
 from bert_tf.util.progress import Progress
 from bert_tf.util.temporary import TemporaryDirectory
 from bert_tf.util.workers import resolve_num_workers
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.distillation.losses import DistilledTask
+    from bert_tf.tasks.distillation.teacher import Teacher
 
 SEEDS_NAME = "seeds.json"
 RATE = "predict_sequences_per_second"
@@ -72,7 +71,7 @@ def run_with_seeds(
 
 def report_seeds(
     settings: FinetuningSettings,
-    context: RunContext,
+    run: Run,
     by_seed: Mapping[int, Results],
     names: Sequence[str],
     *,
@@ -92,7 +91,7 @@ def report_seeds(
         f"{name} {summary[name]['mean']:.{digits}f} +- {summary[name]['std']:.{digits}f}"
         for name in names
     )
-    context.message(f"{len(by_seed)} seeds: {spread}")
+    run.message(f"{len(by_seed)} seeds: {spread}")
 
 
 def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
@@ -108,52 +107,38 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
 
 
 def open_finetuning(
-    settings: Settings, context: RunContext, make_task: Callable[[BertConfig], DistilledTask]
-) -> tuple[Settings, RunContext, ModelParts, Model]:
-    """Opens the model of a run that has begun, and chooses its arithmetic.
+    settings: FinetuningSettings, run: Run, make_task: Callable[[BertConfig], DistilledTask]
+) -> tuple[ModelParts, Model, int]:
+    """Opens the network of a run, and its teacher if it has one. Collective.
 
-    Returns the settings with their optimization settled and the length that the network has, the
-    context with the arithmetic chosen, the network's parts and the model to train. Raises UserError
-    as :func:`open_model`, for sequences that do not fit the network, and for settings that
-    contradict each other or the run that is resumed, or do not suit the teacher.
-    """
-    teacher, distillation = None, settings.distillation
-    if distillation is not None and settings.run.do_train:
-        teacher = open_teacher(distillation, context)
-    parts = open_model(settings, context, teacher=teacher)
-    context, length = context.fit_length(settings.max_seq_length, parts.config)
-    if teacher is not None:
-        context, length = context.fit_length(length, teacher.config, whose="the teacher's")
-    context = choose_arithmetic(context, parts.config, settings.optimization, max_seq_length=length)
-    model = Model(make_task(parts.config), parts.vocabulary, tokenizer_files=parts.tokenizer_files)
-    if teacher is not None:
-        context, model = with_teacher(
-            model,
-            teacher,
-            make_task(teacher.config),
-            distillation,
-            context,
-        )
-    optimization = settle_scaling(context, settings.optimization)
-    settings = dataclasses.replace(settings, optimization=optimization, max_seq_length=length)
-    return settings, context, parts, model
-
-
-def check_without_records(
-    settings: FinetuningSettings, context: RunContext, model: Model, *, max_records: int
-) -> None:
-    """Checks everything that does not depend on the records, before they are written.
-
-    ``max_records`` is an upper bound on the training records. Raises UserError.
+    Returns the network's parts, the model to train and the maximum length of its sequences. Raises
+    UserError as :func:`open_model`, for sequences that do not fit the network, for settings that do
+    not suit the teacher, and for an impossible number of workers.
     """
     resolve_num_workers(settings.num_workers)
-    optimization = count_steps(settings, context, max_records, is_bound=True)
-    resolve_plans(optimization, context.ranks, trains=settings.run.do_train)
-    check_start(context, model, settings.optimization)
+    teacher, distillation = None, settings.distillation
+    if distillation is not None and settings.run.do_train:
+        # Runs without a teacher do not load it.
+        from bert_tf.tasks.distillation.teacher import open_teacher, with_teacher
+
+        teacher = open_teacher(distillation, run)
+    parts = open_model(settings, run, teacher=teacher)
+    length = run.fit_length(settings.max_seq_length, parts.config)
+    model = Model(
+        make_task(parts.config),
+        parts.vocabulary,
+        tokenizer_files=parts.tokenizer_files,
+        initial=InitialWeights(settings.run.init_checkpoint),
+    )
+    if teacher is None:
+        return parts, model, length
+    length = run.fit_length(length, teacher.config, whose="the teacher's")
+    model = with_teacher(model, teacher, make_task(teacher.config), distillation, run)
+    return parts, model, length
 
 
 def open_model(
-    settings: FinetuningSettings, context: RunContext, *, teacher: Teacher | None = None
+    settings: FinetuningSettings, run: Run, *, teacher: Teacher | None = None
 ) -> ModelParts:
     """The network's configuration and vocabulary, as given or as stored with the weights.
 
@@ -161,10 +146,12 @@ def open_model(
     UserError if something is missing.
     """
     weights = Path(settings.run.init_checkpoint or settings.run.output_dir)
-    has_weights = settings.run.init_checkpoint or context.start.checkpoint
+    has_weights = settings.run.init_checkpoint or run.start.checkpoint
     # A dry run does not create its output directory.
     is_new = not settings.run.init_checkpoint and not weights.is_dir()
     if teacher is not None and not has_weights:
+        from bert_tf.tasks.distillation.teacher import student_config
+
         config = student_config(settings.distillation, teacher.config)
         weights, files = Path(teacher.path), dataclasses.replace(teacher.files, config=config)
     else:
@@ -176,31 +163,31 @@ def open_model(
         tokenizer_files=settings.tokenizer_files,
     )
     for note in parts.notes:
-        context.message(note)
+        run.message(note)
     return parts
 
 
 @contextlib.contextmanager
-def directory_of_new_records(context: RunContext, features_dir: Path) -> Iterator[Path]:
+def directory_of_new_records(run: Run, features_dir: Path) -> Iterator[Path]:
     """The directory to write records to: ``features_dir``, or a temporary one in a dry run."""
-    if not context.settings.dry_run:
+    if not run.settings.dry_run:
         yield features_dir
         return
-    made = TemporaryDirectory("records") if context.ranks.is_chief else None
-    directory = Path(context.ranks.broadcast(made and made.name))
+    made = TemporaryDirectory("records") if run.ranks.is_chief else None
+    directory = Path(run.ranks.broadcast(made and made.name))
     try:
         yield directory
-        context.ranks.gather(None)  # waits until no rank reads them any more
+        run.ranks.gather(None)  # waits until no rank reads them any more
     finally:
         if made is not None:
             made.cleanup()
-        elif context.ranks.local_rank == 0:  # of another host
+        elif run.ranks.local_rank == 0:  # of another host
             shutil.rmtree(directory, ignore_errors=True)
 
 
 def obtain_records(
     settings: FinetuningSettings,
-    context: RunContext,
+    run: Run,
     new_records: Path,
     stage: SequenceStage,
     *,
@@ -209,7 +196,7 @@ def obtain_records(
     """The records of a file, written by local rank 0 of each host if they do not exist yet.
 
     Args:
-      settings, context: those of the run.
+      settings, run: those of the run.
       new_records: the directory from :func:`directory_of_new_records`.
       stage: makes the records.
       kind: the name of their subdirectory.
@@ -217,14 +204,14 @@ def obtain_records(
     directory = new_records / kind
     if settings.run.dry_run:
         found = stage.find(settings.features_dir / kind)
-        if all(context.ranks.gather(found is not None)):
+        if all(run.ranks.gather(found is not None)):
             directory = settings.features_dir / kind
-    context.ranks.once_on_each_host(lambda: stage.build(directory))
+    run.ranks.once_on_each_host(lambda: stage.build(directory))
     records = stage.open(directory)
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
     )
-    context.message(f"{stage.source.name}: {counts}")
+    run.message(f"{stage.source.name}: {counts}")
     return records
 
 
@@ -235,7 +222,7 @@ def data_entries(
     train: SequenceRecords | None,
     **others: SequenceRecords | None,
 ) -> dict[str, object]:
-    """The ledger's entries on the data, for ``train.run.run_job``.
+    """The ledger's entries on the data, see :class:`bert_tf.train.job.JobData`.
 
     ``others`` are the records to predict, by the prefix of their entries' names.
     """
@@ -250,112 +237,80 @@ def data_entries(
     }
 
 
-def count_steps(
-    settings: FinetuningSettings,
-    context: RunContext,
-    num_records: int,
-    *,
-    is_bound: bool = False,
-) -> OptimizationSettings:
-    """The optimization settings, with steps computed from epochs if no steps are given.
+@dataclasses.dataclass(frozen=True)
+class BatchOrder:
+    """Which records each update of a fine-tuning has.
 
-    ``is_bound`` means that ``num_records`` is only an upper bound. Raises UserError as
-    ``plans.with_steps``.
-    """
-    return with_steps(
-        settings.optimization,
-        context.ranks,
-        records=num_records,
-        epochs=settings.num_train_epochs,
-        warmup_proportion=settings.warmup_proportion,
-        trains=settings.run.do_train,
-        is_bound=is_bound,
-    )
-
-
-def finetuning_job(
-    settings: FinetuningSettings,
-    context: RunContext,
-    *,
-    model: Model,
-    train: SequenceRecords | None,
-    evaluation: Evaluation | None,
-) -> Job:
-    """The job of a fine-tuning run; ``train`` is None for a run that only predicts.
-
-    The settings' optimization must be settled (``checks.settle_scaling``).
+    Attributes:
+      records: the training records.
+      config: the network.
+      max_seq_length: positions of the longest sequence.
+      seed: of the order.
+      by_length: whether sequences of similar length are batched together.
     """
 
-    def train_records(
-        context: RunContext, batch: BatchPlan, position: int
-    ) -> list[tuple[str, int]]:
-        _, indices = _training_order(settings, context, train, batch)
-        return RecordSet(train.files).locations(indices(position).tolist())
+    records: SequenceRecords
+    config: BertConfig
+    max_seq_length: int
+    seed: int
+    by_length: bool
 
-    return make_job(
-        context,
-        model,
-        data=TrainingData(
-            lambda context, batch: training_batches(settings, context, model.config, train, batch),
-            max_seq_length=settings.max_seq_length,
-            records=train_records,
-            counted_in_epochs=settings.optimization.num_train_steps is None,
-        ),
-        evaluation=evaluation,
-        optimization=count_steps(settings, context, 1 if train is None else len(train)),
-        skip_padding=True,
-    )
+    def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
+        """This rank's part of every global batch, see :class:`bert_tf.train.job.TrainingData`."""
+        buckets, indices = self._order(run, plan)
+        reader = _reader(
+            self.records,
+            self.config,
+            batch_size=plan.batch.rank_batch_size,
+            indices=indices,
+            positions_kept=buckets.padded_length if self.by_length else None,
+        )
+        return dataset_of_positions(run.start.data_position, None, reader.read)
+
+    def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
+        """The file and the number in it of each record, see ``TrainingData.records``."""
+        _, indices = self._order(run, plan)
+        return RecordSet(self.records.files).locations(indices(position).tolist())
+
+    def _order(self, run: Run, plan: Plan) -> tuple[LengthBuckets, Callable[[int], np.ndarray]]:
+        """The records by length, and the numbers of this rank's records at a position."""
+        rank_slice = run.batch_slice(plan.batch)
+        buckets = LengthBuckets(
+            self.records.lengths,
+            global_batch_size=plan.batch.global_batch_size,
+            seed=self.seed,
+            max_length=self.max_seq_length,
+            origin=rank_slice.origin,
+        )
+
+        def shuffled(position: int) -> np.ndarray:
+            return batch_indices(
+                position, rank_slice, num_records=len(self.records), seed=self.seed
+            )
+
+        def bucketed(position: int) -> np.ndarray:
+            return buckets.indices(position, rank_slice)
+
+        return buckets, bucketed if self.by_length else shuffled
 
 
-def predict_at_end(job: Job, prediction: PredictionEvaluation) -> None:
-    """Predicts with the latest checkpoint of a finished job; does nothing in a dry run."""
-    if not job.context.settings.dry_run:
-        Trainer(dataclasses.replace(job, evaluation=prediction)).predict()
-
-
-def training_batches(
+def training_data(
     settings: FinetuningSettings,
-    context: RunContext,
     config: BertConfig,
-    records: SequenceRecords,
-    batch: BatchPlan,
-) -> tf.data.Dataset:
-    """This rank's slice of every global batch, bucketed by length if the settings say so."""
-    buckets, indices = _training_order(settings, context, records, batch)
-    reader = _reader(
-        records,
-        config,
-        batch_size=batch.rank_batch_size,
-        indices=indices,
-        positions_kept=buckets.padded_length if settings.length_buckets else None,
+    records: SequenceRecords | None,
+    *,
+    max_seq_length: int,
+) -> TrainingData:
+    """What a fine-tuning trains on; ``records`` is None for a run that only predicts."""
+    order = BatchOrder(
+        records, config, max_seq_length, settings.run.seed, by_length=settings.length_buckets
     )
-    return dataset_of_positions(context.start.data_position, None, reader.read)
-
-
-def _training_order(
-    settings: FinetuningSettings,
-    context: RunContext,
-    records: SequenceRecords,
-    batch: BatchPlan,
-) -> tuple[LengthBuckets, Callable[[int], np.ndarray]]:
-    """The records by length, and the numbers of this rank's records at a position."""
-    rank_slice = context.batch_slice(batch)
-    seed = settings.run.seed
-    buckets = LengthBuckets(
-        records.lengths,
-        global_batch_size=batch.global_batch_size,
-        seed=seed,
-        max_length=settings.max_seq_length,
-        origin=rank_slice.origin,
+    return TrainingData(
+        order.batches,
+        max_seq_length,
+        num_records=1 if records is None else len(records),
+        records=order.records_at,
     )
-
-    def shuffled(position: int) -> np.ndarray:
-        return batch_indices(position, rank_slice, num_records=len(records), seed=seed)
-
-    def bucketed(position: int) -> np.ndarray:
-        return buckets.indices(position, rank_slice)
-
-    return buckets, bucketed if settings.length_buckets else shuffled
 
 
 def _reader(
@@ -396,7 +351,7 @@ class PredictionEvaluation:
         records: SequenceRecords,
         config: BertConfig,
         *,
-        ranks: SingleProcess,
+        ranks: Ranks,
         batch_size: int,
         length_buckets: bool,
         unit: str = "sequences",

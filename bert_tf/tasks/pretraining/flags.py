@@ -269,13 +269,11 @@ def pretraining_settings(
         raise UserError(NO_MODEL)
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to train; turn one of them on.")
-    optimization, epochs, proportion = optimization_and_length(values)
+    optimization = pretraining_optimization(values)
     settings = PretrainingSettings(
         bert_config_file=optional_file(values, "bert_config_file"),
         tokenizer_files=TokenizerFiles.from_flags(values),
         network=network,
-        num_train_epochs=epochs,
-        warmup_proportion=proportion,
         before_training=values.before_training or None,
         next_sentence=values.nsp,
         masked_lm=values.mlm,
@@ -292,32 +290,29 @@ def pretraining_settings(
     )
     if values.do_train:
         check_known_lengths(optimization)
-        _say_shorter_warmup(values, optimization, proportion)
+        _say_shorter_warmup(values, optimization)
     return settings
 
 
-def optimization_and_length(
-    values: flags.FlagValues,
-) -> tuple[OptimizationSettings, float | None, float | None]:
-    """The optimization, epochs and warm-up proportion; None for a length that is given in steps.
-
-    The settings have no steps for a length that is not. Raises UserError for invalid flags.
-    """
+def pretraining_optimization(values: flags.FlagValues) -> OptimizationSettings:
+    """Batch, schedule, optimizer and length; raises UserError for invalid flags."""
     epochs, proportion = _length(values)
-    optimization = dataclasses.replace(optimization_settings(values), **_ramps(values))
-    if epochs is not None:
-        optimization = dataclasses.replace(optimization, num_train_steps=None)
+    given = optimization_settings(values)
     is_free = proportion is None and not values["num_warmup_steps"].present
-    if is_free and (epochs or optimization.num_warmup_steps > most_warmup_steps(optimization)):
+    if is_free and (epochs or given.num_warmup_steps > most_warmup_steps(given)):
         proportion = _DEFAULT_WARMUP_PROPORTION
-    if proportion is not None:
-        optimization = dataclasses.replace(optimization, num_warmup_steps=None)
-    return optimization, epochs, proportion
+    return dataclasses.replace(
+        given,
+        num_train_steps=given.num_train_steps if epochs is None else None,
+        num_warmup_steps=given.num_warmup_steps if proportion is None else None,
+        num_train_epochs=epochs,
+        warmup_proportion=proportion,
+        **_ramps(values),
+    )
 
 
-def _say_shorter_warmup(
-    values: flags.FlagValues, optimization: OptimizationSettings, proportion: float | None
-) -> None:
+def _say_shorter_warmup(values: flags.FlagValues, optimization: OptimizationSettings) -> None:
+    proportion = optimization.warmup_proportion
     is_default = not (values["num_warmup_steps"].present or values["warmup_proportion"].present)
     if is_default and proportion is not None and optimization.num_train_steps is not None:
         note(

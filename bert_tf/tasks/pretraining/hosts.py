@@ -9,12 +9,12 @@ from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.ranks.host_work import on_each_host, run_command
 from bert_tf.records.local_cache import LocalCopies, NoRoomError, local_copies
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.train.context import RunContext
+from bert_tf.train.run import Run
 
 _GB = 1e9
 
 
-def run_before_training(settings: PretrainingSettings, context: RunContext) -> None:
+def run_before_training(settings: PretrainingSettings, run: Run) -> None:
     """Runs --before_training, if given, once on each host; not in a dry run. Collective.
 
     Raises UserError on all ranks if it fails on any host.
@@ -22,12 +22,12 @@ def run_before_training(settings: PretrainingSettings, context: RunContext) -> N
     command = settings.before_training
     if command is None or settings.run.dry_run:
         return
-    context.message(f"running on each host: {command}")
-    on_each_host(context.ranks, lambda: run_command(command, flag="before_training"))
+    run.message(f"running on each host: {command}")
+    on_each_host(run.ranks, lambda: run_command(command, flag="before_training"))
 
 
 def copy_to_local_disks(
-    record_sets: Sequence[RecordSet | None], data: DataSettings, context: RunContext
+    record_sets: Sequence[RecordSet | None], data: DataSettings, run: Run
 ) -> list[RecordSet | None]:
     """The sets, read from copies on this host's own disk. Collective.
 
@@ -44,16 +44,16 @@ def copy_to_local_disks(
         except NoRoomError as error:
             return str(error)
 
-    by_host = on_each_host(context.ranks, copy)
+    by_host = on_each_host(run.ranks, copy)
     for host, found in by_host.items():
         if isinstance(found, str):
-            context.message(
-                f"warning: host {host} reads the records from where they are, not from "
+            run.warn(
+                f"host {host} reads the records from where they are, not from "
                 f"--local_cache_dir: {found}"
             )
         else:
             how = "copied now" if found.copied_bytes else "from an earlier run"
-            context.message(f"host {host} reads copies of the records, {how}: {found.directory}")
+            run.message(f"host {host} reads copies of the records, {how}: {found.directory}")
     mine = by_host[socket.gethostname()]
     if isinstance(mine, str):
         return list(record_sets)

@@ -16,7 +16,7 @@ from bert_tf.model.config import BertConfig, read_config
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
-from bert_tf.train.context import RunContext
+from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 
 # BERT-base as released, except for the vocabulary.
@@ -46,15 +46,15 @@ class PretrainingModel:
 
 
 def find_model(
-    settings: PretrainingSettings, context: RunContext, records: RecordVocabulary | None
+    settings: PretrainingSettings, run: Run, records: RecordVocabulary | None
 ) -> PretrainingModel:
     """Collects network and vocabulary on rank 0, the only one that needs to see a model's files.
 
     Raises UserError if something is missing or contradictory.
     """
-    weights = context.start.checkpoint or settings.run.init_checkpoint
-    found = _find(settings, weights, records) if context.ranks.is_chief else None
-    return context.ranks.broadcast(found)
+    weights = run.start.checkpoint or settings.run.init_checkpoint
+    found = _find(settings, weights, records) if run.ranks.is_chief else None
+    return run.ranks.broadcast(found)
 
 
 def _find(

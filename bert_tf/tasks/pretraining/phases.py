@@ -26,7 +26,8 @@ SettingsOf = Callable[[flags.FlagValues], PretrainingSettings]
 _START_FLAGS = ("init_checkpoint", "resume_from", "reset_step")
 _FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
 # What is set up once for all phases.
-_SHARED = ("horovod", "rank_timeout_seconds", "communication", "deterministic", "verbose")
+_SHARED = ("library", "rank_timeout_seconds", "communication", "deterministic", "verbose")
+_FLAG_NAMES = {"library": "horovod", "rank_timeout_seconds": "rank_timeout"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Phases:
     """Phases in their order.
 
     Attributes:
@@ -67,13 +68,13 @@ class Plan:
         return self.phases[0].settings.runtime
 
 
-def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Plan:
+def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Phases:
     """The plan of a command, whose ``settings_of`` turns flags into the settings of a run.
 
     Raises UserError for invalid flags.
     """
     if values.phases is None:
-        return Plan(None, (Phase("", "", settings_of(values)),))
+        return Phases(None, (Phase("", "", settings_of(values)),))
     files = [name.strip() for name in values.phases.split(",") if name.strip()]
     if not files:
         raise UserError("--phases names no flag file; give one for each phase, comma-separated.")
@@ -100,7 +101,7 @@ def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Plan:
         phases.append(Phase(name, file, dataclasses.replace(settings, run=run)))
     for phase in phases[1:]:
         _check_shared(phases[0], phase)
-    return Plan(directory, tuple(phases))
+    return Phases(directory, tuple(phases))
 
 
 def _flags_of_phase(
@@ -143,7 +144,7 @@ def _set_start(values: flags.FlagValues, flag_file: str, before: Path | None) ->
 def _check_shared(first: Phase, phase: Phase) -> None:
     for name in _SHARED:
         if getattr(first.settings.runtime, name) != getattr(phase.settings.runtime, name):
-            flag = "rank_timeout" if name == "rank_timeout_seconds" else name
+            flag = _FLAG_NAMES.get(name, name)
             what = "flags of communication" if name == "communication" else f"--{flag}"
             raise UserError(
                 f"{phase.flag_file}: {what} must be the same in all phases; give them on the "

@@ -16,7 +16,7 @@ from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.config.settings import PretrainingSettings
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.hosts import run_before_training
-from bert_tf.tasks.pretraining.phases import Phase, Plan
+from bert_tf.tasks.pretraining.phases import Phase, Phases
 from bert_tf.tasks.pretraining.plan_ledger import (
     DONE,
     PLANNED,
@@ -29,11 +29,11 @@ from bert_tf.tasks.pretraining.plan_ledger import (
     write_plan,
 )
 from bert_tf.tasks.pretraining.run import Prepared
-from bert_tf.train.context import RunContext, begin_run
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.ledger import format_ledger
-from bert_tf.train.start_point import StartPoint
+from bert_tf.train.run import Run, begin
+from bert_tf.train.start_point import NEW, StartPoint
 from bert_tf.train.update_timing import describe_conditions, seconds_per_update
 from bert_tf.tuning.peak import peak_flops
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
@@ -43,48 +43,46 @@ from bert_tf.util.progress import format_duration
 Entries = dict[str, PhaseEntry]
 
 
-def run(plan: Plan) -> Results | None:
+def run(plan: Phases) -> Results | None:
     """Runs all phases that are not done; returns the last results. Collective.
 
     Raises UserError for bad input in any phase, before anything is trained.
     """
-    if plan.directory is None:
-        return pretraining.run(plan.phases[0].settings)
     entries = _check_phases(plan, _recorded(plan))
     results = None
     for phase in plan.phases:
         if phase.settings.run.dry_run or entries[phase.name].state == DONE:
             continue
-        with begin_run(phase.settings.run, phase.settings.runtime) as context:
-            results = _run_phase(plan, phase, context, entries)
+        with begin(phase.settings.run, phase.settings.runtime) as begun:
+            results = _run_phase(plan, phase, begun, entries)
     return results
 
 
-def _recorded(plan: Plan) -> Entries:
+def _recorded(plan: Phases) -> Entries:
     """The entries of an earlier start, the same on all ranks; empty in a new directory."""
     settings = plan.phases[0].settings.run
     whole = dataclasses.replace(
         settings, output_dir=plan.directory, plan_dir=None, init_checkpoint=None, resume_from=None
     )
     found = None
-    with begin_run(whole, plan.runtime) as context:
-        if context.start.checkpoint is not None:
+    with begin(whole, plan.runtime) as begun:
+        if begun.start.checkpoint is not None:
             raise UserError(
                 f"--output_dir: {plan.directory} contains a checkpoint of a run without --phases; "
                 "choose another directory."
             )
-        if context.ranks.is_chief:
+        if begun.ranks.is_chief:
             found = read_plan(plan.directory)
-        recorded = context.ranks.broadcast(found)
+        recorded = begun.ranks.broadcast(found)
         done = [phase for phase in plan.phases if _is_done(phase, recorded)]
         for phase in done:
-            _report_done(context, phase, recorded[phase.name])
-            if context.ranks.is_chief and not phase.settings.run.dry_run:
+            _report_done(begun, phase, recorded[phase.name])
+            if begun.ranks.is_chief and not phase.settings.run.dry_run:
                 _remove_abandoned_lock(phase.settings.run.output_dir)
         if len(done) == len(plan.phases):
-            context.message(f"nothing to train: {plan.directory} contains all phases of the plan")
+            begun.message(f"nothing to train: {plan.directory} contains all phases of the plan")
         else:
-            run_before_training(plan.phases[0].settings, context)
+            run_before_training(plan.phases[0].settings, begun)
         return recorded
 
 
@@ -99,7 +97,7 @@ def _is_done(phase: Phase, recorded: Entries) -> bool:
     return phase.name in recorded and recorded[phase.name].state == DONE
 
 
-def _check_phases(plan: Plan, recorded: Entries) -> Entries:
+def _check_phases(plan: Phases, recorded: Entries) -> Entries:
     """Checks every phase that is not done and estimates its time; shows the plan's ledger."""
     entries: Entries = {}
     before: Prepared | None = None
@@ -112,25 +110,27 @@ def _check_phases(plan: Plan, recorded: Entries) -> Entries:
         waits = before is not None and _starts_from(settings, before)
         if waits:
             settings = _without_start(phase, settings, before)
-        with begin_run(settings.run, settings.runtime) as context:
-            if waits:
-                start = StartPoint(None, 0, 0, 0)
-                context = dataclasses.replace(context, start=start, record=None)
+        with begin(settings.run, settings.runtime) as begun:
             shows = phase.settings.run.dry_run
-            quiet = context if shows else dataclasses.replace(context, log=None)
-            prepared = pretraining.prepare(settings, quiet)
+            checked = dataclasses.replace(
+                begun,
+                start=NEW if waits else begun.start,
+                record=None if waits else begun.record,
+                log=begun.log if shows else None,
+            )
+            prepared = pretraining.prepare_pretraining(settings, checked)
             if waits:
                 _check_same_network(phase, before, prepared)
             if previous is not None and _resumes_from(phase, previous):
                 begins_at = entries[previous.name].last_step
             else:
-                begins_at = _first_step(phase, context.start, earlier)
+                begins_at = _first_step(phase, checked.start, earlier)
             entries[phase.name] = _entry(phase, prepared, earlier, begins_at)
             if shows:
-                context.message(f"{phase.name}: {phase.flag_file}")
+                begun.message(f"{phase.name}: {phase.flag_file}")
                 pretraining.train_and_evaluate(prepared)
             if phase is plan.phases[-1]:
-                context.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
+                begun.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
             before = prepared
     return entries
 
@@ -139,20 +139,20 @@ def _dry(settings: PretrainingSettings) -> PretrainingSettings:
     return dataclasses.replace(settings, run=dataclasses.replace(settings.run, dry_run=True))
 
 
-def _report_done(context: RunContext, phase: Phase, entry: PhaseEntry) -> None:
-    run = phase.settings.run
-    changes = entry.changed_flags(comparable_flags(run.flags, run.host_flags))
+def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
+    settings = phase.settings.run
+    changes = entry.changed_flags(comparable_flags(settings.flags, settings.host_flags))
     ignored = ""
     if changes:
         listed = ", ".join(f"{name} {change}" for name, change in changes.items())
         ignored = f"; flags changed since then have no effect: {listed}"
-    context.message(f"{phase.name} is done{ignored}")
+    run.message(f"{phase.name} is done{ignored}")
 
 
 def _starts_from(settings: PretrainingSettings, before: Prepared) -> bool:
     """Whether a run starts from the checkpoint of a phase that has not reached its end."""
     given = (settings.run.init_checkpoint, settings.run.resume_from)
-    return str(before.job.context.settings.output_dir) in given
+    return str(before.job.settings.output_dir) in given
 
 
 def _without_start(
@@ -187,7 +187,7 @@ def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> N
             f"{phase.flag_file}: the network differs from that of the phase before: "
             f"{', '.join(differences.values())}; phases train the same network."
         )
-    hashes = [run.train_data["vocabulary_sha256"] for run in (before, prepared)]
+    hashes = [p.job.data.entries["vocabulary_sha256"] for p in (before, prepared)]
     if None not in hashes and hashes[0] != hashes[1]:
         raise UserError(
             f"{phase.flag_file}: the records were made with another vocabulary than those of the "
@@ -219,25 +219,26 @@ def _entry(
     phase: Phase, prepared: Prepared, earlier: PhaseEntry | None, begins_at: int
 ) -> PhaseEntry:
     job, run = prepared.job, phase.settings.run
-    updates = job.steps.last_step - begins_at
+    batch, last_step = job.plan.batch, job.plan.steps.last_step
+    updates = last_step - begins_at
     if updates < 1:
         raise UserError(
             f"{phase.flag_file}: the phase continues at step {begins_at}, where the run that it "
-            f"resumes ends, and would end at step {job.steps.last_step}; raise {job.length_flag}, "
+            f"resumes ends, and would end at step {last_step}; raise {job.length_flag}, "
             "or give --reset_step to count from 0."
         )
     seconds, peak, conditions = _timing(job, earlier)
-    flops = prepared.flops_of_updates(begins_at, job.steps.last_step)
-    largest = job.batch.global_batch_size * prepared.flops_per_sequence
+    flops = prepared.flops_of_updates(begins_at, last_step)
+    largest = batch.global_batch_size * prepared.flops_per_sequence
     return PhaseEntry(
         name=phase.name,
         flag_file=phase.flag_file,
         flags=comparable_flags(run.flags, run.host_flags),
-        length=job.data.max_seq_length,
-        global_batch=job.batch.global_batch_size,
-        last_step=job.steps.last_step,
+        length=job.data.training.max_seq_length,
+        global_batch=batch.global_batch_size,
+        last_step=last_step,
         updates=updates,
-        sequences=job.batch.sequences(begins_at, job.steps.last_step),
+        sequences=batch.sequences(begins_at, last_step),
         model_flops=flops,
         peak_flops=peak,
         seconds_per_update=seconds,
@@ -249,32 +250,32 @@ def _entry(
 
 def _timing(job: Job, earlier: PhaseEntry | None) -> tuple[float, float, str]:
     """Seconds of an update, FLOP/s of large products, and what both depend on. Collective."""
-    ranks = job.context.ranks
+    ranks, arithmetic = job.run.ranks, job.plan.arithmetic
     conditions = ranks.broadcast(describe_conditions(job))
     if earlier is not None and earlier.conditions == conditions:
         return earlier.seconds_per_update, earlier.peak_flops, conditions
-    peak = peak_flops(ranks, job.session, job.options.policy.dense)
+    peak = peak_flops(ranks, arithmetic.session, arithmetic.options.policy.dense)
     return seconds_per_update(job), peak, conditions
 
 
-def _run_phase(plan: Plan, phase: Phase, context: RunContext, entries: Entries) -> Results | None:
-    prepared = pretraining.prepare(phase.settings, context)
+def _run_phase(plan: Phases, phase: Phase, run: Run, entries: Entries) -> Results | None:
+    prepared = pretraining.prepare_pretraining(phase.settings, run)
     left = format_duration(seconds_left(list(entries.values())))
-    context.message(
+    run.message(
         f"{phase.name} of {len(plan.phases)} phases: {phase.flag_file} (the plan needs about "
         f"{left} more)"
     )
-    _note(plan, context, entries, phase, state=RUNNING)
+    _note(plan, run, entries, phase, state=RUNNING)
     results = pretraining.train_and_evaluate(prepared)
     rate = None
-    if context.ranks.is_chief:
+    if run.ranks.is_chief:
         record = read_run_record(phase.directory)
         training = record.content.get("training", {}) if record else {}
         rate = training.get("sequences_per_second")
-    _note(plan, context, entries, phase, state=DONE, sequences_per_second=rate)
+    _note(plan, run, entries, phase, state=DONE, sequences_per_second=rate)
     if phase is plan.phases[-1]:
-        context.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
-        context.message(f"the plan is done; its last checkpoint is {_last_checkpoint(phase)}")
+        run.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
+        run.message(f"the plan is done; its last checkpoint is {_last_checkpoint(phase)}")
     return results
 
 
@@ -282,10 +283,8 @@ def _last_checkpoint(phase: Phase) -> str | None:
     return newest_checkpoint(phase.directory)
 
 
-def _note(
-    plan: Plan, context: RunContext, entries: Entries, phase: Phase, **changes: object
-) -> None:
+def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: object) -> None:
     """Changes the entry of a phase, also in ``plan.json``."""
     entries[phase.name] = dataclasses.replace(entries[phase.name], **changes)
-    if context.ranks.is_chief:
+    if run.ranks.is_chief:
         write_plan(plan.directory, list(entries.values()))

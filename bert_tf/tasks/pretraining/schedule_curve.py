@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.config.schedules import default_of
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.train.ledger import show_value
-from bert_tf.train.plans import resolve_plans, schedule_of, with_steps
+from bert_tf.train.plan import plan_batch, plan_steps, schedule_of
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.schedules import Schedule
+from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
 from bert_tf.util.pictures import can_draw, stacked_panels
@@ -86,10 +84,11 @@ class Curve:
         """What the curve is of: the schedule, options other than the defaults, and the length."""
         schedule = self.schedule
         parts = [schedule.name, f"peak {schedule.peak_rate:g}"]
+        declared = schedule_row(schedule.name).options
         parts += [
             f"{name} {show_value(value)}"
             for name, value in schedule.options.items()
-            if value != default_of(name)
+            if value != declared[name].default
         ]
         if schedule.rewarm_at_step is not None:
             parts.append(f"again after update {schedule.rewarm_at_step:,}")
@@ -103,38 +102,26 @@ class Curve:
 
 
 def planned_curve(
-    optimization: OptimizationSettings,
-    *,
-    num_ranks: int,
-    epochs: float | None,
-    warmup_proportion: float | None,
-    num_records: int | None,
+    optimization: OptimizationSettings, *, num_ranks: int, scaled: bool, num_records: int | None
 ) -> Curve:
     """The curve of a new run.
 
     Args:
-      optimization: its settings, with ``scale_steps_by_ranks`` resolved.
+      optimization: its settings.
       num_ranks: its ranks.
-      epochs, warmup_proportion: length of training and warm-up; None if given in steps.
+      scaled: whether steps are divided by them.
       num_records: its training records, for a length in epochs.
 
     Raises UserError for contradictory settings, and for an unknown number of updates.
     """
-    if optimization.num_train_steps is None and num_records is None:
+    if optimization.counts_epochs and num_records is None:
         raise UserError(
-            f"the number of updates in --num_train_epochs={epochs:g} follows from the number of "
-            "training records; give --num_records, or --num_train_steps instead of epochs."
+            f"the number of updates in --num_train_epochs={optimization.num_train_epochs:g} "
+            "follows from the number of training records; give --num_records, or "
+            "--num_train_steps instead of epochs."
         )
-    ranks = PlannedRanks(num_ranks, num_threads=1)
-    optimization = with_steps(
-        optimization,
-        ranks,
-        records=num_records or 1,
-        epochs=epochs,
-        warmup_proportion=warmup_proportion,
-        trains=True,
-    )
-    batch, steps = resolve_plans(optimization, ranks)
+    batch = plan_batch(optimization, num_ranks, scaled=scaled)
+    steps = plan_steps(optimization, batch, scaled=scaled, records=num_records or 1, trains=True)
     return Curve(schedule_of(optimization, steps), batch)
 
 

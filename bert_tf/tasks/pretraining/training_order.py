@@ -16,7 +16,7 @@ from bert_tf.input.pipeline import PretrainingRecords, record_order
 from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_records
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.host_work import on_each_host
-from bert_tf.train.context import RunContext
+from bert_tf.train.run import Run
 from bert_tf.tuning.session import session_config
 
 _NOTHING_TO_GAIN = 0.98
@@ -64,7 +64,7 @@ class TrainingOrder:
 
 
 def training_order(
-    settings: PretrainingSettings, records: PretrainingRecords | None, context: RunContext
+    settings: PretrainingSettings, records: PretrainingRecords | None, run: Run
 ) -> TrainingOrder:
     """The order of ``records``, None for a run that does not train. Collective.
 
@@ -75,32 +75,30 @@ def training_order(
         num_records=0 if records is None else records.info.num_records,
         max_seq_length=settings.data.max_seq_length,
         seed=settings.run.seed,
-        lengths=shared_lengths(records, context) if by_length else None,
+        lengths=shared_lengths(records, run) if by_length else None,
     )
 
 
-def report_lengths(lengths: Sequence[int], max_seq_length: int, context: RunContext) -> None:
+def report_lengths(lengths: Sequence[int], max_seq_length: int, run: Run) -> None:
     """Says how much shorter batches of these typical lengths are than whole records."""
     share = statistics.fmean(lengths) / max_seq_length
     text = f"batches of similar length have {share:.1%} of the positions of whole records"
     if share > _NOTHING_TO_GAIN:
         text += "; the records are full, and --length_buckets gains nothing"
-    context.message(text)
+    run.message(text)
 
 
-def shared_lengths(records: PretrainingRecords, context: RunContext) -> np.ndarray:
+def shared_lengths(records: PretrainingRecords, run: Run) -> np.ndarray:
     """The positions that each record needs: uint16 [N], the same on all ranks. Collective.
 
     One rank of each host counts and keeps what nobody has counted before; hosts on one disk divide
     the files. Where nothing can be written, as in a dry run, each rank counts for itself. Raises
     UserError for a damaged record, and if ranks find different lengths.
     """
-    ranks = context.ranks
+    ranks = run.ranks
     # A process's first session decides on its threads and GPUs.
-    config = session_config(
-        dataclasses.replace(context.session_settings(), use_xla=False, amp=False)
-    )
-    if not context.settings.dry_run:
+    config = session_config(dataclasses.replace(run.session_settings(), use_xla=False, amp=False))
+    if not run.settings.dry_run:
         on_each_host(
             ranks,
             lambda: keep_missing_lengths(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.model.config import BertConfig
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.tasks.question_answering.answers import (
@@ -71,7 +71,7 @@ class SpanEvaluation(PredictionEvaluation):
         config: BertConfig,
         *,
         settings: AnswerSettings,
-        ranks: SingleProcess,
+        ranks: Ranks,
         batch_size: int,
         length_buckets: bool,
     ) -> None:

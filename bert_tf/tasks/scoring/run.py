@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.config.settings import MASKED, PSEUDO, EvaluationSettings, OptimizationSettings
+from bert_tf.config.settings import MASKED, PSEUDO, EvaluationSettings
 from bert_tf.inference.model_directory import ModelParts, find_model
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
@@ -44,7 +44,8 @@ from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
 from bert_tf.tasks.scoring.texts import TextSettings, read_texts
 from bert_tf.tasks.scoring.work import CopyScores, Work, WorkSettings, sum_losses
 from bert_tf.text.tokenizer_files import vocabulary_named_in
-from bert_tf.train.context import RunContext, begin_run, choose_arithmetic
+from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
+from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 from bert_tf.util.pictures import can_draw
 from bert_tf.util.progress import Progress
@@ -59,24 +60,24 @@ def run(settings: EvaluationSettings) -> list[dict[str, Any]]:
 
     Raises UserError for bad input, and for scores that are not finite.
     """
-    with begin_run(settings.run, settings.runtime) as context:
-        return _evaluate(settings, context)
+    with begin(settings.run, settings.runtime) as begun:
+        return _evaluate(settings, begun)
 
 
-def _evaluate(settings: EvaluationSettings, context: RunContext) -> list[dict[str, Any]]:
+def _evaluate(settings: EvaluationSettings, run: Run) -> list[dict[str, Any]]:
     parts = find_model(
         init_checkpoint=settings.run.init_checkpoint,
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
     for note in parts.notes:
-        context.message(note)
+        run.message(note)
+    length = None
     if not settings.has_records:
-        context, length = context.fit_length(settings.max_seq_length, parts.config)
-        settings = dataclasses.replace(settings, max_seq_length=length)
-    sequences = _read(settings, parts)
+        length = run.fit_length(settings.max_seq_length, parts.config)
+    sequences = _read(settings, parts, length)
     for line in _summary(sequences):
-        context.message(line)
+        run.message(line)
     if not sequences.texts:
         raise UserError(
             f"--input_file: none of the {sequences.read} texts in {settings.input_files[0]} can be "
@@ -84,13 +85,14 @@ def _evaluate(settings: EvaluationSettings, context: RunContext) -> list[dict[st
         )
     found = find_checkpoints(Path(settings.run.init_checkpoint), every_one=settings.all_checkpoints)
     check_same_on_all_ranks(
-        context.ranks,
+        run.ranks,
         {
             "the texts of --input_file": sequences.sha256,
             **{f"the weights of {c.name}": c.weights_sha256 for c in found},
         },
     )
-    context, plan = _settle(settings, context, parts, sequences, found)
+    arithmetic = _arithmetic(settings, run, parts, sequences)
+    plan = _plan(settings, run, arithmetic, parts, sequences, found, length)
     work = Work(
         sequences.sequences,
         WorkSettings(
@@ -111,24 +113,29 @@ def _evaluate(settings: EvaluationSettings, context: RunContext) -> list[dict[st
         "counts": sequences.counts(),
     }
     for text in about["definitions"].values():
-        context.message(text)
+        run.message(text)
     results = []
     for checkpoint in found:
-        results.append(_evaluate_checkpoint(settings, context, parts, checkpoint, sequences, work))
-        if context.keeps_files:
-            _write(settings, context, about)
-    if context.keeps_files:
+        results.append(
+            _evaluate_checkpoint(settings, run, parts, arithmetic, checkpoint, sequences, work)
+        )
+        if run.keeps_files:
+            _write(settings, run, about)
+    if run.keeps_files:
         for line in outputs.table(finished_results(settings.run.output_dir)):
-            context.message(line)
-        context.message(f"the results are in {settings.run.output_dir / outputs.RESULTS_NAME}")
+            run.message(line)
+        run.message(f"the results are in {settings.run.output_dir / outputs.RESULTS_NAME}")
     return results
 
 
-def _read(settings: EvaluationSettings, parts: ModelParts) -> Sequences:
-    """The sequences to score; raises UserError for input that does not suit the model."""
+def _read(settings: EvaluationSettings, parts: ModelParts, length: int | None) -> Sequences:
+    """The sequences to score; raises UserError for input that does not suit the model.
+
+    ``length`` is the most tokens of a sequence of a text, None for records.
+    """
     positions = parts.config.max_position_embeddings
     wanted = SequenceSettings(
-        max_seq_length=settings.max_seq_length,
+        max_seq_length=length,
         sample=settings.sample,
         seed=settings.run.seed,
         score_unknown=settings.score_unknown,
@@ -178,39 +185,54 @@ def _reasons(sequences: Sequences) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in sequences.skipped.items())
 
 
-def _settle(
-    settings: EvaluationSettings,
-    context: RunContext,
-    parts: ModelParts,
-    sequences: Sequences,
-    found: Sequence[Checkpoint],
-) -> tuple[RunContext, dict[str, Any]]:
-    """The context with its arithmetic chosen, and the plan, compared with that on disk.
-
-    An evaluation that is continued keeps the arithmetic that was measured when it began.
-    """
-    output_dir, runtime = settings.run.output_dir, context.runtime
-    earlier = context.ranks.broadcast(read_plan(output_dir) if context.ranks.is_chief else None)
+def _arithmetic(
+    settings: EvaluationSettings, run: Run, parts: ModelParts, sequences: Sequences
+) -> Arithmetic:
+    """How scores are computed: an evaluation that is continued keeps what was measured before."""
+    earlier = run.ranks.broadcast(
+        read_plan(settings.run.output_dir) if run.ranks.is_chief else None
+    )
+    runtime = run.runtime
     if earlier is not None and runtime.precision == "auto":
         wanted = ("precision", "native_ops") if runtime.native_ops is None else ("precision",)
         known = {name: earlier[f"--{name}"] for name in wanted if f"--{name}" in earlier}
-        context = dataclasses.replace(context, runtime=dataclasses.replace(runtime, **known))
-    context = choose_arithmetic(
-        context,
+        runtime = dataclasses.replace(runtime, **known)
+    arithmetic = choose_arithmetic(
+        run,
         parts.config,
-        OptimizationSettings(),
+        None,
         max_seq_length=max(len(sequence.ids) for sequence in sequences.sequences),
+        runtime=runtime,
     )
+    layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
+    ranks = "1 rank" if run.ranks.world_size == 1 else f"{run.ranks.world_size} ranks"
+    run.message(
+        f"precision {arithmetic.precision}, {layers} layers, {ranks} with {run.ranks.threads} "
+        "threads each"
+    )
+    return arithmetic
+
+
+def _plan(
+    settings: EvaluationSettings,
+    run: Run,
+    arithmetic: Arithmetic,
+    parts: ModelParts,
+    sequences: Sequences,
+    found: Sequence[Checkpoint],
+    length: int | None,
+) -> dict[str, Any]:
+    """What scores depend on, compared with the plan on disk."""
     plan = {
         "--metrics": ",".join(settings.metrics),
-        "--max_seq_length": None if settings.has_records else settings.max_seq_length,
+        "--max_seq_length": length,
         "--batch_tokens": settings.batch_tokens,
         "--sample": settings.sample,
         "--seed": settings.run.seed,
         "--score_unknown": settings.score_unknown,
-        "--precision": context.precision,
-        "--native_ops": context.options.native_layers,
-        "--precision_policy": dict(runtime.policy_changes),
+        "--precision": arithmetic.precision,
+        "--native_ops": arithmetic.options.native_layers,
+        "--precision_policy": dict(run.runtime.policy_changes),
         "sha256 of the texts": sequences.sha256,
         "sha256 of the vocabulary": parts.tokenizer.vocab_sha256,
         "network": parts.config.to_dict(),
@@ -221,67 +243,63 @@ def _settle(
         plan["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
     if not settings.all_checkpoints:
         plan["sha256 of the weights"] = found[0].weights_sha256
-    if context.keeps_files:
-        settle_plan(output_dir, plan)
-    layers = "native" if context.options.native_layers else "TensorFlow's"
-    ranks = "1 rank" if context.ranks.world_size == 1 else f"{context.ranks.world_size} ranks"
-    context.message(
-        f"precision {context.precision}, {layers} layers, {ranks} with {context.ranks.threads} "
-        "threads each"
-    )
-    return context, plan
+    if run.keeps_files:
+        settle_plan(settings.run.output_dir, plan)
+    return plan
 
 
 def _evaluate_checkpoint(
     settings: EvaluationSettings,
-    context: RunContext,
+    run: Run,
     parts: ModelParts,
+    arithmetic: Arithmetic,
     checkpoint: Checkpoint,
     sequences: Sequences,
     work: Work,
 ) -> dict[str, Any]:
     """The result of a checkpoint, computed unless an earlier start has."""
     partial = result = None
-    if context.keeps_files:
+    if run.keeps_files:
         partial = PartialScores(
             settings.run.output_dir, checkpoint.name, weights_sha256=checkpoint.weights_sha256
         )
         result = partial.result()
-    result = context.ranks.broadcast(result)
+    result = run.ranks.broadcast(result)
     if result is not None:
-        context.message(f"{checkpoint.name}: was evaluated before")
+        run.message(f"{checkpoint.name}: was evaluated before")
         return result
-    _compute(context, parts, checkpoint, work, partial)
+    _compute(run, parts, arithmetic, checkpoint, work, partial)
     if partial is not None:
         result = _result(settings, checkpoint, sequences, work, partial)
         partial.finish(result)
-    return context.ranks.broadcast(result)
+    return run.ranks.broadcast(result)
 
 
 def _compute(
-    context: RunContext,
+    run: Run,
     parts: ModelParts,
+    arithmetic: Arithmetic,
     checkpoint: Checkpoint,
     work: Work,
     partial: PartialScores | None,
 ) -> None:
     """Computes the batches without scores, shared by all ranks; rank 0 adds them to ``partial``."""
-    ranks = context.ranks
+    ranks = run.ranks
     done = ranks.broadcast(partial.load(work.batches) if partial is not None else None)
     pending = [number for number in range(len(work.batches)) if number not in done]
     tokens = sum(work.batches[number].tokens for number in pending)
     if done:
         share = 1 - tokens / sum(batch.tokens for batch in work.batches)
-        context.message(f"{checkpoint.name}: continues, {share:.0%} was computed before")
+        run.message(f"{checkpoint.name}: continues, {share:.0%} was computed before")
     if not pending:
         return
     predictor = Predictor(
         ScoringTask(parts.config),
         checkpoint.path,
-        precision=context.options.policy,
-        native_ops=context.options.native_layers,
+        precision=arithmetic.options.policy,
+        native_ops=arithmetic.options.native_layers,
         threads=ranks.threads,
-        gpu=context.session_settings().gpu,
+        gpu=arithmetic.session.gpu,
     )
     progress = Progress(checkpoint.name, tokens, "tokens read") if ranks.is_chief else None
     with contextlib.closing(predictor.session):
@@ -356,7 +374,7 @@ def _result(
     return result
 
 
-def _write(settings: EvaluationSettings, context: RunContext, about: dict[str, Any]) -> None:
+def _write(settings: EvaluationSettings, run: Run, about: dict[str, Any]) -> None:
     """Writes what is known of all checkpoints that were evaluated so far."""
     output_dir = settings.run.output_dir
     results = finished_results(output_dir)
@@ -365,4 +383,4 @@ def _write(settings: EvaluationSettings, context: RunContext, about: dict[str, A
         if can_draw():
             outputs.draw_training(output_dir / outputs.PICTURE_NAME, results)
         else:
-            context.message(f"no {outputs.PICTURE_NAME}, for matplotlib is not installed")
+            run.message(f"no {outputs.PICTURE_NAME}, for matplotlib is not installed")

@@ -14,12 +14,12 @@ from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.finetuning.directory_run import (
     Files,
     FileTask,
+    OpenedFiles,
     check_trained_on,
     read_files,
     run_on_files,
 )
 from bert_tf.tasks.finetuning.run import (
-    check_without_records,
     open_finetuning,
     report_seeds,
     run_with_seeds,
@@ -43,8 +43,8 @@ from bert_tf.tasks.tagging.prediction import (
 )
 from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
 from bert_tf.train.checks import check_has_heads, check_trains
-from bert_tf.train.context import RunContext, begin_run
 from bert_tf.train.evaluation import Results
+from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 
 # In ledgers, where classification has the name of a task of GLUE.
@@ -62,18 +62,15 @@ def run(settings: DirectorySettings) -> Results | None:
 
 def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Results | None:
     """A single run, which adds its results to those of earlier seeds."""
-    with begin_run(settings.run, settings.runtime) as context:
+    with begin(settings.run, settings.runtime) as run:
         check_length(settings.max_seq_length)
-        check_trained_on(context, TASK_NAME)
+        check_trained_on(run, TASK_NAME)
         files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
-        labels = _agree_on_labels(settings, context, files.train)
-        _check_files(settings, context, files, labels)
-        settings, context, parts, model = open_finetuning(
-            settings, context, lambda config: TaggingTask(config, len(labels))
+        labels = _agree_on_labels(settings, run, files.train)
+        _check_files(settings, run, files, labels)
+        parts, model, length = open_finetuning(
+            settings, run, lambda config: TaggingTask(config, len(labels))
         )
-        model = dataclasses.replace(model, labels=labels)
-        max_records = files.train.num_words if files.train else 1
-        check_without_records(settings, context, model, max_records=max_records)
         of_files = FileTask(
             TASK_NAME,
             functools.partial(_stage, labels, files),
@@ -81,11 +78,14 @@ def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Resul
             functools.partial(TaggingPrediction, labels),
             PREDICTIONS_NAME,
         )
-        results = run_on_files(settings, context, parts, model, files, of_files)
+        model = dataclasses.replace(model, labels=labels)
+        max_records = files.train.num_words if files.train else 1
+        opened = OpenedFiles(settings, parts, model, length, max_records, files, of_files)
+        results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results
-            if context.ranks.is_chief:
-                report_seeds(settings, context, by_seed, [figure_name(files.dev)], digits=4)
+            if run.ranks.is_chief:
+                report_seeds(settings, run, by_seed, [figure_name(files.dev)], digits=4)
         return results
 
 
@@ -97,9 +97,7 @@ def _stage(
     return feature_stage(file, labels=labels if has_labels else None, **options)
 
 
-def _check_files(
-    settings: DirectorySettings, context: RunContext, files: Files, labels: Labels
-) -> None:
+def _check_files(settings: DirectorySettings, run: Run, files: Files, labels: Labels) -> None:
     """Looks for labels in the files that the model does not have.
 
     Raises UserError for one in the training set, and if the development set has no others.
@@ -113,15 +111,13 @@ def _check_files(
         check_labels(files.dev, labels, flag="eval_file" if settings.eval_file else "data_dir")
     if unknown:
         shown = ", ".join(f"{label} of {count:,} words" for label, count in unknown.items())
-        context.message(
+        run.message(
             f"{files.dev.path.name}: the model does not have the labels {shown}; these words count "
             "as wrong, and not in eval_loss"
         )
 
 
-def _agree_on_labels(
-    settings: DirectorySettings, context: RunContext, train: TaggedFile | None
-) -> Labels:
+def _agree_on_labels(settings: DirectorySettings, run: Run, train: TaggedFile | None) -> Labels:
     """The labels of a run, by number. Collective; only rank 0 looks for them.
 
     They are those stored with the weights that it starts from, or else the teacher's, whose soft
@@ -129,17 +125,17 @@ def _agree_on_labels(
     Raises UserError for a run with nothing to train or to evaluate, and if they contradict.
     """
     labels = None
-    if context.ranks.is_chief:
-        own = _stored_labels(context)
+    if run.ranks.is_chief:
+        own = _stored_labels(run)
         distillation = settings.distillation if settings.run.do_train else None
         taught = None if distillation is None else _teachers_labels(distillation, own)
         labels = own or taught or tuple(train.labels)
-    return context.ranks.broadcast(labels)
+    return run.ranks.broadcast(labels)
 
 
-def _stored_labels(context: RunContext) -> Labels | None:
+def _stored_labels(run: Run) -> Labels | None:
     """The labels of the weights that a run starts from, None if it starts without a head."""
-    checkpoint, initial = context.start.checkpoint, context.settings.init_checkpoint
+    checkpoint, initial = run.start.checkpoint, run.settings.init_checkpoint
     if checkpoint is not None:
         labels = open_source(checkpoint).labels
         if labels is None:
@@ -149,11 +145,11 @@ def _stored_labels(context: RunContext) -> Labels | None:
             )
         return labels
     if not initial:
-        check_trains(context)
+        check_trains(run)
         return None
     source = open_with_heads(initial, [TAGGING_HEAD])
     if source.labels is None:
-        check_has_heads(initial, [TAGGING_HEAD], context)
+        check_has_heads(initial, [TAGGING_HEAD], run)
     return source.labels
 
 

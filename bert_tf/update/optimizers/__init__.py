@@ -1,37 +1,67 @@
-"""Optimizers, one module per algorithm; the registry is ``bert_tf.config.optimizers``."""
+"""The registry of optimizers, one module each, with its rule and its row.
+
+Flags, the ledger, estimates of memory and disk, and the slot names in checkpoints follow from the
+rows. To add an optimizer, write a module like ``adam.py`` and add its row to ``OPTIMIZERS``.
+Nothing here loads TensorFlow before a rule is applied.
+"""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Iterator, Mapping
 
-from bert_tf.config.optimizers import optimizer_row
-from bert_tf.update.optimizers.adam import AdamW
-from bert_tf.update.optimizers.base import (
-    UPDATE_COUNT,
-    Optimizer,
-    Parameter,
-    clip_factor,
-    decays,
-)
-from bert_tf.update.optimizers.lamb import Lamb
-from bert_tf.update.optimizers.lans import Lans
-from bert_tf.update.optimizers.muon import Muon
+from bert_tf.update.optimizers import adam, lamb, lans, muon
+from bert_tf.update.optimizers.row import OptimizerRow
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import Option, OptionValue
 
-__all__ = [
-    "UPDATE_COUNT",
-    "AdamW",
-    "Lamb",
-    "Lans",
-    "Muon",
-    "Optimizer",
-    "Parameter",
-    "clip_factor",
-    "decays",
-    "optimizer_class",
-]
+OPTIMIZERS: dict[str, OptimizerRow] = {
+    "adam": adam.ROW,
+    "lamb": lamb.ROW,
+    "lans": lans.ROW,
+    "muon": muon.ROW,
+}
 
 
-def optimizer_class(name: str) -> type[Optimizer]:
-    """The class of a registered optimizer; raises UserError for an unknown name."""
-    module, _, attribute = optimizer_row(name).implementation.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def optimizer_row(name: str) -> OptimizerRow:
+    """The row of an optimizer; raises UserError for a name that is not in the registry."""
+    if name not in OPTIMIZERS:
+        raise UserError(f"optimizer '{name}' is not one of {', '.join(OPTIMIZERS)}.")
+    return OPTIMIZERS[name]
+
+
+def slot_names() -> set[str]:
+    """The last components of all optimizers' slot names."""
+    return {slot for row in OPTIMIZERS.values() for slot in row.slots}
+
+
+def option_flags() -> dict[str, Option]:
+    """Flag -> option, for all optimizers; a flag that several share appears once."""
+    return {option.flag: option for _, option in _options() if option.flag is not None}
+
+
+def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+    """The options of an optimizer from the values of :func:`option_flags`.
+
+    Raises UserError for contradictory options, and for a flag that this optimizer does not have.
+    """
+    row = optimizer_row(name)
+    flags_of_row = {option.flag: key for key, option in row.options.items() if option.flag}
+    for flag, option in option_flags().items():
+        if flag not in flags_of_row and values[flag] != option.default:
+            owners = [owner for owner, other in _options() if other.flag == flag]
+            raise UserError(
+                f"--{flag} belongs to --optimizer_type={' or '.join(owners)}, but the optimizer is "
+                f"{row.title}; drop one of the two."
+            )
+    options = {key: values[flag] for flag, key in flags_of_row.items()}
+    problem = row.problem_of(row.resolve(options))
+    if problem is not None:
+        raise UserError(problem)
+    return options
+
+
+def _options() -> Iterator[tuple[str, Option]]:
+    """(optimizer name, option) pairs, in the registry's order."""
+    for name, row in OPTIMIZERS.items():
+        for option in row.options.values():
+            yield name, option

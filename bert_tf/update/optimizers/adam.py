@@ -1,149 +1,172 @@
-"""AdamW, and the base class of optimizers built on Adam's moments."""
+"""AdamW: Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019).
+
+The defaults are BERT's: no bias correction, decay by ``learning_rate * weight_decay``. Other
+optimizers are built on its moments.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow.compat.v1 as tf
+from bert_tf.update.optimizers.row import (
+    Applied,
+    Change,
+    OptimizerRow,
+    Parameter,
+    UpdateContext,
+)
+from bert_tf.util.options import Interval, Option, Options
 
-from bert_tf.update.optimizers.base import Optimizer, Parameter
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+# Added to the square root of the second moment.
+EPSILON = 1e-6
+SLOTS = ("adam_m", "adam_v")
+# Closer to 1 little is left of 1 - beta in float32.
+_BETAS = Interval(0, 0.999999)
+
+MOMENTS = {
+    "beta_1": Option(
+        0.9, flag="adam_beta1", help_text="Decay of the mean of gradients.", bounds=_BETAS
+    ),
+    "beta_2": Option(
+        0.999, flag="adam_beta2", help_text="Decay of the mean of squared gradients.", bounds=_BETAS
+    ),
+}
+BIAS_CORRECTION = Option(
+    False,
+    flag="adam_bias_correction",
+    help_text="Adam with bias correction (google-research/bert has none).",
+)
 
 
-class AdamMoments(Optimizer):
-    """An optimizer with Adam's direction; its slots are the two moments.
+def corrects_bias(options: Options) -> bool:
+    """Whether moments are divided by ``1 - beta**t``, with t = 1 in the first update."""
+    return options["bias_correction"]
 
-    Further arguments are those of :class:`Optimizer`.
 
-    Args:
-      learning_rate: scalar, a tensor or a number.
-      bias_correction: divide the moments by ``1 - beta**t``, with t = 1 in the first update.
-      beta_1: decay rate of the mean of gradients.
-      beta_2: decay rate of the mean of squared gradients.
-      epsilon: added to the square root of the second moment.
+def adam_w(
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    context: UpdateContext,
+    *,
+    bias_correction: bool,
+    beta_1: float,
+    beta_2: float,
+) -> list[Change]:
+    """Adam's step, and the decay."""
+    import tensorflow.compat.v1 as tf
+
+    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
+    corrected_rate = rate * scale
+    changes = []
+    for _, variable, gradient, slots, decays in parameters:
+        # Not ResourceApplyAdam: it subtracts from 1 a beta that was rounded to float32.
+        m, v = next_moments(slots, gradient, beta_1, beta_2)
+        step = corrected_rate * m / (tf.sqrt(v) + epsilon)
+        if context.weight_decay and decays:
+            step += rate * context.weight_decay * variable
+        changes.append(Change(step, (m, v)))
+    return changes
+
+
+def fused_adam_w(
+    operations: ModuleType,
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    factor: tf.Tensor | float,
+    context: UpdateContext,
+    **options: Any,
+) -> Applied:
+    """Makes one pass over memory for all weights together."""
+    arguments = native_arguments(parameters, rate, factor, context, **options)
+    return Applied(operations.bert_tf_adam_w(**arguments))
+
+
+def next_moments(
+    slots: Sequence[tf.Variable], gradient: tf.Tensor, beta_1: float, beta_2: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The two moments with one more gradient."""
+    import tensorflow.compat.v1 as tf
+
+    m, v = slots
+    # The graph only has 1 - beta, rounded after the subtraction: off by 6e-8 at most. 1 minus the
+    # float32 number next to 0.999 is off by 1.3e-5.
+    return m + (gradient - m) * (1.0 - beta_1), v + (tf.square(gradient) - v) * (1.0 - beta_2)
+
+
+def bias_corrections(
+    context: UpdateContext, bias_correction: bool, beta_1: float, beta_2: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """``scale`` and ``epsilon`` of Adam's direction ``scale * m / (sqrt(v) + epsilon)``, float32.
+
+    With bias correction the direction is m / (1 - beta_1**t) divided by
+    sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are applied to the scalars instead of
+    the tensors.
     """
+    import tensorflow.compat.v1 as tf
 
-    def __init__(
-        self,
-        learning_rate: tf.Tensor | float,
-        *,
-        bias_correction: bool,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        **shared: Any,
-    ):
-        super().__init__(learning_rate, counts_updates=bias_correction, **shared)
-        # The graph only has 1 - beta, rounded after the subtraction: off by 6e-8 at most. 1 minus
-        # the float32 number next to 0.999 is off by 1.3e-5.
-        self.gain_1, self.gain_2 = 1.0 - beta_1, 1.0 - beta_2
-        self._epsilon = epsilon
-
-    def bias_corrections(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """``scale`` and ``epsilon`` of Adam's direction ``scale * m / (sqrt(v) + epsilon)``.
-
-        With bias correction the direction is m / (1 - beta_1**t) divided by
-        sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are applied to the scalars instead
-        of the tensors.
-        """
-        if self.update_count is None:
-            return tf.constant(1.0), tf.constant(self._epsilon)
-        root = self.second_correction()
-        scale = root / self._correction(self.gain_1)
-        return tf.cast(scale, tf.float32), tf.cast(root * self._epsilon, tf.float32)
-
-    def second_correction(self) -> tf.Tensor:
-        """``sqrt(1 - beta_2**t)``, a float64 scalar; 1 without bias correction."""
-        if self.update_count is None:
-            return tf.constant(1.0, tf.float64)
-        return tf.sqrt(self._correction(self.gain_2))
-
-    def _correction(self, gain: float) -> tf.Tensor:
-        # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5.
-        number = tf.cast(self.update_count.read_value() + 1, tf.float64)
-        return 1.0 - tf.pow(tf.constant(1.0 - gain, tf.float64), number)
-
-    def next_moments(
-        self, parameter: Parameter, gradient: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The moments with one more gradient, not yet assigned to the slots."""
-        m, v = parameter.slots
-        return (
-            m + (gradient - m) * self.gain_1,
-            v + (tf.square(gradient) - v) * self.gain_2,
-        )
-
-    def native_arguments(
-        self,
-        parameters: Sequence[Parameter],
-        learning_rate: tf.Tensor,
-        gradient_factor: tf.Tensor | float,
-    ) -> dict[str, object]:
-        """The arguments that the native operations of AdamW and LAMB share."""
-        scale, epsilon = self.bias_corrections()
-        return {
-            "weights": [parameter.variable.handle for parameter in parameters],
-            "first_moments": [parameter.slots[0].handle for parameter in parameters],
-            "second_moments": [parameter.slots[1].handle for parameter in parameters],
-            "gradients": [parameter.gradient for parameter in parameters],
-            "decays": [parameter.decays for parameter in parameters],
-            "factor": gradient_factor,
-            "learning_rate": learning_rate,
-            "scale": scale,
-            "epsilon": epsilon,
-            "gain_1": self.gain_1,
-            "gain_2": self.gain_2,
-            "weight_decay": self.weight_decay,
-        }
+    if not bias_correction:
+        return tf.constant(1.0), tf.constant(EPSILON)
+    root = second_correction(context, bias_correction, beta_2)
+    scale = root / _correction(context, beta_1)
+    return tf.cast(scale, tf.float32), tf.cast(root * EPSILON, tf.float32)
 
 
-class AdamW(AdamMoments):
-    """Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019).
+def second_correction(context: UpdateContext, bias_correction: bool, beta_2: float) -> tf.Tensor:
+    """``sqrt(1 - beta_2**t)``, a float64 scalar; 1 without bias correction."""
+    import tensorflow.compat.v1 as tf
 
-    The defaults are BERT's: no bias correction, decay by ``learning_rate * weight_decay``. Further
-    arguments are those of :class:`AdamMoments`.
-    """
+    if not bias_correction:
+        return tf.constant(1.0, tf.float64)
+    return tf.sqrt(_correction(context, beta_2))
 
-    registered_as = "adam"
 
-    def __init__(
-        self,
-        learning_rate: tf.Tensor | float,
-        *,
-        bias_correction: bool = False,
-        name: str = "AdamW",
-        **shared: Any,
-    ):
-        super().__init__(learning_rate, bias_correction=bias_correction, name=name, **shared)
+def _correction(context: UpdateContext, beta: float) -> tf.Tensor:
+    import tensorflow.compat.v1 as tf
 
-    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
-        """Adam's step, and the decay."""
-        scale, epsilon = self.bias_corrections()
-        rate = learning_rate * scale
-        steps = []
-        for parameter in parameters:
-            weight, (m_slot, v_slot), gradient, decays = parameter
-            # Not ResourceApplyAdam: it subtracts from 1 a beta that was rounded to float32.
-            m, v = self.next_moments(parameter, gradient)
-            change = rate * m / (tf.sqrt(v) + epsilon)
-            if self.weight_decay and decays:
-                change += learning_rate * self.weight_decay * weight
-            steps += [
-                m_slot.assign(m, read_value=False),
-                v_slot.assign(v, read_value=False),
-                weight.assign_sub(change, read_value=False),
-            ]
-        return tf.group(*steps)
+    # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5. The moments
+    # have 1 - beta, rounded, and their correction must have the same.
+    gain = 1.0 - beta
+    return 1.0 - tf.pow(tf.constant(1.0 - gain, tf.float64), context.update_number)
 
-    def native_update(
-        self,
-        operations: ModuleType,
-        parameters: Sequence[Parameter],
-        learning_rate: tf.Tensor,
-        gradient_factor: tf.Tensor | float,
-    ) -> tf.Operation:
-        """Makes one pass over memory for all weights together."""
-        return operations.bert_tf_adam_w(
-            **self.native_arguments(parameters, learning_rate, gradient_factor)
-        )
+
+def native_arguments(
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    factor: tf.Tensor | float,
+    context: UpdateContext,
+    bias_correction: bool,
+    beta_1: float,
+    beta_2: float,
+) -> dict[str, object]:
+    """The arguments that the native operations of AdamW, LAMB and LANS share."""
+    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
+    return {
+        "weights": [parameter.variable.handle for parameter in parameters],
+        "first_moments": [parameter.slots[0].handle for parameter in parameters],
+        "second_moments": [parameter.slots[1].handle for parameter in parameters],
+        "gradients": [parameter.gradient for parameter in parameters],
+        "decays": [parameter.decays for parameter in parameters],
+        "factor": factor,
+        "learning_rate": rate,
+        "scale": scale,
+        "epsilon": epsilon,
+        "gain_1": 1.0 - beta_1,
+        "gain_2": 1.0 - beta_2,
+        "weight_decay": context.weight_decay,
+    }
+
+
+ROW = OptimizerRow(
+    title="AdamW",
+    rule=adam_w,
+    fused_rule=fused_adam_w,
+    slots=SLOTS,
+    options={"bias_correction": BIAS_CORRECTION, **MOMENTS},
+    counts_updates=corrects_bias,
+    can_be_sharded=True,
+)

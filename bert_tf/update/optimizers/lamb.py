@@ -1,189 +1,254 @@
-"""The LAMB optimizer, and the base class of optimizers with a trust ratio for each variable."""
+"""LAMB: Adam with decay, its updates scaled to each variable's norm (You et al. 2020, algorithm 2).
+
+The decay is added before the norms are computed.
+
+With ``prenormalize``, gradients are divided by their global norm before the moments, as in NVLAMB
+("Pretraining BERT with Layer-wise Adaptive Learning Rates", NVIDIA's developer blog, 2019). A clip
+before that would cancel, so the clip norm has no effect: the gradients of every update have norm 1.
+NVIDIA's published code (LAMB in TensorFlow, apex's FusedLAMB) divides by the norm only where it is
+greater than 1, which is ``prenormalize=False`` with a clip norm of 1. apex's ``use_nvlamb`` is
+another matter: it adapts the variables without decay too, which is an empty
+``exclude_from_layer_adaptation``.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import tensorflow.compat.v1 as tf
+from bert_tf.update.optimizers.adam import (
+    MOMENTS,
+    SLOTS,
+    bias_corrections,
+    corrects_bias,
+    native_arguments,
+    next_moments,
+)
+from bert_tf.update.optimizers.row import (
+    Applied,
+    Change,
+    OptimizerRow,
+    Parameter,
+    UpdateContext,
+)
+from bert_tf.util.options import Option, Options
 
-from bert_tf.config.optimizers import name_patterns
-from bert_tf.ranks.distribution import Gradient
-from bert_tf.update.optimizers.adam import AdamMoments
-from bert_tf.update.optimizers.base import Parameter
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+LAYER_ADAPTATION = {
+    "min_trust_ratio": Option(
+        None,
+        flag="min_trust_ratio",
+        help_text="LAMB, LANS: lower bound of the trust ratio; none if not given.",
+        kind=float,
+    ),
+    "max_trust_ratio": Option(
+        None,
+        flag="max_trust_ratio",
+        help_text="LAMB, LANS: upper bound of the trust ratio; none if not given.",
+        kind=float,
+    ),
+    "exclude_from_layer_adaptation": Option(
+        None,
+        flag="exclude_from_layer_adaptation",
+        help_text="LAMB, LANS: regular expressions, separated by commas; a variable in whose name "
+        "one is found has trust ratio 1 (default: variables without weight decay; empty: none).",
+        kind=str,
+    ),
+}
 
 
-class LayerwiseMoments(AdamMoments):
-    """Adam's direction, scaled by the trust ratio of each variable.
+def lamb(
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    context: UpdateContext,
+    *,
+    bias_correction: bool,
+    beta_1: float,
+    beta_2: float,
+    prenormalize: bool,
+    **adaptation: Any,
+) -> list[Change]:
+    """Algorithm 2, with each variable as a layer."""
+    import tensorflow.compat.v1 as tf
 
-    The trust ratio is the norm of the variable divided by that of its direction, within bounds; it
-    is 1 where either is zero. Further arguments are those of :class:`AdamMoments`.
+    del prenormalize  # the gradients are normalised already
+    layers = LayerAdaptation(parameters, **adaptation)
+    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
+    moments, directions = [], []
+    for _, variable, gradient, slots, decays in parameters:
+        m, v = next_moments(slots, gradient, beta_1, beta_2)
+        direction = scale * m / (tf.sqrt(v) + epsilon)
+        if decays:
+            direction += context.weight_decay * variable
+        moments.append((m, v))
+        directions.append(direction)
+    [ratios] = layers.trust_ratios([directions], context)
+    return [
+        Change(rate * ratio * direction, slots, shown)
+        for ratio, direction, slots, shown in zip(
+            ratios, directions, moments, layers.shown([ratios])
+        )
+    ]
+
+
+def fused_lamb(
+    operations: ModuleType,
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    factor: tf.Tensor | float,
+    context: UpdateContext,
+    *,
+    bias_correction: bool,
+    beta_1: float,
+    beta_2: float,
+    prenormalize: bool,
+    **adaptation: Any,
+) -> Applied:
+    """Makes two passes over memory for all weights together, with the norms between them."""
+    del prenormalize  # it is in the factor
+    layers = LayerAdaptation(parameters, **adaptation)
+    arguments = native_arguments(parameters, rate, factor, context, bias_correction, beta_1, beta_2)
+    squares = operations.bert_tf_lamb_moments(**arguments)
+    ratios = operations.bert_tf_lamb_step(
+        **arguments, **layers.native_arguments(), squares=context.sum_over_parts(squares)
+    )
+    return Applied(ratios.op, layers.shown_of_native(ratios))
+
+
+def normalised(gradients: Any, options: Options) -> Any:
+    """The gradients of norm 1 if the options say so; gradients that are all zero stay so."""
+    return gradients.normalised() if options["prenormalize"] else gradients
+
+
+class LayerAdaptation:
+    """The trust ratio of each parameter: its norm divided by that of its direction, within bounds.
+
+    It is 1 where either norm is zero, and for parameters that are not adapted.
 
     Args:
-      learning_rate: scalar, a tensor or a number.
-      bias_correction: as in :class:`AdamMoments`.
-      min_trust_ratio: lower bound of the trust ratio, None for no bound.
-      max_trust_ratio: upper bound of the trust ratio, None for no bound.
+      parameters: all parameters of the update.
+      min_trust_ratio: lower bound, None for no bound.
+      max_trust_ratio: upper bound, None for no bound.
       exclude_from_layer_adaptation: comma-separated regular expressions; a variable in whose name
-        one is found has trust ratio 1. None excludes the variables that do not decay, an empty
-        text none.
+        one is found is not adapted. None excludes the variables that do not decay, an empty text
+        none.
     """
-
-    ratio_kinds: ClassVar[tuple[str, ...]] = ("trust_ratio",)
 
     def __init__(
         self,
-        learning_rate: tf.Tensor | float,
+        parameters: Sequence[Parameter],
         *,
-        bias_correction: bool = True,
-        min_trust_ratio: float | None = None,
-        max_trust_ratio: float | None = None,
-        exclude_from_layer_adaptation: str | None = None,
-        **shared: Any,
+        min_trust_ratio: float | None,
+        max_trust_ratio: float | None,
+        exclude_from_layer_adaptation: str | None,
     ):
-        super().__init__(learning_rate, bias_correction=bias_correction, **shared)
-        self._min_trust_ratio = 0.0 if min_trust_ratio is None else min_trust_ratio
-        self._max_trust_ratio = float("inf") if max_trust_ratio is None else max_trust_ratio
-        self._excluded = None
-        if exclude_from_layer_adaptation is not None:
-            self._excluded = name_patterns(exclude_from_layer_adaptation)
-        self._ratios: dict[str, tf.Tensor] = {}
+        self._parameters = parameters
+        self._least = 0.0 if min_trust_ratio is None else min_trust_ratio
+        self._most = float("inf") if max_trust_ratio is None else max_trust_ratio
+        if exclude_from_layer_adaptation is None:
+            self._adapts = [parameter.decays for parameter in parameters]
+        else:
+            excluded = _patterns(exclude_from_layer_adaptation)
+            self._adapts = [not any(e.search(p.name) for e in excluded) for p in parameters]
 
-    def trust_ratios(self, variables: Sequence[tf.Variable]) -> tf.Tensor:
-        """As in the base class."""
-        return tf.stack([self._ratios[variable.op.name] for variable in variables], axis=1)
-
-    def keep_ratios(self, parameters: Sequence[Parameter], ratios: tf.Tensor) -> None:
-        """Notes what :meth:`trust_ratios` returns of these parameters: [kinds, parameters]."""
-        adapted = [self._adapts(parameter) for parameter in parameters]
-        shown = tf.where_v2(adapted, ratios, float("nan"))
-        shown.set_shape([len(self.ratio_kinds), len(parameters)])
-        for parameter, of_variable in zip(parameters, tf.unstack(shown, axis=1)):
-            self._ratios[self.name_of(parameter.variable)] = of_variable
-
-    def ratios_of(
-        self, parameters: Sequence[Parameter], *directions: Sequence[tf.Tensor]
+    def trust_ratios(
+        self, directions: Sequence[Sequence[tf.Tensor]], context: UpdateContext
     ) -> list[list[tf.Tensor]]:
-        """The factors of directions, decay included: float32 scalars.
+        """The factors of directions, which contain the decay: float32 scalars.
 
         Each of ``directions`` has one for every parameter; so has each list of the result.
         """
-        adapted = [number for number, p in enumerate(parameters) if self._adapts(p)]
-        ratios = [[tf.constant(1.0)] * len(parameters) for _ in directions]
+        import tensorflow.compat.v1 as tf
+
+        adapted = [number for number, adapts in enumerate(self._adapts) if adapts]
+        ratios = [[tf.constant(1.0)] * len(self._parameters) for _ in directions]
         if not adapted:
             return ratios
-        tensors = [tf.convert_to_tensor(parameters[number].variable) for number in adapted]
+        tensors = [tf.convert_to_tensor(self._parameters[number].variable) for number in adapted]
         for of_direction in directions:
             tensors += [of_direction[number] for number in adapted]
-        norms = iter(self.norms(tensors))
+        norms = iter(context.norms(tensors))
         weight_norms = [next(norms) for _ in adapted]
         for found in ratios:
             for number, weight_norm in zip(adapted, weight_norms):
-                found[number] = self._bounded(tf.math.divide_no_nan(weight_norm, next(norms)))
+                ratio = tf.math.divide_no_nan(weight_norm, next(norms))
+                bounded = tf.clip_by_value(ratio, self._least, self._most)
+                found[number] = tf.where_v2(ratio > 0.0, bounded, 1.0)
         return ratios
 
-    def _bounded(self, ratio: tf.Tensor) -> tf.Tensor:
-        bounded = tf.clip_by_value(ratio, self._min_trust_ratio, self._max_trust_ratio)
-        return tf.where_v2(ratio > 0.0, bounded, 1.0)
+    def shown(self, ratios: Sequence[Sequence[tf.Tensor]]) -> list[tuple[tf.Tensor, ...]]:
+        """Each parameter's ratios of all kinds, NaN if it is not adapted."""
+        import tensorflow.compat.v1 as tf
 
-    def native_bounds(self, parameters: Sequence[Parameter]) -> dict[str, object]:
+        missing = (tf.constant(float("nan")),) * len(ratios)
+        return [own if adapts else missing for own, adapts in zip(zip(*ratios), self._adapts)]
+
+    def shown_of_native(self, ratios: tf.Tensor) -> tf.Tensor:
+        """As :meth:`shown`, of the result of a native operation: float32 [kinds, parameters]."""
+        import tensorflow.compat.v1 as tf
+
+        return tf.where_v2(self._adapts, ratios, float("nan"))
+
+    def native_arguments(self) -> dict[str, object]:
         """The arguments of the native operations that make a step with trust ratios."""
         return {
-            "adapts": [self._adapts(parameter) for parameter in parameters],
-            "min_trust_ratio": self._min_trust_ratio,
-            "max_trust_ratio": self._max_trust_ratio,
+            "adapts": self._adapts,
+            "min_trust_ratio": self._least,
+            "max_trust_ratio": self._most,
         }
 
-    def _adapts(self, parameter: Parameter) -> bool:
-        if self._excluded is None:
-            return parameter.decays
-        name = self.name_of(parameter.variable)
-        return not any(pattern.search(name) for pattern in self._excluded)
+
+def _patterns(text: str) -> list[re.Pattern[str]]:
+    """The comma-separated regular expressions of a flag; raises re.error."""
+    return [re.compile(expression) for expression in text.split(",") if expression]
 
 
-class Lamb(LayerwiseMoments):
-    """Adam with decay and updates scaled to each variable's norm (You et al. 2020, algorithm 2).
-
-    The decay is added before the norms are computed. Further arguments are those of
-    :class:`LayerwiseMoments`.
-
-    With ``prenormalize``, gradients are divided by their global norm before the moments, as in
-    NVLAMB ("Pretraining BERT with Layer-wise Adaptive Learning Rates", NVIDIA's developer blog,
-    2019). A clip before that would cancel, so the clip norm has no effect: the gradients of every
-    update have norm 1. NVIDIA's published code (LAMB in TensorFlow, apex's FusedLAMB) divides by
-    the norm only where it is greater than 1, which is ``prenormalize=False`` with a clip norm of 1.
-    apex's ``use_nvlamb`` is another matter: it adapts the variables without decay too, which is an
-    empty ``exclude_from_layer_adaptation``.
-
-    Args:
-      learning_rate: scalar, a tensor or a number.
-      prenormalize: divide gradients by their global norm; gradients that are all zero stay so.
-      name: prefix of operation names.
-    """
-
-    registered_as = "lamb"
-
-    def __init__(
-        self,
-        learning_rate: tf.Tensor | float,
-        *,
-        prenormalize: bool = False,
-        name: str = "Lamb",
-        **shared: Any,
-    ):
-        super().__init__(learning_rate, name=name, **shared)
-        self._prenormalize = prenormalize
-
-    def apply_gradients(
-        self,
-        grads_and_vars: Sequence[tuple[Gradient, tf.Variable]],
-        global_step: tf.Variable | None = None,
-        name: str | None = None,
-        *,
-        factor: tf.Tensor | None = None,
-        norm: tf.Tensor | None = None,
-    ) -> tf.Operation:
-        """As in the base class; with ``prenormalize``, ``factor`` cancels and is not used."""
-        if self._prenormalize:
-            grads_and_vars = list(grads_and_vars)
-            if norm is None:
-                trained = [(tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
-                norm = self.global_norm(*zip(*(p for p in trained if self.trained([p[1]]))))
-            factor = tf.math.divide_no_nan(1.0, norm)
-        return super().apply_gradients(grads_and_vars, global_step, name, factor=factor)
-
-    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
-        """Algorithm 2, with each variable as a layer."""
-        scale, epsilon = self.bias_corrections()
-        steps, directions = [], []
-        for parameter in parameters:
-            weight, (m_slot, v_slot), gradient, decays = parameter
-            m, v = self.next_moments(parameter, gradient)
-            direction = scale * m / (tf.sqrt(v) + epsilon)
-            if decays:
-                direction += self.weight_decay * weight
-            directions.append(direction)
-            steps += [m_slot.assign(m, read_value=False), v_slot.assign(v, read_value=False)]
-        [ratios] = self.ratios_of(parameters, directions)
-        for parameter, direction, ratio in zip(parameters, directions, ratios):
-            change = learning_rate * ratio * direction
-            steps.append(parameter.variable.assign_sub(change, read_value=False))
-        self.keep_ratios(parameters, tf.stack([ratios]))
-        return tf.group(*steps)
-
-    def native_update(
-        self,
-        operations: ModuleType,
-        parameters: Sequence[Parameter],
-        learning_rate: tf.Tensor,
-        gradient_factor: tf.Tensor | float,
-    ) -> tf.Operation:
-        """Makes two passes over memory for all weights together, with the norms between them."""
-        arguments = self.native_arguments(parameters, learning_rate, gradient_factor)
-        squares = operations.bert_tf_lamb_moments(**arguments)
-        ratios = operations.bert_tf_lamb_step(
-            **arguments, **self.native_bounds(parameters), squares=self.sum_over_parts(squares)
+def contradictory_adaptation(options: Options) -> str | None:
+    """A sentence about bounds or exclusions that cannot be, None for others."""
+    least, most = options["min_trust_ratio"], options["max_trust_ratio"]
+    if least is not None and least < 0:
+        return f"--min_trust_ratio={least:g} must not be negative."
+    if most is not None and most <= 0:
+        return f"--max_trust_ratio={most:g} must be positive."
+    if least is not None and most is not None and least > most:
+        return (
+            f"--min_trust_ratio={least:g} is greater than --max_trust_ratio={most:g}; give bounds "
+            "in ascending order."
         )
-        self.keep_ratios(parameters, ratios)
-        return ratios.op
+    text = options["exclude_from_layer_adaptation"]
+    try:
+        _patterns(text or "")
+    except re.error as error:
+        return (
+            f"--exclude_from_layer_adaptation={text}: '{error.pattern}' is not a regular "
+            f"expression ({error.msg}); give names or expressions separated by commas."
+        )
+    return None
+
+
+ROW = OptimizerRow(
+    title="LAMB",
+    rule=lamb,
+    fused_rule=fused_lamb,
+    slots=SLOTS,
+    options={
+        "bias_correction": Option(True),
+        **MOMENTS,
+        **LAYER_ADAPTATION,
+        "prenormalize": Option(
+            False,
+            flag="lamb_prenormalize",
+            help_text="LAMB: divide gradients by their global norm before the moments "
+            "(NVIDIA's NVLAMB); --clip_norm has no effect then.",
+        ),
+    },
+    counts_updates=corrects_bias,
+    prepare=normalised,
+    ratio_kinds=("trust_ratio",),
+    can_be_sharded=True,
+    contradiction=contradictory_adaptation,
+)

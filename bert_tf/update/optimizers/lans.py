@@ -1,75 +1,119 @@
-"""The LANS optimizer."""
+"""LANS: LAMB with Nesterov's momentum and normalised gradients (Zheng et al. 2020, algorithm 2).
+
+The gradient of each variable is divided by its own norm before the moments, so neither its size nor
+clipping has an effect. A step is beta_1 times the direction of the momentum plus 1 - beta_1 times
+that of the gradient alone, each with decay and with its own trust ratio. The paper adapts all
+variables, which is an empty ``exclude_from_layer_adaptation``; normalisation applies to the
+excluded ones too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import tensorflow.compat.v1 as tf
+from bert_tf.update.optimizers.adam import (
+    MOMENTS,
+    SLOTS,
+    bias_corrections,
+    corrects_bias,
+    native_arguments,
+    next_moments,
+    second_correction,
+)
+from bert_tf.update.optimizers.lamb import (
+    LAYER_ADAPTATION,
+    LayerAdaptation,
+    contradictory_adaptation,
+)
+from bert_tf.update.optimizers.row import (
+    Applied,
+    Change,
+    OptimizerRow,
+    Parameter,
+    UpdateContext,
+)
+from bert_tf.util.options import Option
 
-from bert_tf.update.optimizers.base import Parameter
-from bert_tf.update.optimizers.lamb import LayerwiseMoments
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
 
 
-class Lans(LayerwiseMoments):
-    """LAMB with Nesterov's momentum and normalised gradients (Zheng et al. 2020, algorithm 2).
+def lans(
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    context: UpdateContext,
+    *,
+    bias_correction: bool,
+    beta_1: float,
+    beta_2: float,
+    **adaptation: Any,
+) -> list[Change]:
+    """Algorithm 2, with each variable as a block."""
+    import tensorflow.compat.v1 as tf
 
-    The gradient of each variable is divided by its own norm before the moments, so neither its size
-    nor clipping has an effect. A step is beta_1 times the direction of the momentum plus 1 - beta_1
-    times that of the gradient alone, each with decay and with its own trust ratio. The paper adapts
-    all variables, which is an empty ``exclude_from_layer_adaptation``; normalisation applies to the
-    excluded ones too. Further arguments are those of :class:`LayerwiseMoments`.
-    """
+    layers = LayerAdaptation(parameters, **adaptation)
+    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
+    gradient_scale = tf.cast(second_correction(context, bias_correction, beta_2), tf.float32)
+    norms = context.norms([parameter.gradient for parameter in parameters])
+    moments, directions = [], []
+    for (_, variable, gradient, slots, decays), norm in zip(parameters, norms):
+        gradient = tf.math.divide_no_nan(gradient, norm)
+        m, v = next_moments(slots, gradient, beta_1, beta_2)
+        root = tf.sqrt(v) + epsilon
+        pair = [scale * m / root, gradient_scale * gradient / root]
+        if decays:
+            pair = [direction + context.weight_decay * variable for direction in pair]
+        moments.append((m, v))
+        directions.append(pair)
+    gain = 1.0 - beta_1
+    weights = [1.0 - gain, gain]
+    ratios = layers.trust_ratios(list(zip(*directions)), context)
+    changes = []
+    for pair, slots, both, shown in zip(directions, moments, zip(*ratios), layers.shown(ratios)):
+        step = tf.add_n([weight * r * d for weight, r, d in zip(weights, both, pair)])
+        changes.append(Change(rate * step, slots, shown))
+    return changes
 
-    registered_as = "lans"
-    ratio_kinds: ClassVar[tuple[str, ...]] = ("trust_ratio", "trust_ratio_of_gradient")
 
-    def __init__(self, learning_rate: tf.Tensor | float, *, name: str = "Lans", **shared: Any):
-        super().__init__(learning_rate, name=name, **shared)
+def fused_lans(
+    operations: ModuleType,
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    factor: tf.Tensor | float,
+    context: UpdateContext,
+    *,
+    bias_correction: bool,
+    beta_1: float,
+    beta_2: float,
+    **adaptation: Any,
+) -> Applied:
+    """Makes three passes over memory for all weights together, with norms between them."""
+    import tensorflow.compat.v1 as tf
 
-    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
-        """Algorithm 2, with each variable as a block."""
-        scale, epsilon = self.bias_corrections()
-        gradient_scale = tf.cast(self.second_correction(), tf.float32)
-        norms = self.norms([parameter.gradient for parameter in parameters])
-        steps, directions = [], []
-        for parameter, norm in zip(parameters, norms):
-            weight, (m_slot, v_slot), gradient, decays = parameter
-            gradient = tf.math.divide_no_nan(gradient, norm)
-            m, v = self.next_moments(parameter, gradient)
-            root = tf.sqrt(v) + epsilon
-            pair = [scale * m / root, gradient_scale * gradient / root]
-            if decays:
-                pair = [direction + self.weight_decay * weight for direction in pair]
-            directions.append(pair)
-            steps += [m_slot.assign(m, read_value=False), v_slot.assign(v, read_value=False)]
-        shares = [1.0 - self.gain_1, self.gain_1]
-        ratios = self.ratios_of(parameters, *zip(*directions))
-        for parameter, pair, both in zip(parameters, directions, zip(*ratios)):
-            step = tf.add_n([share * r * d for share, r, d in zip(shares, both, pair)])
-            change = learning_rate * step
-            steps.append(parameter.variable.assign_sub(change, read_value=False))
-        self.keep_ratios(parameters, tf.stack(ratios))
-        return tf.group(*steps)
+    layers = LayerAdaptation(parameters, **adaptation)
+    gradients = [parameter.gradient for parameter in parameters]
+    arguments = {
+        **native_arguments(parameters, rate, factor, context, bias_correction, beta_1, beta_2),
+        "gradient_scale": tf.cast(second_correction(context, bias_correction, beta_2), tf.float32),
+        "gradient_squares": context.sum_over_parts(context.sums_of_squares(gradients)),
+    }
+    squares = operations.bert_tf_lans_moments(**arguments)
+    ratios = operations.bert_tf_lans_step(
+        **arguments, **layers.native_arguments(), squares=context.sum_over_parts(squares)
+    )
+    return Applied(ratios.op, layers.shown_of_native(ratios))
 
-    def native_update(
-        self,
-        operations: ModuleType,
-        parameters: Sequence[Parameter],
-        learning_rate: tf.Tensor,
-        gradient_factor: tf.Tensor | float,
-    ) -> tf.Operation:
-        """Makes three passes over memory for all weights together, with norms between them."""
-        gradients = [parameter.gradient for parameter in parameters]
-        arguments = {
-            **self.native_arguments(parameters, learning_rate, gradient_factor),
-            "gradient_scale": tf.cast(self.second_correction(), tf.float32),
-            "gradient_squares": self.sum_over_parts(self.kernels.sums_of_squares(gradients)),
-        }
-        squares = operations.bert_tf_lans_moments(**arguments)
-        ratios = operations.bert_tf_lans_step(
-            **arguments, **self.native_bounds(parameters), squares=self.sum_over_parts(squares)
-        )
-        self.keep_ratios(parameters, ratios)
-        return ratios.op
+
+ROW = OptimizerRow(
+    title="LANS",
+    rule=lans,
+    fused_rule=fused_lans,
+    slots=SLOTS,
+    options={"bias_correction": Option(True), **MOMENTS, **LAYER_ADAPTATION},
+    counts_updates=corrects_bias,
+    ratio_kinds=("trust_ratio", "trust_ratio_of_gradient"),
+    can_be_sharded=True,
+    contradiction=contradictory_adaptation,
+)

@@ -1,145 +1,167 @@
-"""The Muon optimizer: orthogonalised momentum for the matrices of the layers."""
+"""Muon for the kernels of the layers, AdamW for the rest.
+
+The update of a kernel is its Nesterov momentum, orthogonalised (Jordan et al. 2024, "Muon: an
+optimizer for hidden layers in neural networks") and scaled to the root mean square of AdamW's
+updates (Liu et al. 2025, "Muon is scalable for LLM training"), so that both parts share learning
+rate and decay. The ranks divide the matrices among them and exchange the results, so their weights
+stay bit-equal. Where they share the state, a matrix's momentum is on the rank that orthogonalises
+it, and the rest is divided.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow.compat.v1 as tf
+from bert_tf.update.optimizers import adam
+from bert_tf.update.optimizers.norms import euclidean_norm
+from bert_tf.update.optimizers.row import (
+    Applied,
+    Change,
+    OptimizerRow,
+    Parameter,
+    Shapes,
+    UpdateContext,
+    apply_changes,
+)
+from bert_tf.util.options import Interval, Option
 
-from bert_tf.config.optimizers import MUON_MOMENTUM, muon_slots
-from bert_tf.update.kernels import euclidean_norm, times
-from bert_tf.update.optimizers.adam import AdamW
-from bert_tf.update.optimizers.base import Parameter
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
 
-# Of the iteration x <- (a + b x x' + c (x x')**2) x (Jordan et al. 2024, "Muon: an optimizer for
-# hidden layers in neural networks").
+MOMENTUM = "muon_m"
+_KERNEL_OF_A_LAYER = re.compile(r"bert/encoder/(.*/)?kernel")
+
+# Of the iteration x <- (a + b x x' + c (x x')**2) x (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
 
-# Gives an orthogonalised matrix the root mean square of AdamW's updates (Liu et al. 2025, "Muon is
-# scalable for LLM training").
+# Gives an orthogonalised matrix the root mean square of AdamW's updates (Liu et al. 2025).
 _UPDATE_RMS = 0.2
 
 
-class Muon(AdamW):
-    """Muon for the kernels of the layers (``config.optimizers.muon_slots``), AdamW for the rest.
+def slots_of(name: str, shape: Sequence[int]) -> tuple[str, ...]:
+    """The slots of a weight: a momentum for the kernels of the layers, AdamW's for all else.
 
-    The update of a kernel is its Nesterov momentum, orthogonalised and scaled to the root mean
-    square of AdamW's updates, so that both parts share learning rate and decay. The ranks divide
-    the matrices among them and exchange the results, so their weights stay bit-equal. Where they
-    share the state, a matrix's momentum is on the rank that orthogonalises it, and the rest is
-    divided. Further arguments are those of :class:`AdamW`.
-
-    Args:
-      learning_rate: scalar, a tensor or a number.
-      momentum: decay rate of the mean of gradients of kernels.
-      name: prefix of operation names.
+    Embeddings and heads, whose rows or columns stand for words, are not among the matrices that it
+    was made for (Jordan et al. 2024).
     """
+    is_matrix = len(shape) == 2 and _KERNEL_OF_A_LAYER.fullmatch(name) is not None
+    return (MOMENTUM,) if is_matrix else adam.SLOTS
 
-    registered_as = "muon"
 
-    def __init__(
-        self,
-        learning_rate: tf.Tensor | float,
-        *,
-        momentum: float = 0.95,
-        name: str = "Muon",
-        **shared: Any,
-    ):
-        super().__init__(learning_rate, name=name, **shared)
-        self._momentum = momentum
-        self._owners: dict[str, int] = {}
+def owners(shapes: Shapes, world_size: int) -> dict[str, int]:
+    """The rank that orthogonalises each matrix."""
+    matrices = [name for name, shape in shapes.items() if slots_of(name, shape) == (MOMENTUM,)]
+    parts = share_out([_operations(shapes[name]) for name in matrices], world_size)
+    return {matrices[i]: rank for rank, part in enumerate(parts) for i in part}
 
-    @classmethod
-    def owners(cls, shapes: Mapping[str, Sequence[int]], world_size: int) -> dict[str, int]:
-        """The rank that orthogonalises each matrix."""
-        matrices = [n for n, shape in shapes.items() if muon_slots(n, shape) == (MUON_MOMENTUM,)]
-        parts = share_out([_operations(shapes[name]) for name in matrices], world_size)
-        return {matrices[i]: rank for rank, part in enumerate(parts) for i in part}
 
-    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
-        super()._create_slots(var_list)
-        shapes = {variable.op.name: variable.shape.as_list() for variable in var_list}
-        self._owners = self.owners(shapes, self.ranks.world_size)
+def muon(
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    context: UpdateContext,
+    *,
+    momentum: float,
+    **of_adam: Any,
+) -> list[Change]:
+    """The step of the matrices, and AdamW's of all else."""
+    matrices, others = _divided(parameters, context)
+    changes = {
+        **_by_name(matrices, _matrix_changes(matrices, rate, context, momentum)),
+        **_by_name(others, adam.adam_w(others, rate, context, **of_adam)),
+    }
+    return [changes[parameter.name] for parameter in parameters]
 
-    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
-        """Updates the matrices, and all else as AdamW does."""
-        matrices, others = self._divided(parameters)
-        steps = self._update_matrices(matrices, learning_rate)
-        return tf.group(*steps, super().update(others, learning_rate))
 
-    def native_update(
-        self,
-        operations: ModuleType,
-        parameters: Sequence[Parameter],
-        learning_rate: tf.Tensor,
-        gradient_factor: tf.Tensor | float,
-    ) -> tf.Operation:
-        """Like :meth:`update`, with the native operation of AdamW; matrices have none."""
-        matrices, others = self._divided(parameters)
-        scaled = [
-            p._replace(gradient=times(tf.cast(p.gradient, tf.float32), gradient_factor))
-            for p in matrices
-        ]
-        steps = self._update_matrices(scaled, learning_rate)
-        if others:
-            steps.append(super().native_update(operations, others, learning_rate, gradient_factor))
-        return tf.group(*steps)
+def fused_muon(
+    operations: ModuleType,
+    parameters: Sequence[Parameter],
+    rate: tf.Tensor,
+    factor: tf.Tensor | float,
+    context: UpdateContext,
+    *,
+    momentum: float,
+    **of_adam: Any,
+) -> Applied:
+    """Like :func:`muon`, with the native operation of AdamW; matrices have none."""
+    import tensorflow.compat.v1 as tf
 
-    def _divided(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
-        """The matrices that are orthogonalised, and all other parameters."""
-        return (
-            [p for p in parameters if p.variable.op.name in self._owners],
-            [p for p in parameters if p.variable.op.name not in self._owners],
-        )
+    matrices, others = _divided(parameters, context)
+    scaled = [p._replace(gradient=tf.cast(p.gradient, tf.float32) * factor) for p in matrices]
+    updates = apply_changes(matrices, _matrix_changes(scaled, rate, context, momentum))
+    if others:
+        fused = adam.fused_adam_w(operations, others, rate, factor, context, **of_adam)
+        updates.append(fused.operation)
+    return Applied(tf.group(*updates))
 
-    def _update_matrices(
-        self, matrices: Sequence[Parameter], learning_rate: tf.Tensor
-    ) -> list[tf.Operation]:
-        if not matrices:
-            return []
-        steps, momenta = [], {}
-        for weight, slots, gradient, _ in matrices:
-            for slot in slots:  # there is none where another rank has the momentum
-                mean = self._momentum * slot + (1.0 - self._momentum) * gradient
-                steps.append(slot.assign(mean, read_value=False))
-                momenta[weight.op.name] = self._momentum * mean + (1.0 - self._momentum) * gradient
-        directions = self._orthogonalise_all([p.variable for p in matrices], momenta)
-        for parameter, direction in zip(matrices, directions):
-            weight = parameter.variable
-            scale = _UPDATE_RMS * math.sqrt(max(weight.shape.as_list()))
-            change = learning_rate * scale * tf.cast(direction, tf.float32)
-            if parameter.decays:
-                change += learning_rate * self.weight_decay * weight
-            steps.append(weight.assign_sub(change, read_value=False))
-        return steps
 
-    def _orthogonalise_all(
-        self, weights: Sequence[tf.Variable], momenta: Mapping[str, tf.Tensor]
-    ) -> list[tf.Tensor]:
-        """The orthogonalised momentum of each weight, computed by its owner, in the type of
-        products.
+def _divided(
+    parameters: Sequence[Parameter], context: UpdateContext
+) -> tuple[list[Parameter], list[Parameter]]:
+    """The matrices that are orthogonalised, and all other parameters."""
+    return (
+        [parameter for parameter in parameters if parameter.name in context.owners],
+        [parameter for parameter in parameters if parameter.name not in context.owners],
+    )
 
-        ``momenta`` has at least those of this rank's weights, by name.
-        """
-        # One by one: stacking equal shapes for batched products was not faster on CPUs, and a
-        # matrix's result does not depend on which others its rank has.
-        ranks = self.ranks
-        order = sorted((weight.op.name for weight in weights), key=self._owners.get)
-        own = [name for name in order if self._owners[name] == ranks.rank]
-        found = [orthogonalise(momenta[name], self.product_type) for name in own]
-        if ranks.world_size > 1:
-            shapes = {weight.op.name: weight.shape for weight in weights}
-            empty = tf.zeros([0], self.product_type)  # of a rank without any matrix
-            sent = tf.concat([empty, *(tf.reshape(matrix, [-1]) for matrix in found)], axis=0)
-            received = ranks.concatenate(sent, name="muon_directions")
-            pieces = tf.split(received, [shapes[name].num_elements() for name in order])
-            found = [tf.reshape(piece, shapes[name]) for name, piece in zip(order, pieces)]
-        by_name = dict(zip(order, found))
-        return [by_name[weight.op.name] for weight in weights]
+
+def _by_name(parameters: Sequence[Parameter], changes: Sequence[Change]) -> dict[str, Change]:
+    return {parameter.name: change for parameter, change in zip(parameters, changes)}
+
+
+def _matrix_changes(
+    matrices: Sequence[Parameter], rate: tf.Tensor, context: UpdateContext, momentum: float
+) -> list[Change]:
+    import tensorflow.compat.v1 as tf
+
+    if not matrices:
+        return []
+    means: dict[str, tuple[tf.Tensor, ...]] = {}
+    momenta: dict[str, tf.Tensor] = {}
+    for name, _, gradient, slots, _ in matrices:
+        # There is no slot where another rank has the momentum.
+        means[name] = tuple(momentum * slot + (1.0 - momentum) * gradient for slot in slots)
+        for mean in means[name]:
+            momenta[name] = momentum * mean + (1.0 - momentum) * gradient
+    directions = _orthogonalise_all([p.variable for p in matrices], momenta, context)
+    changes = []
+    for (name, variable, _, _, decays), direction in zip(matrices, directions):
+        scale = _UPDATE_RMS * math.sqrt(max(variable.shape.as_list()))
+        step = rate * scale * tf.cast(direction, tf.float32)
+        if decays:
+            step += rate * context.weight_decay * variable
+        changes.append(Change(step, means[name]))
+    return changes
+
+
+def _orthogonalise_all(
+    weights: Sequence[tf.Variable], momenta: Mapping[str, tf.Tensor], context: UpdateContext
+) -> list[tf.Tensor]:
+    """The orthogonalised momentum of each weight, computed by its owner, in the type of products.
+
+    ``momenta`` has at least those of this rank's weights, by name.
+    """
+    import tensorflow.compat.v1 as tf
+
+    # One by one: stacking equal shapes for batched products was not faster on CPUs, and a matrix's
+    # result does not depend on which others its rank has.
+    ranks, product_type = context.ranks, context.product_type
+    order = sorted((weight.op.name for weight in weights), key=context.owners.get)
+    own = [name for name in order if context.owners[name] == ranks.rank]
+    found = [orthogonalise(momenta[name], product_type) for name in own]
+    if ranks.world_size > 1:
+        shapes = {weight.op.name: weight.shape for weight in weights}
+        empty = tf.zeros([0], product_type)  # of a rank without any matrix
+        sent = tf.concat([empty, *(tf.reshape(matrix, [-1]) for matrix in found)], axis=0)
+        received = ranks.concatenate(sent, name="muon_directions")
+        pieces = tf.split(received, [shapes[name].num_elements() for name in order])
+        found = [tf.reshape(piece, shapes[name]) for name, piece in zip(order, pieces)]
+    by_name = dict(zip(order, found))
+    return [by_name[weight.op.name] for weight in weights]
 
 
 def orthogonalise(matrix: tf.Tensor, product_type: tf.DType) -> tf.Tensor:
@@ -152,6 +174,8 @@ def orthogonalise(matrix: tf.Tensor, product_type: tf.DType) -> tf.Tensor:
       matrix: [rows, columns] float32, of static shape.
       product_type: the type of the products and of the result.
     """
+    import tensorflow.compat.v1 as tf
+
     rows, columns = matrix.shape.as_list()
     is_tall = rows > columns
     x = tf.transpose(matrix) if is_tall else matrix  # the product with itself is the smaller one
@@ -183,3 +207,25 @@ def _operations(shape: Sequence[int]) -> int:
     """Proportional to the operations of one iteration."""
     small, large = sorted(shape)
     return 2 * small**2 * large + small**3
+
+
+ROW = OptimizerRow(
+    title="Muon",
+    rule=muon,
+    fused_rule=fused_muon,
+    slots=(MOMENTUM, *adam.SLOTS),
+    choose_slots=slots_of,
+    options={
+        "momentum": Option(
+            0.95,
+            flag="muon_momentum",
+            help_text="Muon: decay of the mean of gradients of the layers' kernels.",
+            bounds=Interval(0, 1, open_high=True),
+        ),
+        "bias_correction": adam.BIAS_CORRECTION,
+        **adam.MOMENTS,
+    },
+    counts_updates=adam.corrects_bias,
+    can_be_sharded=True,
+    choose_owners=owners,
+)

@@ -254,7 +254,7 @@ def test_a_missing_precision_policy(parse):
 
 def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, capsys, monkeypatch):
     given = ["--use_tpu", "--tpu_name=some", "--iterations_per_loop=5", "--horovod"]
-    assert parse(*given).runtime.horovod
+    assert parse(*given).runtime.library == "horovod"
     said = capsys.readouterr().out.splitlines()
     for name in ("use_tpu", "tpu_name", "iterations_per_loop"):
         assert f"warning: --{name} has no effect here and is ignored." in said
@@ -406,16 +406,16 @@ def test_shared_state(parse):
 
 
 def test_epochs_instead_of_steps(parse):
-    settings = parse("--num_train_epochs=2.5")
-    assert (settings.num_train_epochs, settings.warmup_proportion) == (2.5, 0.1)
-    assert settings.optimization.num_train_steps is None
-    assert settings.optimization.num_warmup_steps is None
-    settings = parse("--num_train_epochs=3", "--num_warmup_steps=7")
-    assert (settings.optimization.num_warmup_steps, settings.warmup_proportion) == (7, None)
-    settings = parse("--num_train_steps=50", "--warmup_proportion=0.2")
-    assert (settings.num_train_epochs, settings.warmup_proportion) == (None, 0.2)
-    assert settings.optimization.num_train_steps == 50
-    assert settings.optimization.num_warmup_steps is None
+    found = parse("--num_train_epochs=2.5").optimization
+    assert (found.num_train_epochs, found.warmup_proportion) == (2.5, 0.1)
+    assert found.num_train_steps is None
+    assert found.num_warmup_steps is None
+    found = parse("--num_train_epochs=3", "--num_warmup_steps=7").optimization
+    assert (found.num_warmup_steps, found.warmup_proportion) == (7, None)
+    found = parse("--num_train_steps=50", "--warmup_proportion=0.2").optimization
+    assert (found.num_train_epochs, found.warmup_proportion) == (None, 0.2)
+    assert found.num_train_steps == 50
+    assert found.num_warmup_steps is None
 
 
 @pytest.mark.parametrize(
@@ -494,9 +494,9 @@ def test_a_limit_without_a_cache_and_a_cache_without_room(parse, given):
     ],
 )
 def test_a_default_warm_up_fits_the_run(parse, capsys, given, steps, proportion):
-    settings = parse(*given)
-    assert settings.optimization.num_warmup_steps == steps
-    assert settings.warmup_proportion == proportion
+    optimization = parse(*given).optimization
+    assert optimization.num_warmup_steps == steps
+    assert optimization.warmup_proportion == proportion
     said = "since the default of 10,000 does not fit" in capsys.readouterr().out
     assert said == (proportion == 0.1)
 

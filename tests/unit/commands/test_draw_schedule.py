@@ -9,27 +9,24 @@ from absl import flags
 from bert_tf.commands import draw_schedule
 from bert_tf.commands.draw_schedule import script_of
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
-from bert_tf.config.settings import OptimizationSettings
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table, write_curve
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, run
+from tests.support import ROOT, optimization_settings, run
 
 RECIPES = ROOT / "recipes"
 SETTINGS = {
     "micro_batch_size": 4,
     "accumulation_steps": 2,
     "learning_rate": 1.0,
-    "scale_steps_by_ranks": False,
 }
 
 
-def curve_of(*, num_ranks=1, epochs=None, proportion=None, num_records=None, **changes):
+def curve_of(*, num_ranks=1, scaled=False, num_records=None, **changes):
     lengths = {"num_train_steps": 100, "num_warmup_steps": 10}
     return planned_curve(
-        OptimizationSettings(**{**SETTINGS, **lengths, **changes}),
+        optimization_settings(**{**SETTINGS, **lengths, **changes}),
         num_ranks=num_ranks,
-        epochs=epochs,
-        warmup_proportion=proportion,
+        scaled=scaled,
         num_records=num_records,
     )
 
@@ -64,7 +61,7 @@ def test_ramps_of_batches_and_lengths():
     # Too many stages for a short table; on two ranks in half as many updates.
     many = parse_ramp("8+8:100", flag="batch_ramp")
     curve = curve_of(
-        num_ranks=2, scale_steps_by_ranks=True, num_train_steps=200, global_batch_size=800,
+        num_ranks=2, scaled=True, num_train_steps=200, global_batch_size=800,
         micro_batch_size=4, accumulation_steps=None, batch_ramp=many,
     )  # fmt: skip
     assert len(curve.points(10)) < 20
@@ -85,11 +82,11 @@ def test_ends_of_phases_are_among_few_points():
 def test_ranks_and_epochs(scaled):
     curve = curve_of(
         num_ranks=4,
-        scale_steps_by_ranks=scaled,
+        scaled=scaled,
         num_train_steps=None,
         num_warmup_steps=None,
-        epochs=3.0,
-        proportion=0.25,
+        num_train_epochs=3.0,
+        warmup_proportion=0.25,
         num_records=640,
     )
     # 3 x 640 sequences in batches of 32, however the steps are counted.
@@ -101,7 +98,7 @@ def test_ranks_and_epochs(scaled):
 
 def test_epochs_without_records():
     with pytest.raises(UserError, match=r"--num_train_epochs=2 follows from .*--num_records"):
-        curve_of(num_train_steps=None, epochs=2.0, proportion=0.1)
+        curve_of(num_train_steps=None, num_train_epochs=2.0, warmup_proportion=0.1)
 
 
 def test_what_does_not_fit_is_refused_as_by_the_run():

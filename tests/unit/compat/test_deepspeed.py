@@ -7,17 +7,11 @@ from absl import flags
 
 from bert_tf.cli.training_flags import runtime_settings
 from bert_tf.compat.deepspeed import Settings, convert, read_command
-from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tasks.pretraining.flags import define_pretraining_flags, optimization_and_length
-from bert_tf.train.plans import resolve_plans, schedule_of
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_optimization
+from bert_tf.train.plan import schedule_of
 from bert_tf.util.errors import UserError
+from tests.jobs import batch_and_steps
 from tests.support import run
-
-
-class Ranks(SingleProcess):
-    def __init__(self, world_size):
-        super().__init__(num_threads=1)
-        self.world_size = world_size
 
 
 def deepspeed(kind="Lamb", batch=65_536, micro=64, **more):
@@ -100,8 +94,8 @@ def parsed(file, tmp_path):
 
 
 def plans(values, world_size):
-    optimization, _, _ = optimization_and_length(values)
-    return optimization, *resolve_plans(optimization, Ranks(world_size))
+    optimization = pretraining_optimization(values)
+    return optimization, *batch_and_steps(optimization, world_size)
 
 
 def test_the_first_phase(tmp_path):

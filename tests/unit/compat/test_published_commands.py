@@ -218,7 +218,7 @@ def test_squad(settings_of, name):
     assert settings.tokenizer_files.do_lower_case is (False if "cased" in name else None)
     assert settings.run.do_train == (name not in NO_TRAINING)
     assert settings.runtime.amp == (name in ("nvidia", "nvidia, fp16"))
-    assert settings.runtime.horovod == ("--horovod" in SQUAD[name])
+    assert (settings.runtime.library == "horovod") == ("--horovod" in SQUAD[name])
 
 
 def test_classification(settings_of, tmp_path):
@@ -228,7 +228,7 @@ def test_classification(settings_of, tmp_path):
     assert (run.do_train, run.do_eval, settings.do_predict) == (True, True, False)
     assert (settings.task_name, settings.data_dir) == ("mrpc", tmp_path / "MRPC")
     assert (settings.max_seq_length, optimization.micro_batch_size) == (128, 32)
-    assert (settings.num_train_epochs, optimization.learning_rate) == (3.0, 2e-5)
+    assert (optimization.num_train_epochs, optimization.learning_rate) == (3.0, 2e-5)
 
 
 def test_prediction_of_classes(settings_of, tmp_path):
@@ -236,7 +236,8 @@ def test_prediction_of_classes(settings_of, tmp_path):
     settings = settings_of(GOOGLE_MRPC_PREDICTION + " --use_tpu=False").settings
     run = settings.run
     assert (run.do_train, run.do_eval, settings.do_predict) == (False, False, True)
-    assert (settings.warmup_proportion, settings.predict_batch_size) == (0.1, 8)
+    assert settings.optimization.warmup_proportion == 0.1
+    assert settings.predict_batch_size == 8
 
 
 NO_TRAINING = ("google, threshold", "nvidia, inference", "nvidia, triton")
@@ -259,7 +260,7 @@ def test_they_train_as_in_nvidias_scripts(settings_of, tmp_path, command, schedu
     assert schedule == (
         optimization.optimizer,
         optimization.schedule,
-        optimization.decay_power,
+        optimization.schedule_options["decay_power"],
     )
     # Steps are counted as given, on any number of ranks: the next script looks for the last one.
     assert optimization.scale_steps_by_ranks == (

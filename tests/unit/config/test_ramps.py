@@ -4,7 +4,7 @@ import pytest
 from absl import flags
 
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
-from bert_tf.tasks.pretraining.flags import define_pretraining_flags, optimization_and_length
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_optimization
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
 
@@ -83,7 +83,7 @@ def parsed(*given):
     values = flags.FlagValues()
     define_pretraining_flags(values)
     values(["program", *given])
-    return optimization_and_length(values)[0]
+    return pretraining_optimization(values)
 
 
 def test_flags():

@@ -4,9 +4,11 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.cli import training_flags as flags
-from bert_tf.config.schedules import OPTION_FLAGS, SCHEDULES, check_lengths, check_schedule
+from bert_tf.config.schedules import check_lengths, check_schedule, options_of
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.update.schedules import SCHEDULES, schedule_options
 from bert_tf.util.errors import UserError
+from tests.support import optimization_settings
 
 EXPONENTIAL = ["--lr_schedule=exponential", "--lr_decay_rate=0.9", "--lr_decay_steps=250"]
 WSD = ["--lr_schedule=warmup_stable_decay"]
@@ -23,18 +25,19 @@ def parsed(*given):
 
 def test_flags_arrive_and_defaults_are_those_of_the_settings():
     found = parsed()
-    for option in OPTION_FLAGS:
-        assert getattr(found, option) == getattr(OptimizationSettings, option)
+    assert found.schedule_options == {n: o.default for n, o in schedule_options().items()}
+    assert options_of(found) == options_of(OptimizationSettings())
     assert (found.schedule, found.rewarm_at_step, found.num_rewarm_steps) == (
         "polynomial",
         None,
         None,
     )
     found = parsed(*EXPONENTIAL, "--lr_warmup_power=2")
-    assert (found.decay_rate, found.decay_steps, found.warmup_power) == (0.9, 250, 2.0)
+    assert options_of(found) == {"decay_rate": 0.9, "decay_steps": 250, "warmup_power": 2.0}
     found = parsed(*WSD, "--lr_decay_share=0.2", "--lr_decay_form=1-sqrt")
-    assert (found.decay_share, found.decay_form) == (0.2, "1-sqrt")
-    assert parsed("--lr_schedule=one_cycle", "--lr_cycle_start=0.04").cycle_start == 0.04
+    assert options_of(found) == {"decay_share": 0.2, "decay_form": "1-sqrt", "warmup_power": 1.0}
+    found = parsed("--lr_schedule=one_cycle", "--lr_cycle_start=0.04")
+    assert options_of(found)["cycle_start"] == 0.04
     found = parsed("--rewarm_at_step=50", "--num_rewarm_steps=5")
     assert (found.rewarm_at_step, found.num_rewarm_steps) == (50, 5)
 
@@ -105,8 +108,10 @@ def test_every_schedule_has_valid_defaults_but_one():
 def test_names_from_python():
     with pytest.raises(UserError, match=r"^--lr_schedule=linear is not one of polynomial, google"):
         check_schedule(OptimizationSettings(schedule="linear"))
+    with pytest.raises(UserError, match=r"^no learning rate schedule has an option power; drop"):
+        check_schedule(OptimizationSettings(schedule_options={"power": 2.0}))
     with pytest.raises(UserError, match=r"^--lr_decay_form=sqrt is not one of linear, cosine, 1-"):
-        check_schedule(OptimizationSettings(schedule="warmup_stable_decay", decay_form="sqrt"))
+        check_schedule(optimization_settings(schedule="warmup_stable_decay", decay_form="sqrt"))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +163,7 @@ def test_names_from_python():
 )
 def test_parts_fit_into_the_training(schedule, changes, sentence):
     given = {"num_train_steps": 100, "num_warmup_steps": 10, **changes}
-    settings = OptimizationSettings(schedule=schedule, learning_rate=1.0, **given)
+    settings = optimization_settings(schedule=schedule, learning_rate=1.0, **given)
     check_schedule(settings)
     if sentence is None:
         check_lengths(settings)

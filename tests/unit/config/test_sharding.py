@@ -2,9 +2,9 @@
 
 import pytest
 
-from bert_tf.config.optimizers import OPTIMIZERS
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.config.sharding import check_sharding
+from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.util.errors import UserError
 from tests import momentum_optimizer
 from tests.support import optimization_settings

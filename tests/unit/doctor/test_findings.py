@@ -13,11 +13,10 @@ from bert_tf.doctor.examination import show
 from bert_tf.doctor.findings import Findings, Grade
 from bert_tf.doctor.machine import free_memory, judge_memory
 from bert_tf.doctor.schedule import PRETRAINING_RATES, judge_rate
-from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.train.memory import MemoryEstimate
-from bert_tf.train.plans import resolve_plans
 from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
+from tests.jobs import batch_and_steps
 from tests.support import run
 
 GIB = 1 << 30
@@ -138,8 +137,7 @@ def grade_of_rate(rate, batch, optimizer="adam"):
         optimization, optimizer=optimizer, scale_steps_by_ranks=False
     )
     findings = Findings()
-    plans = resolve_plans(optimization, PlannedRanks(1))
-    judge_rate(findings, optimization, *plans, PRETRAINING_RATES)
+    judge_rate(findings, optimization, *batch_and_steps(optimization), PRETRAINING_RATES)
     return findings.worst
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from absl import flags
 
+from bert_tf.doctor import finetuning
 from bert_tf.doctor.examination import examine
 from bert_tf.doctor.findings import Grade
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
@@ -97,6 +98,18 @@ def test_one_thing_wrong_with_questions(places, more, grade, part, sentence):
     findings = squad(places, "--num_train_epochs=90", *(flag.format(places) for flag in more))
     assert [s for p, s in of_grade(findings, grade) if p == part and sentence in s], list(findings)
     assert findings.worst == grade
+
+
+def test_a_warm_up_is_compared_with_all_questions(places, monkeypatch):
+    """Records are made of a few questions alone, whose epochs would be shorter."""
+    monkeypatch.setattr(finetuning, "_QUESTIONS", 1)
+    length = ["--train_batch_size=1", "--num_train_epochs=10", "--num_warmup_steps=15"]
+    assert not of_grade(squad(places, *length), Grade.ERROR)
+    too_long = [*length, "--num_warmup_steps=999"]
+    assert (
+        "is more than the at most"
+        in dict(of_grade(squad(places, *too_long), Grade.ERROR))["whole run"]
+    )
 
 
 def test_a_vocabulary_that_is_larger_than_the_network(places):

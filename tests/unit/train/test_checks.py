@@ -13,14 +13,14 @@ from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.train.checks import settle_scaling
+from bert_tf.train.plan import scales_steps
 from bert_tf.train.start_point import OPTIONAL_STATE, StartPoint
 from bert_tf.train.trainer import build_update, create_run_state
 from bert_tf.util.errors import UserError
-from tests.jobs import job_of, run_context
+from tests.jobs import job_of
 from tests.small_span_model import CONFIG as SPAN_CONFIG
 from tests.support import content_of, optimization_settings
 from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse, write_records
@@ -215,7 +215,7 @@ def test_what_is_checked_is_what_a_training_saves():
 
     def a_training(network):
         in_half = ForwardOptions(policy_for("fp16"))
-        job = job_of(network.task, context=run_context(options=in_half), optimization=settings)
+        job = job_of(network.task, options=in_half, scales_loss=True, optimization=settings)
         inputs = {name: tf.ones([2, 4], tf.int32) for name in INPUTS}
         labels = {name: tf.ones([2, 1], tf.int32) for name in LABELS}
         build_update(job, network, {**inputs, **labels})
@@ -250,7 +250,7 @@ def resumed(recorded, *, horovod, consumed=8):
         record=record,
         start=StartPoint("model.ckpt-2", 2, 2, consumed),
         settings=SimpleNamespace(do_train=True),
-        runtime=SimpleNamespace(horovod=horovod),
+        runtime=SimpleNamespace(library="horovod" if horovod else None),
         ranks=SingleProcess(1),
     )
 
@@ -270,24 +270,23 @@ def resumed(recorded, *, horovod, consumed=8):
 )
 def test_steps_mean_what_they_meant_when_the_run_began(requested, recorded, horovod, expected):
     settings = optimization_settings(scale_steps_by_ranks=requested)
-    found = settle_scaling(resumed(recorded, horovod=horovod), settings)
-    assert found.scale_steps_by_ranks is expected
+    assert scales_steps(resumed(recorded, horovod=horovod), settings) is expected
 
 
 @pytest.mark.parametrize(("requested", "recorded"), [(False, (True, 2)), (True, (False, 2))])
 def test_steps_with_a_different_meaning_are_refused(requested, recorded):
     settings = optimization_settings(scale_steps_by_ranks=requested)
     with pytest.raises(UserError, match=f"--scale_steps_by_ranks={str(requested).lower()}, but"):
-        settle_scaling(resumed(recorded, horovod=True), settings)
+        scales_steps(resumed(recorded, horovod=True), settings)
 
 
 def test_steps_of_unknown_meaning():
     run = resumed(None, horovod=False, consumed=16)
     with pytest.raises(UserError, match="different global batch, and there is no run"):
-        settle_scaling(run, optimization_settings())
+        scales_steps(run, optimization_settings())
     for requested in (True, False):
-        found = settle_scaling(run, optimization_settings(scale_steps_by_ranks=requested))
-        assert found.scale_steps_by_ranks is requested
+        settings = optimization_settings(scale_steps_by_ranks=requested)
+        assert scales_steps(run, settings) is requested
 
 
 def test_one_process_resumes_the_plan_of_two_ranks(settings):

@@ -1,20 +1,28 @@
 """TensorFlow's errors for bad files and lack of space become one sentence that names them."""
 
-import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import explained_reading, write_checkpoint
+from bert_tf.train.job import InitialWeights, Model
 from bert_tf.train.start_point import ResumingSaver
 from bert_tf.train.trainer import _explained_errors
 from bert_tf.update.state import create_count
 from bert_tf.update.train_op import SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
+from tests.jobs import begun, job_of
 from tests.support import no_room
 
 WEIGHT = np.arange(5000, dtype=np.float32)
+
+
+def job_from(init_checkpoint, output_dir):
+    settings = SimpleNamespace(output_dir=output_dir)
+    model = Model(None, None, initial=InitialWeights(init_checkpoint))
+    return job_of(None, run=begun(settings=settings), model=model)
 
 
 def write(path):
@@ -59,9 +67,9 @@ DAMAGES = [
 def test_a_damaged_checkpoint_to_resume_from(tmp_path, how, reason):
     checkpoint = write(tmp_path / "out" / "model.ckpt-3")
     (tmp_path / "out" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"\n')
-    run = types.SimpleNamespace(output_dir=tmp_path / "out", init_checkpoint="elsewhere")
+    job = job_from("elsewhere", tmp_path / "out")
     damage(checkpoint, how)
-    with pytest.raises(UserError) as error, _explained_errors(run):
+    with pytest.raises(UserError) as error, _explained_errors(job):
         restore(checkpoint)
     message = str(error.value)
     assert message.startswith(f"checkpoint {checkpoint} cannot be read (")
@@ -73,9 +81,9 @@ def test_a_damaged_checkpoint_to_resume_from(tmp_path, how, reason):
 @pytest.mark.parametrize(("how", "reason"), DAMAGES[:2])
 def test_a_damaged_checkpoint_to_start_from(tmp_path, how, reason):
     checkpoint = write(tmp_path / "from" / "model.ckpt")
-    run = types.SimpleNamespace(output_dir=tmp_path / "out", init_checkpoint=str(checkpoint))
+    job = job_from(str(checkpoint), tmp_path / "out")
     damage(checkpoint, how)
-    for explained in (_explained_errors(run), explained_reading(checkpoint)):
+    for explained in (_explained_errors(job), explained_reading(checkpoint)):
         with pytest.raises(UserError) as error, explained:
             initialise(checkpoint)
         assert str(error.value).startswith(f"checkpoint {checkpoint} cannot be read (")
@@ -96,12 +104,12 @@ def test_a_damaged_checkpoint_of_another_program(tmp_path, how, reason):
 
 
 def test_too_little_memory(tmp_path):
-    run = types.SimpleNamespace(output_dir=tmp_path, init_checkpoint=None)
+    job = job_from(None, tmp_path)
     # TensorFlow tries for 20 seconds before it says this.
     message = (
         "Graph execution error:\n\nOOM when allocating tensor with shape[9,9]\n\t [[{{node a}}]]"
     )
-    with pytest.raises(UserError, match=r"memory \(OOM .* shape\[9,9\]\);"), _explained_errors(run):
+    with pytest.raises(UserError, match=r"memory \(OOM .* shape\[9,9\]\);"), _explained_errors(job):
         raise tf.errors.ResourceExhaustedError(None, None, message)
 
 

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.model.sums import Sums
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import hooks
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.summary import UpdateTimes

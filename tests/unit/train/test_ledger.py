@@ -1,6 +1,5 @@
 """The numbers of a run before its first step, as a table and as a file."""
 
-import dataclasses
 import json
 import platform
 import re
@@ -11,23 +10,24 @@ from importlib import metadata
 import pytest
 
 import bert_tf
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
+from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.util.errors import UserError
 from tests.support import optimization_settings
 
-OPTIMIZATION = optimization_settings(
-    accumulation_steps=3,
-    num_train_steps=1001,
-    num_warmup_steps=101,
-    learning_rate=1e-4,
-    end_learning_rate=1e-6,
-    decay_power=0.5,
-    scale_steps_by_ranks=True,
-    learning_rate_scaling="linear",
-)
+OPTIMIZATION = {
+    "accumulation_steps": 3,
+    "num_train_steps": 1001,
+    "num_warmup_steps": 101,
+    "learning_rate": 1e-4,
+    "end_learning_rate": 1e-6,
+    "decay_power": 0.5,
+    "scale_steps_by_ranks": True,
+    "learning_rate_scaling": "linear",
+}
 
 
 class TwoRanks(SingleProcess):
@@ -39,7 +39,7 @@ class TwoRanks(SingleProcess):
 
 def make_ledger(ranks=None, *, num_records=3000, **changes):
     ranks = ranks or TwoRanks()
-    optimization = dataclasses.replace(OPTIMIZATION, **changes)
+    optimization = optimization_settings(**{**OPTIMIZATION, **changes})
     steps = resolve_step_plan(
         num_train_steps=optimization.num_train_steps,
         num_warmup_steps=optimization.num_warmup_steps,
@@ -52,6 +52,7 @@ def make_ledger(ranks=None, *, num_records=3000, **changes):
         ranks=ranks,
         batch=BatchPlan(4, 3, ranks.world_size),
         steps=steps,
+        schedule=schedule_of(optimization, steps),
         optimization=optimization,
         operations="native",
         slot_bytes=800,

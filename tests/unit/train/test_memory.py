@@ -14,7 +14,7 @@ from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
-from tests.jobs import job_of, run_context
+from tests.jobs import begun, job_of
 from tests.regression_task import RegressionTask
 from tests.small_span_model import CONFIG
 from tests.support import optimization_settings, requires_native_ops, run
@@ -49,7 +49,8 @@ def estimate_of(
     ranks = SimpleNamespace(world_size=world_size, local_size=world_size)
     job = job_of(
         task,
-        context=run_context(ranks=ranks, kernels=kernels or TensorFlowKernels()),
+        run=begun(ranks=ranks),
+        kernels=kernels or TensorFlowKernels(),
         options=options or ForwardOptions(),
         batches=lambda: tf.data.Dataset.from_tensors(columns),
         batch=BatchPlan(batch_size, accumulation_steps, world_size=world_size),

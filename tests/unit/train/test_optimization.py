@@ -11,18 +11,18 @@ from absl import flags as absl_flags
 
 from bert_tf.checkpoint import names
 from bert_tf.cli import training_flags as flags
-from bert_tf.config.optimizers import OPTIMIZERS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train import hooks, memory, trainer
-from bert_tf.train.plans import resolve_plans, schedule_of
+from bert_tf.train.plan import schedule_of
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
-from bert_tf.update.optimizers import AdamW, Lamb, Lans, Muon
+from bert_tf.update.optimizer import Optimizer
+from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.util.errors import UserError
 from tests import momentum_optimizer
-from tests.jobs import job_of, run_context, step_plan
+from tests.jobs import batch_and_steps, begun, job_of, step_plan
 from tests.support import (
     optimization_settings,
     requires_native_ops,
@@ -30,6 +30,7 @@ from tests.support import (
     variables_of,
 )
 from tests.tiny_pretraining import pretraining_settings
+from tests.updates import apply_gradients
 
 STEPS, WARMUP, RATE = 10, 2, 0.5
 GRADIENT = np.array([[0.5, -2.0], [0.25, 3.0]], np.float32)
@@ -55,15 +56,12 @@ def what_is_built(monkeypatch):
         """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
         in_half = initial_loss_scale is not None
-        context = run_context(
-            runtime=runtime_settings(initial_loss_scale=initial_loss_scale, **scaling),
-            options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
-            kernels=kernels,
-        )
         job = job_of(
             None,
-            context=context,
-            options=context.options,
+            run=begun(runtime=runtime_settings(initial_loss_scale=initial_loss_scale, **scaling)),
+            options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
+            kernels=kernels,
+            scales_loss=in_half,
             steps=step_plan(
                 settings.num_train_steps, settings.num_warmup_steps, settings.learning_rate
             ),
@@ -84,7 +82,7 @@ def two_updates(make_optimizer, second=GRADIENT):
             for name in ("dense/kernel", "dense/bias")
         ]
         gradient = tf.placeholder(tf.float32, GRADIENT.shape)
-        update = make_optimizer().apply_gradients([(gradient, w) for w in weights])
+        update = apply_gradients(make_optimizer(), [(gradient, w) for w in weights])
         session.run(tf.global_variables_initializer())
         for value in (GRADIENT, second):
             session.run(update, {gradient: value})
@@ -92,22 +90,22 @@ def two_updates(make_optimizer, second=GRADIENT):
 
 
 OPTIMIZERS_BY_FLAGS = {
-    "": (AdamW, {"bias_correction": False, "weight_decay": 0.01}),
-    "--weight_decay=0.3": (AdamW, {"weight_decay": 0.3}),
-    "--adam_bias_correction": (AdamW, {"bias_correction": True}),
-    "--adam_beta1=0.7": (AdamW, {"beta_1": 0.7}),
-    "--adam_beta2=0.98": (AdamW, {"beta_2": 0.98}),
-    "--optimizer_type=lamb": (Lamb, {"bias_correction": True}),
-    "--optimizer_type=lamb --adam_beta1=0.7": (Lamb, {"beta_1": 0.7}),
-    "--optimizer_type=lamb --adam_beta2=0.98": (Lamb, {"beta_2": 0.98}),
-    "--optimizer_type=lamb --weight_decay=0.3": (Lamb, {"weight_decay": 0.3}),
-    "--optimizer_type=lamb --min_trust_ratio=4": (Lamb, {"min_trust_ratio": 4.0}),
-    "--optimizer_type=lamb --max_trust_ratio=0.2": (Lamb, {"max_trust_ratio": 0.2}),
-    "--optimizer_type=lamb --lamb_prenormalize": (Lamb, {"prenormalize": True}),
-    "--optimizer_type=lans": (Lans, {}),
-    "--optimizer_type=lans --max_trust_ratio=0.2": (Lans, {"max_trust_ratio": 0.2}),
+    "": ("adam", {"bias_correction": False, "weight_decay": 0.01}),
+    "--weight_decay=0.3": ("adam", {"weight_decay": 0.3}),
+    "--adam_bias_correction": ("adam", {"bias_correction": True}),
+    "--adam_beta1=0.7": ("adam", {"beta_1": 0.7}),
+    "--adam_beta2=0.98": ("adam", {"beta_2": 0.98}),
+    "--optimizer_type=lamb": ("lamb", {"bias_correction": True}),
+    "--optimizer_type=lamb --adam_beta1=0.7": ("lamb", {"beta_1": 0.7}),
+    "--optimizer_type=lamb --adam_beta2=0.98": ("lamb", {"beta_2": 0.98}),
+    "--optimizer_type=lamb --weight_decay=0.3": ("lamb", {"weight_decay": 0.3}),
+    "--optimizer_type=lamb --min_trust_ratio=4": ("lamb", {"min_trust_ratio": 4.0}),
+    "--optimizer_type=lamb --max_trust_ratio=0.2": ("lamb", {"max_trust_ratio": 0.2}),
+    "--optimizer_type=lamb --lamb_prenormalize": ("lamb", {"prenormalize": True}),
+    "--optimizer_type=lans": ("lans", {}),
+    "--optimizer_type=lans --max_trust_ratio=0.2": ("lans", {"max_trust_ratio": 0.2}),
     "--optimizer_type=lans --exclude_from_layer_adaptation=kernel,bias": (
-        Lans,
+        "lans",
         {"exclude_from_layer_adaptation": "kernel,bias"},
     ),
 }
@@ -118,7 +116,9 @@ def test_the_optimizer_is_the_one_that_flags_describe(built):
     second = GRADIENT**2 + 1  # bias correction leaves no trace of betas while gradients are equal
     for given, (optimizer, options) in OPTIMIZERS_BY_FLAGS.items():
         # At the first step of the warm-up.
-        expected = two_updates(lambda o=optimizer, s=options: o(RATE / WARMUP, **s), second)
+        expected = two_updates(
+            lambda o=optimizer, s=options: Optimizer(o, RATE / WARMUP, **s), second
+        )
         found = two_updates(lambda g=given: built(*g.split())["optimizer"], second)
         np.testing.assert_array_equal(found, expected, err_msg=given)
         assert not any(np.array_equal(found, other) for other in seen), given
@@ -130,7 +130,7 @@ def test_muon_computes_in_the_type_of_the_layers(built):
     for scale, product_type in ((None, tf.float32), (2.0, tf.float16)):
         with tf.Graph().as_default():
             muon = built("--optimizer_type=muon", initial_loss_scale=scale)["optimizer"]
-        assert isinstance(muon, Muon)
+        assert muon.row is OPTIMIZERS["muon"]
         assert muon.product_type == product_type
 
 
@@ -203,7 +203,7 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
     )
     for scaled, expected in ((False, (101, 2, 50, 9, 10)), (True, (26, 1, 13, 3, 2.5))):
         settings = dataclasses.replace(settings, scale_steps_by_ranks=scaled)
-        _, steps = resolve_plans(settings, SimpleNamespace(world_size=4))
+        _, steps = batch_and_steps(settings, 4)
         found = schedule_of(settings, steps)
         assert expected == (
             found.total_steps,
@@ -217,14 +217,13 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
 def test_only_a_run_that_trains_needs_room_for_its_schedule():
     settings = optimization("--lr_schedule=one_cycle", "--num_train_steps=3")
     settings = dataclasses.replace(settings, scale_steps_by_ranks=False)
-    ranks = SimpleNamespace(world_size=1)
-    resolve_plans(settings, ranks, trains=False)
+    batch_and_steps(settings, trains=False)
     with pytest.raises(UserError, match=r"must be from 1 to half of --num_train_steps=3"):
-        resolve_plans(settings, ranks)
+        batch_and_steps(settings)
     # Settings from Python have not been through flags.
-    settings = dataclasses.replace(settings, cycle_start=2.0)
+    settings = dataclasses.replace(settings, schedule_options={"cycle_start": 2.0})
     with pytest.raises(UserError, match=r"--lr_cycle_start=2 must be in"):
-        resolve_plans(settings, ranks, trains=False)
+        batch_and_steps(settings, trains=False)
 
 
 @pytest.mark.parametrize("initial", [2.0**20, 8.0])
@@ -382,7 +381,7 @@ def test_momentum_by_hand(form):
     for _ in range(2):
         velocity = 0.5 * velocity + GRADIENT + 0.01 * w
         w = w - 0.25 * velocity
-    found = two_updates(lambda: momentum_optimizer.Momentum(0.25, momentum=0.5, kernels=form()))
+    found = two_updates(lambda: Optimizer("momentum", 0.25, momentum=0.5, kernels=form()))
     np.testing.assert_allclose(found[0], w, rtol=1e-6)
 
 

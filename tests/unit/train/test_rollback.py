@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.train import rollback
+from bert_tf.train.execute import run_task
 from bert_tf.train.job import Model
 from bert_tf.train.rollback import last_good
 from bert_tf.train.rollback_record import RECORD_NAME, Rollback, read_rollbacks
-from bert_tf.train.run import run_task
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
@@ -38,9 +38,9 @@ def training(tmp_path):
     usual = pretraining_settings(tmp_path).run
 
     def train(*poisoned, directory="model", steps=STEPS, factor=FACTOR, **changes):
-        def batches(context, _):
+        def batches(run, _):
             spec = {"x": (tf.float32, [None, 3]), "y": (tf.float32, [None])}
-            positions = range(context.start.data_position, 1000)
+            positions = range(run.start.data_position, 1000)
             return tf.data.Dataset.from_generator(
                 lambda: (batch(position, poisoned) for position in positions),
                 output_types={name: dtype for name, (dtype, _) in spec.items()},

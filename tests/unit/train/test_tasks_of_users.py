@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.variables import create_variables
 from bert_tf.train.evaluation import LossEvaluation
+from bert_tf.train.execute import run_task
 from bert_tf.train.job import Model
-from bert_tf.train.run import run_task
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
 from tests.support import optimization_settings, runtime_settings, variables_of
@@ -58,10 +58,10 @@ def training(tmp_path):
             settings,
             optimization,
             runtime_settings(precision="fp32"),
-            batches=lambda context, _: dataset(context.start.data_position, steps, read),
+            batches=lambda run, _: dataset(run.start.data_position, steps, read),
             max_seq_length=S,
-            evaluation=lambda context: LossEvaluation(
-                lambda: dataset(1000, 2, read), ranks=context.ranks, task=task
+            evaluation=lambda run: LossEvaluation(
+                lambda: dataset(1000, 2, read), ranks=run.ranks, task=task
             ),
         )
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint
 from bert_tf.train.trainer import Trainer
-from tests.jobs import run_context
+from tests.jobs import begun, job_of
 
 
 class Ranks(SingleProcess):
@@ -30,9 +30,8 @@ class Measuring(Trainer):
             output_dir=output_dir, eval_every_steps=every, early_stopping_evaluations=patience
         )
         start = StartPoint("model.ckpt", step, step, step)
-        self._context = run_context(settings=settings, ranks=ranks, start=start)
-        self._settings = settings
-        self._log = RunLog(output_dir) if ranks.is_chief else None
+        log = RunLog(output_dir) if ranks.is_chief else None
+        self._job = job_of(None, run=begun(settings=settings, ranks=ranks, start=start, log=log))
         self._last_results = {"global_step": 7, "loss": 1.0}
         self.evaluations = 0
 

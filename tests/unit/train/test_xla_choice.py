@@ -10,7 +10,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train import update_timing, xla_choice
 from bert_tf.train.trainer import build_update
@@ -19,7 +19,7 @@ from bert_tf.train.xla_choice import choose_xla, decide
 from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.ramps import Ramp
-from tests.jobs import job_of, run_context
+from tests.jobs import begun, job_of, plan_of
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches
 
 LENGTHS = (8, 16, 12)
@@ -76,8 +76,8 @@ def trials(monkeypatch):
     tried = []
 
     def time_updates(job, batch):
-        tried.append((job.session.use_xla, batch["input_ids"].shape))
-        return Trial(0.5, 4.0, 7) if job.session.use_xla else Trial(1.0, 1.0, 0)
+        tried.append((job.plan.arithmetic.session.use_xla, batch["input_ids"].shape))
+        return Trial(0.5, 4.0, 7) if job.plan.arithmetic.session.use_xla else Trial(1.0, 1.0, 0)
 
     monkeypatch.setattr(xla_choice, "time_updates", time_updates)
     return tried
@@ -112,11 +112,12 @@ def test_both_ways_go_over_the_batch_of_middle_size_one_after_the_other(job, tri
 
 
 def test_with_xla_the_layers_are_those_that_it_knows(job):
-    options = dataclasses.replace(job.options, native_layers=True)
-    native = dataclasses.replace(job, options=options)
+    plain = job.plan.arithmetic
+    options = dataclasses.replace(plain.options, native_layers=True)
+    native = dataclasses.replace(plain, options=options)
     changed = native.with_xla()
     assert changed.session.use_xla
-    assert changed.options == job.options  # nothing else has changed
+    assert changed.options == plain.options  # nothing else has changed
     assert native.options.native_layers
     assert not changed.options.native_layers
     assert not native.session.use_xla
@@ -134,7 +135,7 @@ def test_a_resumed_run_keeps_its_choice(job, trials):
 def test_other_conditions_are_tried_anew(job, trials):
     first = choose_xla(job, earlier=None)
     trials.clear()
-    on_more_threads = dataclasses.replace(job, context=run_context(ranks=SingleProcess(7)))
+    on_more_threads = dataclasses.replace(job, run=begun(ranks=SingleProcess(7)))
     choose_xla(on_more_threads, earlier=first.details)
     assert len(trials) == 2
 
@@ -160,12 +161,13 @@ def test_nothing_compiled_is_nothing_gained(job, monkeypatch):
 
 def weights_after_updates(job):
     """What a training of the job's data ends with."""
+    options, session_settings = job.plan.arithmetic.options, job.plan.arithmetic.session
     with tf.Graph().as_default():
         iterator = tf.data.make_initializable_iterator(job.train_input())
         features = iterator.get_next()
-        network = create_network(job.task, job.options, seed=job.context.settings.seed)
+        network = create_network(job.task, options, seed=job.settings.seed)
         outputs = build_update(job, network, features)
-        with tf.Session(config=session_config(job.session)) as session:
+        with tf.Session(config=session_config(session_settings)) as session:
             session.run([tf.global_variables_initializer(), iterator.initializer])
             for _ in LENGTHS:
                 session.run(outputs.train_op)
@@ -186,7 +188,7 @@ def test_the_slowest_rank_counts(job, monkeypatch):
     two = TwoRanks(1)
     gather = two.gather
     monkeypatch.setattr(two, "gather", lambda value: seen.append(value) or gather(value))
-    trial = time_updates(dataclasses.replace(job, context=run_context(ranks=two)), next(batches()))
+    trial = time_updates(dataclasses.replace(job, run=begun(ranks=two)), next(batches()))
     updates, (seconds, warm_up, clusters) = seen
     assert updates == update_timing._FEWEST_UPDATES
     assert trial == Trial(2 * seconds, 2 * warm_up, 2 * clusters)
@@ -197,11 +199,12 @@ def test_an_update_is_estimated_from_one_micro_batch(job, monkeypatch):
     timed = []
 
     def time_updates(one, batch, **settings):
-        timed.append(one.batch)
+        timed.append(one.plan.batch)
         return Trial(0.5, 0.0, 0)
 
     monkeypatch.setattr(update_timing, "time_updates", time_updates)
     ramps = {"sizes": Ramp((GLOBAL_BATCH, 6 * GLOBAL_BATCH), (9,)), "lengths": Ramp((8, 16), (7,))}
-    job = dataclasses.replace(job, batch=BatchPlan(GLOBAL_BATCH, 6, 1, **ramps, offset=2))
+    batch = BatchPlan(GLOBAL_BATCH, 6, 1, **ramps, offset=2)
+    job = job.with_plan(plan_of(job.optimization, batch=batch))
     assert seconds_per_update(job) == 3.0
     assert timed == [BatchPlan(GLOBAL_BATCH, 1, 1)]

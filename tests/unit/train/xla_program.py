@@ -13,13 +13,13 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.xla import count_compiled_clusters, traced
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from tests.parallel.updates_program import GLOBAL_BATCH, Kind, global_batches, make_network
 
@@ -65,7 +65,7 @@ def train(use_xla):
             network,
             fed,
             plan=BatchPlan(GLOBAL_BATCH, 1, 1),
-            optimizer=AdamW(rate, kernels=kernels),
+            optimizer=Optimizer("adam", rate, kernels=kernels),
             learning_rate=rate,
             loss_scale=NoLossScale(),
             ranks=SingleProcess(1),

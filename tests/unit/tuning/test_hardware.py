@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
@@ -206,7 +206,7 @@ def test_loss_scaling_goes_with_float16(amp, policy, hardware, expected):
 def test_loss_scaling_goes_with_compressed_gradients():
     half = CommunicationSettings(compression="fp16")
     for horovod in (False, True):
-        settings = runtime_settings(horovod=horovod, communication=half)
+        settings = runtime_settings(library="horovod" if horovod else None, communication=half)
         assert needs_loss_scale(settings, policy_for("fp32"), CPU) == horovod
 
 

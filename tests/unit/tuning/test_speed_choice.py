@@ -15,8 +15,8 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
-from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.train.context import choose_arithmetic
+from bert_tf.ranks.single import SingleProcess
+from bert_tf.train.arithmetic import choose_arithmetic
 from bert_tf.tuning import native_ops, speed_choice, speed_probe
 from bert_tf.tuning.bfloat16_trial import REFUSED
 from bert_tf.tuning.hardware import Hardware
@@ -31,11 +31,12 @@ from bert_tf.tuning.speed_choice import (
 )
 from bert_tf.tuning.speed_probe import JobShapes, measure
 from bert_tf.tuning.update_probe import update_pieces
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import NativeKernels
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import sealed
-from tests.jobs import run_context
-from tests.support import optimization_settings, requires_native_ops, runtime_settings
+from tests.jobs import begun
+from tests.support import requires_native_ops, runtime_settings
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import pretraining_settings
 
@@ -305,23 +306,21 @@ def test_a_run_has_the_choice_in_its_policy(measured, tmp_path):
     record = RunRecord(tmp_path / "run.json", {"ledger": {}})
     messages = []
     log = type("Log", (), {"message": staticmethod(messages.append)})
-    context = run_context(
+    run = begun(
         settings=settings.run,
         runtime=runtime_settings(precision="bf16"),
         record=record,
-        precision="auto",
         log=log,
-        kernels=None,
     )
-    optimization = optimization_settings(micro_batch_size=16)
-    chosen = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
+    batch = BatchPlan(16, 1, world_size=1)
+    chosen = choose_arithmetic(run, BASE, batch, max_seq_length=128)
     assert chosen.precision == "bf16"
     assert chosen.options == ForwardOptions(policy_for("bf16"), native_layers=True)
     assert isinstance(chosen.kernels, NativeKernels)
     assert chosen.measured["speed"]["bf16_gflops"] > chosen.measured["speed"]["fp32_gflops"]
     measured["figures"] = figures(320.0, 170.0)
     record.content["ledger"]["speed"] = chosen.measured["speed"]
-    again = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
+    again = choose_arithmetic(run, BASE, batch, max_seq_length=128)
     assert (again.measured["speed"]["measured"], messages) == ("when the run began", [])
 
 

@@ -7,14 +7,15 @@ import pytest
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.train.context import choose_arithmetic
+from bert_tf.ranks.single import SingleProcess
+from bert_tf.train.arithmetic import choose_arithmetic
 from bert_tf.tuning import speed_probe, thread_choice
 from bert_tf.tuning.speed_probe import JobShapes, time_threads
 from bert_tf.tuning.thread_choice import OtherProcesses, choose_threads
 from bert_tf.tuning.update_probe import update_pieces
-from tests.jobs import run_context
-from tests.support import optimization_settings, runtime_settings
+from bert_tf.update.batch_plan import BatchPlan
+from tests.jobs import begun
+from tests.support import runtime_settings
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import pretraining_settings
 
@@ -142,9 +143,9 @@ def test_a_run_keeps_the_requested_number(tmp_path, requested, expected):
     ranks = SingleProcess(8)
     settings = pretraining_settings(tmp_path)
     runtime = runtime_settings(precision="fp32", native_ops=False, num_threads=requested)
-    context = run_context(settings=settings.run, runtime=runtime, ranks=ranks)
-    optimization = optimization_settings(micro_batch_size=16)
-    chosen = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
+    run = begun(settings=settings.run, runtime=runtime, ranks=ranks)
+    batch = BatchPlan(16, 1, world_size=1)
+    chosen = choose_arithmetic(run, BASE, batch, max_seq_length=128)
     assert (ranks.threads, "threads" in chosen.measured) == (expected, requested is None)
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.optimizers import OPTIMIZERS, muon_slots
-from bert_tf.update.optimizers import UPDATE_COUNT, Muon
-from bert_tf.update.optimizers.muon import orthogonalise, share_out
+from bert_tf.update.optimizer import UPDATE_COUNT, Optimizer
+from bert_tf.update.optimizers import OPTIMIZERS
+from bert_tf.update.optimizers.muon import orthogonalise, share_out, slots_of
 from tests import rounding
+from tests.updates import apply_gradients
 
 UPDATES = 50
 SHAPES = {
@@ -74,7 +75,7 @@ def updated(rate, *, factor=None, **options):
         }
         pairs = [(fed[name], variable) for name, variable in variables.items()]
         factor = None if factor is None else tf.constant(factor)
-        update = Muon(rate, **options).apply_gradients(pairs, factor=factor)
+        update = apply_gradients(Optimizer("muon", rate, **options), pairs, factor)
         session.run(tf.global_variables_initializer())
         for gradients in GRADIENTS:
             session.run(update, {fed[name]: gradients[name] for name in fed})
@@ -187,7 +188,7 @@ def test_variables_of_a_run():
 )
 def test_which_weights_are_matrices(name, shape, is_matrix):
     expected = ("muon_m",) if is_matrix else ("adam_m", "adam_v")
-    assert muon_slots(name, shape) == expected
+    assert slots_of(name, shape) == expected
 
 
 def test_estimates_count_one_slot_for_matrices():

@@ -10,8 +10,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.config.schedules import DECAY_FORMS, OPTION_FLAGS, SCHEDULES
-from bert_tf.update.schedules import FUNCTIONS, Schedule, google, polynomial
+from bert_tf.update.schedules import DECAY_FORMS, SCHEDULES, Schedule, google, polynomial
 
 WSD = "warmup_stable_decay"
 JOINED = [name for name in SCHEDULES if name != "google"]
@@ -93,21 +92,18 @@ def test_each_schedule_is_its_formula(name, options, warmup, end):
     np.testing.assert_allclose(rates, wanted, rtol=2e-6, atol=1e-10)
 
 
-def test_the_registry_has_each_function_and_its_options():
-    assert SCHEDULES.keys() == FUNCTIONS.keys()
+def test_the_options_of_a_row_are_the_keywords_of_its_function():
     used = {name: set() for name in SCHEDULES}
     for name, options in VARIANTS:
         used[name] |= options.keys()
         assert options.keys() <= set(SCHEDULES[name].options)
-    assert {option for row in SCHEDULES.values() for option in row.options} == OPTION_FLAGS.keys()
     for name, row in SCHEDULES.items():
-        # An option of a row is a keyword of its function.
         options = {"warmup_power": 1.0, "decay_rate": 0.5, "decay_steps": 1.0} | {
             key: value for _, variant in VARIANTS for key, value in variant.items()
         }
         Schedule(name, 1.0, 10, 1, options={key: options[key] for key in row.options}).rate(0)
         with pytest.raises(TypeError):
-            FUNCTIONS["cosine"](0, peak_rate=1.0, total_steps=1, cycle_start=0.1)
+            SCHEDULES["cosine"].function(0, peak_rate=1.0, total_steps=1, cycle_start=0.1)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import Sums, flatten
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec, frozen_specs
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.update import train_op
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.gradients import Gradients
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from bert_tf.util.ramps import Ramp
@@ -168,7 +169,8 @@ def builder(kernels):
                 network,
                 fed,
                 plan=BatchPlan(micro, steps, world_size, sizes=sizes),
-                optimizer=AdamW(
+                optimizer=Optimizer(
+                    "adam",
                     learning_rate,
                     weight_decay=DECAY,
                     bias_correction=bias_correction,
@@ -281,6 +283,20 @@ def test_features_decide_how_many_micro_batches_a_growing_update_has(build, norm
             expected = np.mean([numpy_gradient(m, weights) for m in micro_batches], axis=0)
         np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
         assert built.state()["training/consumed_sequences"] == consumed
+
+
+def test_another_clip_is_a_function_of_gradients(build, monkeypatch):
+    def by_value(gradients, limit):
+        values = [tf.clip_by_value(value, -limit, limit) for value in gradients.tensors()]
+        return Gradients(gradients.variables, values, tf.linalg.global_norm(values))
+
+    monkeypatch.setattr(train_op, "clipped", by_value)
+    data = small_data()
+    built = build(SmallTask(), data, clip_norm=0.5, loss_scale=lambda: DynamicLossScale(4.0))
+    gradients, _ = built.run([built.outputs.gradients, built.outputs.train_op], data)
+    expected = np.clip(numpy_gradient(data, START), -0.5, 0.5)
+    np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(built.state()["w/adam_m"], (1 - BETA_1) * expected, rtol=1e-5)
 
 
 class SecondOfTwoRanks(SingleProcess):
@@ -593,7 +609,7 @@ def bert_gradients(*, steps, dropout):
             create_network(bert_task(dropout=dropout), ForwardOptions(), seed=3),
             {name: tf.constant(value) for name, value in data.items()},
             plan=BatchPlan(EXAMPLES // steps, steps, 1),
-            optimizer=AdamW(1e-3),
+            optimizer=Optimizer("adam", 1e-3),
             learning_rate=tf.constant(1e-3),
             loss_scale=NoLossScale(),
             ranks=SingleProcess(),

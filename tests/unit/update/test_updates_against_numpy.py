@@ -17,9 +17,10 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from tests import rounding
 from tests.optimizer_reference import (
@@ -75,7 +76,7 @@ class ProductsTask:
 )
 @pytest.mark.parametrize("case", CHOSEN)
 def test_fifty_updates_of_micro_batches(case, product_type, steps, kernels):
-    make, options, reference_options, clip_norm = CASES[case]
+    optimizer, options, reference_options, clip_norm = CASES[case]
     product_type = tf.as_dtype(product_type)
     rng = np.random.RandomState(1)
     reference = Reference(start_values(), **reference_options)
@@ -87,7 +88,7 @@ def test_fifty_updates_of_micro_batches(case, product_type, steps, kernels):
             network,
             features,
             plan=BatchPlan(1, steps, world_size=1),
-            optimizer=make(rate, kernels=kernels, **options),
+            optimizer=Optimizer(optimizer, rate, kernels=kernels, **options),
             learning_rate=rate,
             loss_scale=NoLossScale(),
             ranks=SingleProcess(),

@@ -16,11 +16,12 @@ import pytest
 
 from bert_tf.config.settings import RunSettings
 from bert_tf.ranks import failures
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
 from bert_tf.watch import rank_links, watch
+from bert_tf.watch.interface import NoWatch
 from bert_tf.watch.rank_links import Link
-from bert_tf.watch.watch import NoWatch, RankWatch, watched
+from bert_tf.watch.watch import RankWatch, watched
 from tests.thread_ranks import LIMIT, run_ranks
 
 # A process that ends is played by a thread that ends.

@@ -20,7 +20,7 @@ from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.util.errors import UserError
-from tests.jobs import run_context
+from tests.jobs import arithmetic, begun
 from tests.support import variables_of
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import CONFIG, P, S, V, refuse
@@ -112,7 +112,11 @@ class Finished:
 
     settings: object
     source: object
-    context: object
+    run: object
+    arithmetic: object
+
+    def make_targets(self, directory):
+        return make_targets(self.source, directory, self.run, self.arithmetic)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -121,9 +125,9 @@ def finished_run(small_pieces, teacher, tmp_path_factory):
     settings = run_of(directory / "cached", teacher, directory / "targets")
     given = []
 
-    def noting(source, targets, context):
-        given.extend([source, context])
-        return make_targets(source, targets, context)
+    def noting(source, targets, *others):
+        given.extend([source, *others])
+        return make_targets(source, targets, *others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pretraining, "make_targets", noting)
@@ -183,7 +187,7 @@ def test_batches_of_similar_length_get_the_targets_of_their_records(cached, teac
 def test_they_are_computed_once(cached, tmp_path, monkeypatch):
     monkeypatch.setattr(teacher_targets, "_compute", None)
     before = times_of(tmp_path / "targets")
-    make_targets(cached.source, tmp_path / "targets", cached.context)
+    cached.make_targets(tmp_path / "targets")
     assert times_of(tmp_path / "targets") == before
 
 
@@ -207,7 +211,7 @@ def test_missing_later_pieces_are_computed_again(cached, tmp_path):
     before = bytes_of(targets)
     for piece in ("000001", "000002"):
         (targets / f"targets-{piece}.tfrecord").unlink()
-    make_targets(cached.source, targets, cached.context)
+    cached.make_targets(targets)
     assert bytes_of(targets) == before
 
 
@@ -222,9 +226,9 @@ def test_ranks_with_different_records_fill_no_cache_together(finished, tmp_path)
         )
 
         def make(rank):
-            settings = finished.settings.run
-            context = run_context(ranks=rank, settings=settings)
-            make_targets((finished.source, other)[rank.rank], tmp_path / "targets", context)
+            run = begun(ranks=rank, settings=finished.settings.run)
+            source = (finished.source, other)[rank.rank]
+            make_targets(source, tmp_path / "targets", run, arithmetic())
 
         found = run_ranks(2, make)
         assert [type(error) for error in found] == [UserError] * 2
@@ -311,7 +315,7 @@ def as_earlier_versions_wrote(files):
 def test_pieces_of_an_earlier_version_are_used_as_they_are(cached, tmp_path, capsys):
     expected = files_in(cached, tmp_path / "new").read(np.arange(RECORDS))
     as_earlier_versions_wrote(files_in(cached, tmp_path / "old"))
-    files = make_targets(cached.source, tmp_path / "old", cached.context)
+    files = cached.make_targets(tmp_path / "old")
     assert "3 of 3 pieces were written without checksums" in capsys.readouterr().out
     assert not list((tmp_path / "old").glob("*.tfrecord"))
     for found, known in zip(files.read(np.arange(RECORDS)), expected):
@@ -336,7 +340,7 @@ def test_a_damaged_manifest_is_named(cached, tmp_path):
     path = tmp_path / "targets" / MANIFEST_NAME
     path.write_text(path.read_text().replace("2.0", "3.0"))
     with pytest.raises(UserError, match=rf"{path} does not match .* delete {path.parent} to have"):
-        make_targets(cached.source, tmp_path / "targets", cached.context)
+        cached.make_targets(tmp_path / "targets")
 
 
 def test_the_manifest_says_what_they_are_of(cached, tmp_path):

@@ -16,7 +16,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.distillation.task import (
     TEACHER,
@@ -29,7 +29,7 @@ from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from tests.support import requires_native_ops
 from tests.torch_networks import (
@@ -134,7 +134,7 @@ def update_of(task, *, options, accumulation_steps):
             network,
             {name: tf.constant(value) for name, value in BATCH.items()},
             plan=BatchPlan(B // accumulation_steps, accumulation_steps, world_size=1),
-            optimizer=AdamW(rate),
+            optimizer=Optimizer("adam", rate),
             learning_rate=rate,
             loss_scale=NoLossScale(),
             ranks=SingleProcess(1),

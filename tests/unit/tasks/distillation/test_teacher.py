@@ -18,7 +18,7 @@ from bert_tf.tasks.distillation.teacher import open_teacher
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from tests.jobs import run_context
+from tests.jobs import begun
 from tests.support import variables_of
 from tests.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
 from tests.torch_networks import random_values
@@ -224,7 +224,7 @@ def test_a_hash_is_that_of_the_weights(teacher, converted, tmp_path):
     """In every format; beside moments, as in the checkpoints of a run; and with other files."""
 
     def hash_of(path):
-        return open_teacher(DistillationSettings(str(path)), run_context()).weights_sha256
+        return open_teacher(DistillationSettings(str(path)), begun()).weights_sha256
 
     shape = weights_of(teacher)["bert/encoder/layer_0/output/dense/kernel"].shape
     moments = {MOMENT: np.full(shape, 0.5, np.float32)}

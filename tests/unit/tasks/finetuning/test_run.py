@@ -1,7 +1,5 @@
 """Fine-tuning without training: the batches with which a resumed run continues."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -11,11 +9,12 @@ from bert_tf.input.order import GlobalBatchSlice, epoch_permutation
 from bert_tf.records.layouts import SQUAD_TRAINING
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import TFRecordWriter
-from bert_tf.tasks.finetuning import run as finetuning
+from bert_tf.tasks.finetuning.run import BatchOrder
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
-from tests.jobs import run_context
+from tests.jobs import begun, plan_of
 from tests.small_span_model import CONFIG
+from tests.support import optimization_settings
 
 NUM_RECORDS, LENGTH, SEED = 10, 24, 3
 LENGTHS = np.array([9, 24, 4, 17, 22, 5, 12, 7, 20, 3], np.int32)
@@ -52,14 +51,10 @@ def numbers_of(batches, count):
 @pytest.mark.parametrize("length_buckets", [False, True])
 def test_another_global_batch_resumes_where_the_data_stopped(records, length_buckets):
     """Two updates of six records, then updates of four: in the middle of the second epoch's."""
-    settings = SimpleNamespace(
-        run=SimpleNamespace(seed=SEED), max_seq_length=LENGTH, length_buckets=length_buckets
-    )
-    context = run_context(start=StartPoint("model.ckpt-2", 2, 2, consumed_sequences=12))
-    plan = BatchPlan(4, 1, world_size=1)
-    found = numbers_of(
-        lambda: finetuning.training_batches(settings, context, CONFIG, records, plan), 3
-    )
+    order = BatchOrder(records, CONFIG, LENGTH, SEED, by_length=length_buckets)
+    run = begun(start=StartPoint("model.ckpt-2", 2, 2, consumed_sequences=12))
+    plan = plan_of(optimization_settings(), batch=BatchPlan(4, 1, world_size=1))
+    found = numbers_of(lambda: order.batches(run, plan), 3)
     if length_buckets:
         order = LengthBuckets(LENGTHS, global_batch_size=4, seed=SEED, max_length=LENGTH)
         # Batches of four from the start on: the fourth is the first with none of the twelve.

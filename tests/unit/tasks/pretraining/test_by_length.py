@@ -17,8 +17,8 @@ from bert_tf.records.manifest import describe_file, read_manifest, write_manifes
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.training_order import shared_lengths
-from bert_tf.train.context import begin_run
-from tests.jobs import run_context
+from bert_tf.train.run import begin
+from tests.jobs import begun
 from tests.support import content_of, variables_of
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import CONFIG as SHORTER
@@ -86,8 +86,8 @@ def in_directory(settings, directory, *, stop=None, **changes):
 
 def prepared(settings, directory):
     planned = in_directory(settings, directory, dry_run=True)
-    with begin_run(planned.run, planned.runtime) as context:
-        return pretraining.prepare(planned, context)
+    with begin(planned.run, planned.runtime) as run:
+        return pretraining.prepare_pretraining(planned, run)
 
 
 def log_of(directory):
@@ -165,7 +165,7 @@ def test_random_batches_are_whole(settings, tmp_path, capsys):
     data = dataclasses.replace(settings.data, length_buckets=False)
     found = prepared(dataclasses.replace(settings, data=data), tmp_path / "planned")
     assert found.lengths == [S]
-    assert found.train_data["length_buckets"] is False
+    assert found.job.data.entries["length_buckets"] is False
     assert "similar length" not in capsys.readouterr().out
 
 
@@ -195,7 +195,7 @@ def test_one_rank_counts_and_all_have_the_lengths(copied, monkeypatch):
 
     def of_rank(rank):
         rank.local_rank = rank.rank
-        return shared_lengths(records, run_context(ranks=rank, settings=copied.run))
+        return shared_lengths(records, begun(ranks=rank, settings=copied.run))
 
     for lengths in run_ranks(2, of_rank):
         np.testing.assert_array_equal(lengths, LENGTHS)

@@ -11,7 +11,7 @@ from bert_tf.records import local_cache
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
 from bert_tf.util.errors import UserError
-from tests.jobs import run_context
+from tests.jobs import begun
 from tests.tiny_pretraining import pretraining_settings
 
 
@@ -23,9 +23,9 @@ class Log:
         self.lines.append(text)
 
 
-@pytest.fixture
-def context():
-    return run_context(log=Log())
+@pytest.fixture(name="run")
+def run_with_a_log():
+    return begun(log=Log())
 
 
 @pytest.fixture
@@ -39,27 +39,27 @@ def settings_for(tmp_path, **changes):
     return SimpleNamespace(local_cache_dir=tmp_path / "cache", local_cache_gb=None, **changes)
 
 
-def test_sets_that_share_files_are_copied_once(tmp_path, files, context):
+def test_sets_that_share_files_are_copied_once(tmp_path, files, run):
     train, held_out = RecordSet(files), RecordSet(files[1:2])
-    found = copy_to_local_disks([train, held_out], settings_for(tmp_path), context)
+    found = copy_to_local_disks([train, held_out], settings_for(tmp_path), run)
     for copies, originals in zip(found, (train, held_out)):
         indices = range(len(originals))
         assert copies.read(indices) == originals.read(indices)
         for file in copies.files:
             assert file.path.is_relative_to(tmp_path / "cache")
     assert found[0].files[1].path == found[1].files[0].path
-    [line] = context.log.lines
+    [line] = run.log.lines
     assert "reads copies of the records, copied now" in line
-    again, nothing = copy_to_local_disks([train, None], settings_for(tmp_path), context)
+    again, nothing = copy_to_local_disks([train, None], settings_for(tmp_path), run)
     assert (len(again), nothing) == (12, None)
 
 
-def test_without_room_the_originals_are_read_and_a_warning_says_so(tmp_path, files, context):
+def test_without_room_the_originals_are_read_and_a_warning_says_so(tmp_path, files, run):
     originals = RecordSet(files)
     settings = settings_for(tmp_path)
     settings.local_cache_gb = 1e-9
-    assert copy_to_local_disks([originals, None], settings, context) == [originals, None]
-    [line] = context.log.lines
+    assert copy_to_local_disks([originals, None], settings, run) == [originals, None]
+    [line] = run.log.lines
     assert line.startswith("warning: host ")
     assert "from where they are, not from --local_cache_dir: they take" in line
 
@@ -73,16 +73,17 @@ def released():
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_dry_run_runs_no_command(tmp_path, context, dry_run):
+def test_a_dry_run_runs_no_command(tmp_path, run, dry_run):
     settings = pretraining_settings(tmp_path)
-    run = dataclasses.replace(settings.run, dry_run=dry_run)
+    rehearsed = dataclasses.replace(settings.run, dry_run=dry_run)
     command = f"echo x > {tmp_path / 'marker'}"
-    run_before_training(dataclasses.replace(settings, before_training=command, run=run), context)
+    settings = dataclasses.replace(settings, before_training=command, run=rehearsed)
+    run_before_training(settings, run)
     assert (tmp_path / "marker").exists() is not dry_run
-    assert context.log.lines == ([] if dry_run else [f"running on each host: {command}"])
+    assert run.log.lines == ([] if dry_run else [f"running on each host: {command}"])
 
 
-def test_a_command_that_fails_is_one_sentence(tmp_path, context):
+def test_a_command_that_fails_is_one_sentence(tmp_path, run):
     settings = dataclasses.replace(pretraining_settings(tmp_path), before_training="exit 4")
     with pytest.raises(UserError, match=r"host .*: --before_training=exit 4 ended with status 4"):
-        run_before_training(settings, context)
+        run_before_training(settings, run)

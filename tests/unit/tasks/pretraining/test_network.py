@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.model.config import BertConfig
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import VocabularyEntry
 from bert_tf.tasks.pretraining.network import find_model

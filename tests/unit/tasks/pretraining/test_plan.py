@@ -15,6 +15,7 @@ from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.phases import plan_from_flags
 from bert_tf.tasks.pretraining.plan_ledger import plan_sections
+from bert_tf.tasks.pretraining.program import run_phases
 from bert_tf.train import update_timing
 from bert_tf.tuning import peak
 from bert_tf.util.directory_lock import LOCK_NAME
@@ -75,20 +76,20 @@ def assert_equal(found, expected):
 @contextlib.contextmanager
 def stop_in_phase_2():
     """Ends the second phase after its records were opened, like a kill before its first update."""
-    prepare = pretraining.prepare
+    prepare = pretraining.prepare_pretraining
 
-    def prepare_first(settings, context):
+    def prepare_first(settings, run):
         if settings.run.output_dir.name == "phase_2" and not settings.run.dry_run:
             raise KeyboardInterrupt
-        return prepare(settings, context)
+        return prepare(settings, run)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pretraining, "prepare", prepare_first)
+        patch.setattr(pretraining, "prepare_pretraining", prepare_first)
         yield
 
 
 def test_phases_equal_single_runs(plan, tmp_path, capsys):
-    pretraining_plan.run(plan(FIRST, SECOND))
+    run_phases(plan(FIRST, SECOND))
     found = [variables(tmp_path / "model" / f"phase_{n}") for n in (1, 2)]
     content = json.loads((tmp_path / "model" / "plan.json").read_text())
     assert [phase["state"] for phase in content["phases"]] == ["done", "done"]
@@ -102,11 +103,11 @@ def test_phases_equal_single_runs(plan, tmp_path, capsys):
     assert f"its last checkpoint is {tmp_path / 'model' / 'phase_2' / 'model.ckpt-3'}" in shown
 
     alone = [f"--output_dir={tmp_path / 'first'}", *FIRST]
-    pretraining_plan.run(plan(given=alone))
+    run_phases(plan(given=alone))
     after = [
         f"--output_dir={tmp_path / 'second'}", f"--init_checkpoint={tmp_path / 'first'}", *SECOND
     ]  # fmt: skip
-    pretraining_plan.run(plan(given=after))
+    run_phases(plan(given=after))
     assert_equal(found[0], variables(tmp_path / "first"))
     assert_equal(found[1], variables(tmp_path / "second"))
 
@@ -121,7 +122,7 @@ def test_phases_equal_single_runs(plan, tmp_path, capsys):
 )
 def test_what_is_handed_over(plan, tmp_path, handed_over, steps, updates):
     second = [f"--num_train_steps={steps}", *handed_over]
-    pretraining_plan.run(plan(FIRST, second))
+    run_phases(plan(FIRST, second))
     content = json.loads((tmp_path / "model" / "plan.json").read_text())
     assert content["phases"][1]["updates"] == updates
     last = variables(tmp_path / "model" / "phase_2")
@@ -131,21 +132,21 @@ def test_what_is_handed_over(plan, tmp_path, handed_over, steps, updates):
 
 
 def test_a_killed_plan_continues_where_it_was(plan, tmp_path, capsys):
-    pretraining_plan.run(plan(FIRST, SECOND))
+    run_phases(plan(FIRST, SECOND))
     whole = variables(tmp_path / "model" / "phase_2")
     given = [f"--output_dir={tmp_path / 'killed'}"]
     with stop_in_phase_2():
-        pretraining_plan.run(plan(FIRST, SECOND, given=given))
+        run_phases(plan(FIRST, SECOND, given=given))
     first = content_of(tmp_path / "killed" / "phase_1")
     capsys.readouterr()
-    pretraining_plan.run(plan(["--num_train_steps=5"], SECOND, given=given))
+    run_phases(plan(["--num_train_steps=5"], SECOND, given=given))
     shown = capsys.readouterr().out
     assert "phase_1 is done" in shown
     assert "--num_train_steps 4 -> 5" in shown
     assert_equal(variables(tmp_path / "killed" / "phase_2"), whole)
     assert content_of(tmp_path / "killed" / "phase_1") == first
     (tmp_path / "killed" / "phase_1" / LOCK_NAME).touch()  # as after a kill at the phase's end
-    pretraining_plan.run(plan(FIRST, SECOND, given=given))
+    run_phases(plan(FIRST, SECOND, given=given))
     assert "nothing to train" in capsys.readouterr().out
     assert content_of(tmp_path / "killed" / "phase_1") == first
 
@@ -163,7 +164,7 @@ def stop_at_the_end_of_phase_2():
 
     def train_first(prepared):
         train(prepared)
-        run = prepared.job.context.settings
+        run = prepared.job.settings
         if run.output_dir.name == "phase_2" and not run.dry_run:
             raise KeyboardInterrupt
 
@@ -175,24 +176,24 @@ def stop_at_the_end_of_phase_2():
 @pytest.mark.parametrize("stop", [stop_in_phase_2, stop_at_the_end_of_phase_2])
 def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, tmp_path, stop):
     second = ["--num_train_steps=7", "--resume_from=previous"]
-    pretraining_plan.run(plan(FIRST, second))
+    run_phases(plan(FIRST, second))
     given = [f"--output_dir={tmp_path / 'killed'}"]
     with stop():
-        pretraining_plan.run(plan(FIRST, second, given=given))
-    pretraining_plan.run(plan(FIRST, second, given=given))
+        run_phases(plan(FIRST, second, given=given))
+    run_phases(plan(FIRST, second, given=given))
     expected = ledger_of(tmp_path / "model")
     assert [phase["updates"] for phase in expected] == [4, 3]
     assert ledger_of(tmp_path / "killed") == expected
 
 
 def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, tmp_path):
-    pretraining_plan.run(plan(given=[f"--output_dir={tmp_path / 'other'}", *FIRST]))
+    run_phases(plan(given=[f"--output_dir={tmp_path / 'other'}", *FIRST]))
     first = ["--num_train_steps=6"]
     given = [f"--resume_from={tmp_path / 'other'}"]
     with stop_in_phase_2():
-        pretraining_plan.run(plan(first, SECOND, given=given))
+        run_phases(plan(first, SECOND, given=given))
     shutil.rmtree(tmp_path / "other")  # a plan that has begun does not need it
-    pretraining_plan.run(plan(first, SECOND, given=given))
+    run_phases(plan(first, SECOND, given=given))
     assert [phase["updates"] for phase in ledger_of(tmp_path / "model")] == [2, 3]
 
 
@@ -206,7 +207,7 @@ def test_growing_updates_count_as_much_as_they_do(plan, capsys, monkeypatch):
         "--num_train_steps=4", "--train_batch_size=2", "--num_accumulation_steps=2",
         "--batch_ramp=2:0,4:2", f"--length_ramp=8:0,{S}:1",
     ]  # fmt: skip
-    pretraining_plan.run(plan(grown, SECOND, given=["--dry_run"]))
+    run_phases(plan(grown, SECOND, given=["--dry_run"]))
 
     def flops(length, predictions):
         return training_flops(CONFIG, length=length, predictions=predictions, next_sentence=True)
@@ -227,7 +228,7 @@ def test_a_dry_run_times_an_update_and_writes_nothing(plan, tmp_path, capsys, mo
     monkeypatch.setattr(pretraining_plan, "seconds_per_update", update_timing.seconds_per_update)
     made = plan(FIRST, SECOND, given=["--dry_run"])
     before = content_of(tmp_path)
-    pretraining_plan.run(made)
+    run_phases(made)
     assert content_of(tmp_path) == before
     shown = capsys.readouterr().out
     assert shown.count("-- ledger --") == 2
@@ -249,7 +250,7 @@ def test_what_is_wrong_in_the_second_phase_is_known_before_the_first(
     made = plan(FIRST, second)
     before = content_of(tmp_path)
     with pytest.raises(UserError, match=sentence):
-        pretraining_plan.run(made)
+        run_phases(made)
     assert content_of(tmp_path) == before
 
 
@@ -257,10 +258,10 @@ def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
     wide = tmp_path / "wide.json"
     wide.write_text(json.dumps({**CONFIG.to_dict(), "hidden_size": 16}))
     with pytest.raises(UserError, match="hidden_size 8 -> 16; phases train the same network"):
-        pretraining_plan.run(plan(FIRST, [*SECOND, f"--bert_config_file={wide}"]))
+        run_phases(plan(FIRST, [*SECOND, f"--bert_config_file={wide}"]))
     write_records(tmp_path / "other", vocabulary="cd")
     with pytest.raises(UserError, match="another vocabulary than those of the phase before"):
-        pretraining_plan.run(plan(FIRST, [*SECOND, f"--input_file={tmp_path / 'other'}"]))
+        run_phases(plan(FIRST, [*SECOND, f"--input_file={tmp_path / 'other'}"]))
     assert not (tmp_path / "model").exists()
 
 
@@ -306,13 +307,13 @@ def test_only_the_first_phase_starts_where_the_command_says(plan, tmp_path):
 
 
 def test_a_directory_of_a_single_run_is_not_that_of_a_plan(plan, tmp_path):
-    pretraining_plan.run(plan(given=FIRST))
+    run_phases(plan(given=FIRST))
     with pytest.raises(UserError, match="contains a checkpoint of a run without --phases"):
-        pretraining_plan.run(plan(FIRST, SECOND))
+        run_phases(plan(FIRST, SECOND))
 
 
 def test_a_damaged_record_of_the_plan(plan, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "plan.json").write_text('{"phases": [{"name": "phase_1"}]}')
     with pytest.raises(UserError, match=r"plan.json cannot be used; restore the file or delete it"):
-        pretraining_plan.run(plan(FIRST, SECOND))
+        run_phases(plan(FIRST, SECOND))

@@ -12,8 +12,8 @@ from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train.context import begin_run
 from bert_tf.train.memory import estimate_memory
+from bert_tf.train.run import begin
 from bert_tf.train.saved_batch import read_batches
 from bert_tf.util.errors import UserError
 from tests.support import variables_of
@@ -157,6 +157,6 @@ def test_the_memory_is_that_of_the_largest_updates(settings, tmp_path):
     found = []
     for run in (settings, ramped(settings)):
         planned = in_directory(run, tmp_path / "planned", dry_run=True)
-        with begin_run(planned.run, planned.runtime) as context:
-            found.append(estimate_memory(pretraining.prepare(planned, context).job))
+        with begin(planned.run, planned.runtime) as begun:
+            found.append(estimate_memory(pretraining.prepare_pretraining(planned, begun).job))
     assert found[0] == found[1]

@@ -14,6 +14,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.records.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.tasks.pretraining.data import open_run_records
 from bert_tf.tasks.pretraining.task import MASKED_LM, NEXT_SENTENCE, PretrainingTask
 from bert_tf.util.errors import UserError
 from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
@@ -78,34 +79,34 @@ def test_the_seed_determines_the_initial_weights():
 @pytest.mark.parametrize(("share", "whole_words"), [(0.3, True), (0.1, False)])
 def test_masks_follow_the_settings(settings, share, whole_words):
     data = dataclasses.replace(settings.data, masked_lm_prob=share, whole_word=whole_words)
-    opened = pretraining._open_data(dataclasses.replace(settings, data=data))
+    opened = open_run_records(dataclasses.replace(settings, data=data))
     masking = opened.masking
     assert (masking.masked_lm_prob, masking.do_whole_word_mask) == (share, whole_words)
     assert (masking.max_predictions_per_seq, masking.vocab_size) == (P, V)
 
 
 def test_ngrams_are_of_masks_drawn_in_training(settings, record_maker, tmp_path):
-    entries = pretraining._open_data(settings).ledger_entries(None)
+    entries = open_run_records(settings).ledger_entries(None)
     assert entries["ngram"] == 1
     assert "favor_shorter_ngram" not in entries
     data = dataclasses.replace(settings.data, ngram=3, favor_shorter_ngram=False)
     settings = dataclasses.replace(settings, data=data)
-    opened = pretraining._open_data(settings)
+    opened = open_run_records(settings)
     assert (opened.masking.ngram, opened.masking.favor_shorter_ngram) == (3, False)
     assert opened.ledger_entries(None)["favor_shorter_ngram"] is False
     stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
     with pytest.raises(UserError, match=r"--ngram=3: the records in .* store their masks; give"):
-        pretraining._open_data(with_files(settings, train=stored))
+        open_run_records(with_files(settings, train=stored))
 
 
 def test_stored_masks_have_the_share_that_they_have(settings, record_maker, tmp_path):
     data = dataclasses.replace(settings.data, final_masked_lm_prob=0.1)
-    opened = pretraining._open_data(dataclasses.replace(settings, data=data))
+    opened = open_run_records(dataclasses.replace(settings, data=data))
     assert opened.ledger_entries(None)["final_masked_lm_prob"] == 0.1
     stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
     settings = with_files(dataclasses.replace(settings, data=data), train=stored)
     with pytest.raises(UserError, match=r"--final_masked_lm_prob=0\.1: the records in .* store"):
-        pretraining._open_data(settings)
+        open_run_records(settings)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_stored_masks_have_the_share_that_they_have(settings, record_maker, tmp_
 )
 def test_the_ledger_says_where_masks_come_from(settings, stored, held_out_stored, expected):
     [records] = settings.data.train_files
-    opened = pretraining._open_data(with_files(settings, held_out=records))
+    opened = open_run_records(with_files(settings, held_out=records))
     opened = dataclasses.replace(
         opened,
         train_info=dataclasses.replace(opened.train_info, masked=stored),
@@ -178,8 +179,8 @@ def test_records_of_two_tasks(settings, tmp_path):
     with pytest.raises(
         UserError, match=r"order/records\.tfrecord .* are of two tasks, some for next"
     ):
-        pretraining._open_data(settings)
-    data = pretraining._open_data(dataclasses.replace(settings, next_sentence=False))
+        open_run_records(settings)
+    data = open_run_records(dataclasses.replace(settings, next_sentence=False))
     assert data.pair_tasks == ("next_sentence", "sentence_order")
 
 
@@ -246,15 +247,17 @@ def continued(trained, directory, init_checkpoint, **changes):
         trained.run, output_dir=directory, init_checkpoint=str(init_checkpoint)
     )
     optimization = dataclasses.replace(
-        trained.optimization, num_train_steps=None, num_warmup_steps=None
+        trained.optimization,
+        num_train_steps=None,
+        num_warmup_steps=None,
+        num_train_epochs=2.0,
+        warmup_proportion=0.4,
     )
     return dataclasses.replace(
         trained,
         run=run,
         optimization=optimization,
         bert_config_file=None,
-        num_train_epochs=2.0,
-        warmup_proportion=0.4,
         **changes,
     )
 
@@ -280,15 +283,20 @@ def test_a_model_directory_is_all_that_the_next_command_needs(trained, more):
     pretraining.run(trained)  # the recipe's size does not stand in the way of the same command
 
 
+def for_epochs(settings, epochs):
+    optimization = dataclasses.replace(settings.optimization, num_train_epochs=epochs)
+    return dataclasses.replace(settings, optimization=optimization)
+
+
 def test_epochs_count_passes_over_the_records(more, capsys):
     directory = more.run.output_dir
     # Ten records in batches of four: five updates are two epochs, two of them warm-up.
     steps = json.loads((directory / "run.json").read_text())["ledger"]["steps"]
     assert (steps["last_step"], steps["warmup_steps"]) == (5, 2)
     assert tf.train.latest_checkpoint(str(directory)).endswith("-5")
-    pretraining.run(dataclasses.replace(more, num_train_epochs=1.0))
+    pretraining.run(for_epochs(more, 1.0))
     assert "raise --num_train_epochs to train further" in capsys.readouterr().out
-    pretraining.run(dataclasses.replace(more, num_train_epochs=3.0))
+    pretraining.run(for_epochs(more, 3.0))
     assert tf.train.latest_checkpoint(str(directory)).endswith("-8")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.layouts import SQUAD_PREDICTION
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.finetuning.run import RATE

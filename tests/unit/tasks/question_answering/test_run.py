@@ -10,7 +10,7 @@ from absl import flags as absl_flags
 from bert_tf.tasks.question_answering import run as squad_task
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
-from bert_tf.train.context import begin_run
+from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.end_to_end.squad_files import LENGTHS, write_squad
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
@@ -175,16 +175,16 @@ def test_default_lengths_follow_the_network(start, tmp_path, capsys):
     flags = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
     run = dataclasses.replace(settings.run, defaulted=names, flags=flags)
     positions = CONFIG.max_position_embeddings
-    opened = []
-    with begin_run(run, settings.runtime) as context:
-        for changes in ({}, {"doc_stride": 7}):
-            asked = dataclasses.replace(
-                context, settings=dataclasses.replace(run, defaulted=names - changes.keys())
-            )
-            lengths = dataclasses.replace(settings, run=run, **{**flags, **changes})
-            opened.append(squad_task.open_run(lengths, asked))
-    for (found, *_), stride in zip(opened, (positions // 3, 7)):
-        assert (found.max_seq_length, found.doc_stride) == (positions, stride)
-        assert found.max_query_length == positions // 4
-    assert opened[0].context.settings.flags["max_seq_length"] == positions
+    for changes, stride in (({}, positions // 3), ({"doc_stride": 7}, 7)):
+        asked = dataclasses.replace(run, defaulted=names - changes.keys())
+        lengths = dataclasses.replace(settings, run=asked, **{**flags, **changes})
+        with begin(asked, settings.runtime) as begun:
+            opened = squad_task.open_squad(lengths, begun)
+        windows = opened.windows
+        assert (windows.max_seq_length, windows.doc_stride) == (positions, stride)
+        # The report shows the lengths that are used.
+        assert opened.settings.max_seq_length == positions
+        assert opened.settings.doc_stride == stride
+        assert windows.max_query_length == positions // 4
+        assert begun.flags["max_seq_length"] == positions
     assert "instead of the default 384" in capsys.readouterr().out

@@ -10,15 +10,14 @@ from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
 from bert_tf.input.order import batch_indices, sequence_indices
 from bert_tf.model.config import BertConfig
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.changes import changed_settings
-from bert_tf.train.job import TrainingData, make_job
-from bert_tf.train.plans import resolve_plans, with_steps
+from bert_tf.train.plan import make_plan, plan_batch
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
-from tests.jobs import run_context
+from tests.jobs import arithmetic, batch_and_steps, begun
 from tests.support import optimization_settings
 
 
@@ -44,7 +43,7 @@ def ramped(*, batch="4:0,8:10,16:20", length="16:0,32:15", scaled=False, **chang
 
 @pytest.mark.parametrize(("scaled", "joins"), [(False, (10, 20)), (True, (5, 10))])
 def test_updates_are_those_of_one_rank(scaled, joins):
-    batch, steps = resolve_plans(ramped(scaled=scaled), Ranks(2))
+    batch, steps = batch_and_steps(ramped(scaled=scaled), 2)
     assert batch.sizes == Ramp((4, 8, 16), joins)
     assert batch.lengths == Ramp((16, 32), (8 if scaled else 15,))
     assert (batch.accumulation_steps, steps.num_train_steps) == (4, 20 if scaled else 40)
@@ -69,75 +68,73 @@ def test_updates_are_those_of_one_rank(scaled, joins):
 )
 def test_what_does_not_fit(changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        resolve_plans(ramped(**changes), Ranks(1))
+        batch_and_steps(ramped(**changes))
 
 
 def test_rounding_up_does_not_make_a_ramp_too_long():
     settings = ramped(scaled=True, batch="8:0,16:5", num_train_steps=8, length="16:0,32:1")
-    batch, steps = resolve_plans(settings, Ranks(4))
+    batch, steps = batch_and_steps(settings, 4)
     assert batch.sizes.joins == (steps.num_train_steps,)
 
 
 def test_a_run_that_does_not_train_needs_no_room_for_ramps():
-    resolve_plans(ramped(num_train_steps=1), Ranks(1), trains=False)
+    batch_and_steps(ramped(num_train_steps=1), trains=False)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_epochs_are_consumed_in_growing_updates(scaled, world_size):
-    settings = with_steps(
-        ramped(scaled=scaled, num_train_steps=None, num_warmup_steps=None),
-        Ranks(world_size),
-        records=100,
-        epochs=3.0,
+    settings = ramped(
+        scaled=scaled,
+        num_train_steps=None,
+        num_warmup_steps=None,
+        num_train_epochs=3.0,
         warmup_proportion=0.5,
-        trains=True,
     )
-    batch, steps = resolve_plans(settings, Ranks(world_size))
+    batch, steps = batch_and_steps(settings, world_size, records=100)
     consumed = batch.sequences(0, steps.num_train_steps)
     assert 300 <= consumed < 300 + 16
     assert steps.num_warmup_steps == pytest.approx(steps.num_train_steps / 2, abs=1)
 
 
 def started(**changes):
-    return run_context(settings=SimpleNamespace(seed=1, do_train=True), **changes)
+    return begun(settings=SimpleNamespace(seed=1, do_train=True), **changes)
 
 
-def job_of(context, settings, *, in_epochs=False):
-    data = TrainingData(lambda plan: None, 32, counted_in_epochs=in_epochs)
-    return make_job(context, None, data=data, evaluation=None, optimization=settings)
+def plan_of(run, settings):
+    scaled = settings.scale_steps_by_ranks
+    batch = plan_batch(settings, run.ranks.world_size, scaled=scaled)
+    return make_plan(run, settings, batch, arithmetic(), scaled=scaled, records=1)
 
 
 def test_a_run_resumed_on_other_ranks_continues_its_ramp():
     """On one rank up to the second stage, then on two, whose ramp has half as many updates."""
     settings = ramped(scaled=True)
-    batch, _ = resolve_plans(settings, Ranks(1))
+    batch, _ = batch_and_steps(settings)
     done = 14
     consumed = batch.sequences(0, done)
     assert consumed == 10 * 4 + 4 * 8
     found = []
     for rank in range(2):
-        context = started(
-            ranks=Ranks(2, rank), start=StartPoint("model.ckpt-14", done, done, consumed)
-        )
-        job = job_of(context, settings)
+        run = started(ranks=Ranks(2, rank), start=StartPoint("model.ckpt-14", done, done, consumed))
+        plan = plan_of(run, settings)
         # On two ranks, 5 x 4 + 5 x 8 = 60 and 1 x 16 more are nearest to 72 sequences: 11 updates.
-        assert job.steps.schedule_offset == job.batch.offset == 11 - done
-        assert [job.batch.global_batch_at(done + n) for n in range(3)] == [16, 16, 16]
-        assert job.batch.length_at(done) == 32
-        part = context.batch_slice(job.batch)
+        assert plan.steps.schedule_offset == plan.batch.offset == 11 - done
+        assert [plan.batch.global_batch_at(done + n) for n in range(3)] == [16, 16, 16]
+        assert plan.batch.length_at(done) == 32
+        part = run.batch_slice(plan.batch)
         found.append(batch_indices(done, part, num_records=50, seed=1))
     whole = sequence_indices(consumed, 16, num_records=50, seed=1)
     np.testing.assert_array_equal(np.concatenate(found), whole)
-    end = context.start.total(job.batch, job.steps.last_step)
+    end = run.start.total(plan.batch, plan.steps.last_step)
     assert end == consumed + (20 - 11) * 16
 
 
 def test_a_changed_ramp_continues_where_the_data_stopped():
-    context = started(start=StartPoint("model.ckpt-6", 5, 6, 99))
-    job = job_of(context, ramped(batch="8:0,16:7"))
-    assert (job.steps.schedule_offset, job.batch.offset) == (0, 0)
-    part = context.batch_slice(job.batch)
+    run = started(start=StartPoint("model.ckpt-6", 5, 6, 99))
+    plan = plan_of(run, ramped(batch="8:0,16:7"))
+    assert (plan.steps.schedule_offset, plan.batch.offset) == (0, 0)
+    part = run.batch_slice(plan.batch)
     found = [batch_indices(n, part, num_records=500, seed=1) for n in (6, 7)]
     assert [len(indices) for indices in found] == [8, 16]
     whole = sequence_indices(99, 24, num_records=500, seed=1)
@@ -145,17 +142,19 @@ def test_a_changed_ramp_continues_where_the_data_stopped():
 
 
 def ledger_of(settings):
-    job = job_of(started(start=StartPoint("model.ckpt-6", 5, 6, 6 * 4)), settings)
+    run = started(start=StartPoint("model.ckpt-6", 5, 6, 6 * 4))
+    plan = plan_of(run, settings)
     return ledger.training_ledger(
         ranks=SingleProcess(1),
-        batch=job.batch,
-        steps=job.steps,
+        batch=plan.batch,
+        steps=plan.steps,
+        schedule=plan.schedule,
         optimization=settings,
         operations="native",
         precision={},
         communication={},
         data={"train_records": 100},
-        start=job.context.start,
+        start=run.start,
     )
 
 

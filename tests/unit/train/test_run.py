@@ -3,7 +3,7 @@
 import dataclasses
 import tempfile
 
-from bert_tf.train.context import begin_run
+from bert_tf.train.run import begin
 from bert_tf.util.temporary import TemporaryDirectory
 from tests.support import runtime_settings
 from tests.tiny_pretraining import pretraining_settings
@@ -22,10 +22,10 @@ def test_a_run_removes_what_killed_ones_left(tmp_path, monkeypatch):
     abandoned = TemporaryDirectory("weights")
     abandoned._lock.close()  # as the system does for a process that was killed
     dry = dataclasses.replace(settings, dry_run=True)
-    with begin_run(dry, runtime_settings()):
+    with begin(dry, runtime_settings()):
         assert len(list(shared.iterdir())) == 3
         assert (settings.output_dir / LEFTOVER).exists()
-    with begin_run(settings, runtime_settings()):
+    with begin(settings, runtime_settings()):
         assert {path.name for path in shared.iterdir()} == {MINE, LEFTOVER}
         for directory in (plan, settings.output_dir):
             assert (directory / MINE).exists()

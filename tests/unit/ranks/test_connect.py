@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks import distribution
-from bert_tf.ranks.distribution import (
-    HorovodRanks,
-    SingleProcess,
-    connect,
-    threads_per_rank,
-)
+from bert_tf.ranks.connect import connect
+from bert_tf.ranks.horovod import HorovodRanks
+from bert_tf.ranks.ranks import Ranks, threads_per_rank
+from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
 
 LAUNCHER_VARIABLES = (
@@ -83,7 +80,7 @@ def test_threads_of_a_rank_unless_they_are_given(monkeypatch):
     assert SingleProcess().threads == 8
     assert LikeHorovod().threads == 2
     assert LikeHorovod(num_threads=3).threads == 3
-    assert connect(horovod=False, num_threads=5).threads == 5
+    assert connect(None, num_threads=5).threads == 5
 
 
 def test_only_rank_0_is_the_chief():
@@ -94,13 +91,13 @@ def test_only_rank_0_is_the_chief():
 def test_several_processes_without_horovod_are_refused(monkeypatch, name):
     monkeypatch.setenv(name, "4")
     with pytest.raises(UserError, match=r"^4 processes .* add --horovod\.$"):
-        connect(horovod=False)
+        connect(None)
 
 
 @pytest.mark.parametrize("name", LAUNCHER_VARIABLES)
 def test_a_launcher_of_one_process_is_none(monkeypatch, name):
     monkeypatch.setenv(name, "1")
-    assert type(connect(horovod=False)) is SingleProcess
+    assert type(connect(None)) is SingleProcess
 
 
 def test_horovod_that_is_not_installed_is_one_sentence(monkeypatch):
@@ -109,11 +106,11 @@ def test_horovod_that_is_not_installed_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
     monkeypatch.setenv("PMI_SIZE", "1")
     with pytest.raises(UserError, match=r"--horovod: Horovod cannot be imported .*'make setup'"):
-        connect(horovod=True)
+        connect("horovod")
 
 
 def test_horovod_without_a_launcher_is_one_rank():
-    assert type(connect(horovod=True)) is SingleProcess
+    assert type(connect("horovod")) is SingleProcess
 
 
 def test_exchanging_values_leaves_the_gpus_to_later_sessions():
@@ -145,9 +142,9 @@ def test_variables_are_broadcast_in_each_new_session():
 
 
 def test_both_kinds_of_ranks_have_the_same_methods():
-    for name in vars(HorovodRanks):
+    for name in {*vars(HorovodRanks), *vars(SingleProcess)}:
         if not name.startswith("_"):
-            assert hasattr(distribution.SingleProcess, name), name
+            assert hasattr(Ranks, name), name
 
 
 @pytest.mark.parametrize(

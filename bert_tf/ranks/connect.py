@@ -1,0 +1,43 @@
+"""Connecting the ranks of a job, with the library that the user chose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from bert_tf.config.settings import CommunicationSettings
+from bert_tf.ranks.launched import check_alone, is_launched
+from bert_tf.ranks.ranks import Ranks
+from bert_tf.ranks.single import SingleProcess
+
+
+def _horovod(num_threads: int | None, communication: CommunicationSettings) -> Ranks:
+    from bert_tf.ranks.horovod import HorovodRanks
+
+    return HorovodRanks(num_threads, communication)
+
+
+# Name -> makes this rank, from the number of its threads (None: its share of the host's cores) and
+# how gradients are exchanged.
+LIBRARIES: Mapping[str, Callable[[int | None, CommunicationSettings], Ranks]] = {
+    "horovod": _horovod
+}
+
+
+def connect(
+    library: str | None,
+    *,
+    num_threads: int | None = None,
+    communication: CommunicationSettings | None = None,
+) -> Ranks:
+    """The ranks of this job, which exchange gradients according to ``communication``.
+
+    A process that no launcher started is the only rank, also with a ``library``, a name in
+    ``LIBRARIES``. ``num_threads`` overrides a rank's share of its host's cores. Raises UserError if
+    a launcher started several independent processes: each would train a whole model and write it to
+    the same directory.
+    """
+    if library is not None and is_launched(os.environ):
+        return LIBRARIES[library](num_threads, communication or CommunicationSettings())
+    check_alone(os.environ)
+    return SingleProcess(num_threads)

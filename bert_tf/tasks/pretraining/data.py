@@ -1,0 +1,284 @@
+"""The records of a pre-training run: opened, checked and brought into batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.settings import DataSettings, PretrainingSettings
+from bert_tf.input import pipeline
+from bert_tf.input.masking import MaskingSettings, MaskShares
+from bert_tf.input.order import GlobalBatchSlice
+from bert_tf.model.config import BertConfig
+from bert_tf.ranks.ranks import Ranks
+from bert_tf.records.info import RecordVocabulary, lengths_of
+from bert_tf.records.manifest import require_listed_files
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.tasks.pretraining.training_order import TrainingOrder
+from bert_tf.train.evaluation import LossEvaluation
+from bert_tf.train.plan import Plan
+from bert_tf.train.run import Run
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import expand_record_files
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.distillation.kept_targets import TargetFiles
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecords:
+    """The records of a run, opened.
+
+    Attributes:
+      train_records, train_info: what it trains on, and their description; None if it does not.
+      eval_records, eval_info: the same of held-out records.
+      masking: how words are masked in records that store no masks; None if all do.
+      final_masked_lm_prob: as in :class:`DataSettings`.
+    """
+
+    train_records: RecordSet | None
+    train_info: pipeline.RecordInfo | None
+    eval_records: RecordSet | None
+    eval_info: pipeline.RecordInfo | None
+    masking: MaskingSettings | None
+    final_masked_lm_prob: float | None = None
+
+    @property
+    def infos(self) -> list[pipeline.RecordInfo]:
+        """Descriptions of all records."""
+        return [info for info in (self.train_info, self.eval_info) if info is not None]
+
+    @property
+    def pair_tasks(self) -> tuple[str, ...]:
+        """The tasks of the sentence pairs of all records, see ``RecordInfo.pair_tasks``."""
+        return tuple(sorted({task for info in self.infos for task in info.pair_tasks}))
+
+    @property
+    def vocabulary(self) -> RecordVocabulary | None:
+        """The vocabulary of all records; None if no manifest names it."""
+        return next((info.vocabulary for info in self.infos if info.vocabulary), None)
+
+    def lengths(self) -> dict[str, int]:
+        """The flags that must match the records, with the values that do."""
+        return lengths_of(self.infos)
+
+    def check_positions(self, config: BertConfig, network: str) -> None:
+        """Raises UserError for records that are too long for a network, called ``network``."""
+        for info in self.infos:
+            if info.seq_length > config.max_position_embeddings:
+                raise UserError(
+                    f"the records in {info.first_file} have {info.seq_length} tokens, but "
+                    f"{network} has max_position_embeddings={config.max_position_embeddings}; make "
+                    "shorter records or use another model."
+                )
+
+    def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
+        """The records to train a network on."""
+        return self._for_network(config, self.train_records, self.train_info)
+
+    def for_evaluation(self, config: BertConfig) -> pipeline.PretrainingRecords:
+        """The held-out records to evaluate a network on."""
+        return self._for_network(config, self.eval_records, self.eval_info)
+
+    def _for_network(
+        self, config: BertConfig, records: RecordSet, info: pipeline.RecordInfo
+    ) -> pipeline.PretrainingRecords:
+        return pipeline.PretrainingRecords(
+            records, info, config.vocab_size, config.type_vocab_size, self.masking
+        )
+
+    def ledger_entries(self, vocabulary_sha256: str | None) -> dict[str, object]:
+        """The ledger's entries on the data.
+
+        ``vocabulary_sha256`` is for records whose manifests do not name their vocabulary.
+        """
+        train, held_out = self.train_info, self.eval_info
+        if self.vocabulary is not None:  # that of this rank's records, which ranks compare
+            vocabulary_sha256 = self.vocabulary.entry.sha256
+        return {
+            "sha256": train.data_sha256 if train else "none",
+            "eval_sha256": held_out.data_sha256 if held_out else "none",
+            "vocabulary_sha256": vocabulary_sha256,
+            "train_records": len(self.train_records) if train else 0,
+            "eval_records": len(self.eval_records) if self.eval_records else 0,
+            "sentence_pairs": ", ".join(self.pair_tasks),
+            "masking": self._where_masked(),
+            **self._masking_entries(),
+        }
+
+    def _where_masked(self) -> str:
+        if self.masking is None:
+            return "stored"
+        # Then those that store none are the held-out ones.
+        if self.train_info is not None and self.train_info.masked:
+            return "stored, but drawn for held-out records"
+        return "at training time"
+
+    def _masking_entries(self) -> dict[str, object]:
+        if self.masking is None:
+            return {}
+        names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
+        names += ("ngram", *(("favor_shorter_ngram",) if self.masking.ngram > 1 else ()))
+        found = {name: getattr(self.masking, name) for name in names}
+        return {**found, "final_masked_lm_prob": self.final_masked_lm_prob}
+
+
+def open_run_records(settings: PretrainingSettings) -> RunRecords:
+    """Opens the records that a run uses.
+
+    Raises UserError for damaged ones, and if they do not go together or with the settings.
+    """
+    train = eval_ = (None, None)
+    writes = not settings.run.dry_run
+    if settings.run.do_train:
+        require_listed_files(settings.data.train_patterns)
+        train = _open_records(
+            settings.data.train_files, settings.data.train_patterns, writes=writes
+        )
+    if settings.run.do_eval:
+        require_listed_files(settings.data.eval_patterns)
+        eval_ = _open_records(settings.data.eval_files, settings.data.eval_patterns, writes=writes)
+    infos = [info for _, info in (train, eval_) if info is not None]
+    if settings.next_sentence:
+        _check_pairs(infos)
+    if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
+        raise UserError(
+            f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
+            f"the training records in {infos[0].first_file}; give records with the same vocabulary."
+        )
+    final = settings.data.final_masked_lm_prob
+    if final is not None and settings.run.do_train and train[1].masked:
+        raise UserError(
+            f"--final_masked_lm_prob={final:g}: the records in {train[1].first_file} store their "
+            "masks; make them with --masking=dynamic, or drop the flag."
+        )
+    masking = _masking(settings.data, infos)
+    if settings.data.ngram > 1 and infos and masking is None:
+        raise UserError(
+            f"--ngram={settings.data.ngram}: the records in {infos[0].first_file} store their "
+            "masks; give the flag to data_prep.create_pretraining_data, or drop it."
+        )
+    return RunRecords(*train, *eval_, masking, final)
+
+
+def _check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
+    """Raises UserError unless the labels of all records are of one task."""
+    if not all(info.next_sentence for info in infos):
+        raise UserError(
+            "the records were made without next sentences; give --nsp=false, or make them again "
+            "with --nsp=true."
+        )
+    if len({task for info in infos for task in info.pair_tasks}) > 1:
+        files = " and ".join(sorted({str(info.first_file) for info in infos}))
+        raise UserError(
+            f"the records in {files} are of two tasks, some for next sentences and some for the "
+            "sentence order (--sentence_order); give records of one of them, or --nsp=false."
+        )
+
+
+def _open_records(
+    files: Sequence[Path], patterns: str, *, writes: bool
+) -> tuple[RecordSet, pipeline.RecordInfo]:
+    files = files or expand_record_files(patterns, flag="input_file")
+    records = RecordSet(files, keep_offsets=writes)
+    return records, pipeline.inspect_records(records)
+
+
+def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
+    """The settings of masking at training time; None if all records store masks."""
+    unmasked = [info for info in infos if not info.masked]
+    if not unmasked:
+        return None
+    return MaskingSettings(
+        masked_lm_prob=data.masked_lm_prob,
+        max_predictions_per_seq=data.max_predictions_per_seq,
+        vocab_size=unmasked[0].vocab_size,
+        special_ids=unmasked[0].special_ids,
+        do_whole_word_mask=data.whole_word,
+        ngram=data.ngram,
+        favor_shorter_ngram=data.favor_shorter_ngram,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingBatches:
+    """The batches of a training.
+
+    Attributes:
+      records: as they are read, perhaps from copies on this host's disk; None, as ``originals``,
+        for a run that does not train.
+      originals: the records that users know.
+      order: which of them each update has.
+      targets: the teacher's soft targets, joined to the records; None computes or needs none.
+      final_masked_lm_prob: the share of masked tokens that the last update has; None keeps that of
+        the first, ``masked_lm_prob``.
+    """
+
+    records: pipeline.PretrainingRecords | None
+    originals: RecordSet | None
+    order: TrainingOrder
+    targets: TargetFiles | None
+    masked_lm_prob: float
+    final_masked_lm_prob: float | None
+
+    def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
+        """As in :class:`bert_tf.train.job.TrainingData`."""
+        part, start_position = run.batch_slice(plan.batch), run.start.data_position
+        batches = pipeline.training_dataset(
+            self.records,
+            part,
+            start_position=start_position,
+            seed=self.order.seed,
+            lengths=plan.batch.length_ramp(),
+            shares=self._shares(plan),
+            buckets=self.order.buckets(part),
+        )
+        if self.targets is None:
+            return batches
+        return self.targets.joined_to(
+            batches,
+            self.order.records_at(part),
+            batch_size=part.constant_size,
+            start_position=start_position,
+        )
+
+    def _shares(self, plan: Plan) -> MaskShares | None:
+        if self.final_masked_lm_prob is None:
+            return None
+        return MaskShares(
+            self.masked_lm_prob,
+            self.final_masked_lm_prob,
+            plan.steps.num_train_steps,
+            plan.batch.offset,
+        )
+
+    def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
+        """The file and the number in it of each record, see ``TrainingData.records``."""
+        indices = self.order.records_at(run.batch_slice(plan.batch))(position)
+        return self.originals.locations(indices.tolist())
+
+    def typical_lengths(self, run: Run, plan: Plan) -> list[int]:
+        """As in :class:`bert_tf.train.job.TrainingData`."""
+        return self.order.typical_lengths(run.batch_slice(plan.batch))
+
+
+def loss_evaluation(
+    settings: PretrainingSettings, task: PretrainingTask, records: RunRecords, ranks: Ranks
+) -> LossEvaluation | None:
+    """The evaluation on held-out records; None without ``do_eval``."""
+    if not settings.run.do_eval:
+        return None
+    global_batch_size = settings.run.eval_batch_size * ranks.world_size
+    batch = GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size)
+
+    def eval_input() -> tf.data.Dataset:
+        return pipeline.evaluation_dataset(
+            records.for_evaluation(task.config), batch, seed=settings.run.seed
+        )
+
+    return LossEvaluation(eval_input, ranks=ranks, task=task, max_steps=settings.run.max_eval_steps)

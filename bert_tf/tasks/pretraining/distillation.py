@@ -1,0 +1,88 @@
+"""What a teacher adds to a pre-training; runs without one do not load it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bert_tf.config.settings import DistillationSettings, PretrainingSettings
+from bert_tf.records.info import RecordVocabulary
+from bert_tf.tasks.distillation.kept_targets import TargetFiles, TargetSource, make_targets
+from bert_tf.tasks.distillation.teacher import (
+    Teacher,
+    check_vocabulary,
+    open_teacher,
+    student_config,
+    with_teacher,
+)
+from bert_tf.tasks.pretraining.data import RunRecords
+from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.text.tokenizer_files import vocabulary_named_in
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.job import Model
+from bert_tf.train.run import Run
+
+
+def open_student(
+    settings: PretrainingSettings, run: Run, records: RunRecords
+) -> tuple[Teacher, PretrainingSettings]:
+    """The teacher, and the settings that the student's network follows from. Collective.
+
+    Raises UserError for a teacher that cannot be read or does not suit the records.
+    """
+    teacher = open_teacher(settings.distillation, run)
+    records.check_positions(teacher.config, f"the teacher, {teacher.path},")
+    return teacher, _with_students_network(settings, teacher, run, records.vocabulary)
+
+
+def _with_students_network(
+    settings: PretrainingSettings,
+    teacher: Teacher,
+    run: Run,
+    records: RecordVocabulary | None,
+) -> PretrainingSettings:
+    """The settings of a student: unless it has an architecture, it is the teacher's, made smaller.
+
+    Only rank 0 needs the result. Raises UserError for ``records`` of another vocabulary than the
+    teacher's.
+    """
+    files = settings.tokenizer_files
+    if run.ranks.is_chief:
+        if records is not None:
+            used = vocabulary_named_in(records.manifest_file, records.entry.sha256)
+            check_vocabulary(teacher, used)
+        files = files.with_vocabulary_of(teacher.files.tokenizer_files)
+    network = settings.network
+    has_weights = run.start.checkpoint or settings.run.init_checkpoint
+    if not (has_weights or settings.bert_config_file):
+        network = {**student_config(settings.distillation, teacher.config).to_dict(), **network}
+    return dataclasses.replace(settings, tokenizer_files=files, network=network)
+
+
+def distilled(
+    distillation: DistillationSettings, run: Run, model: Model, teacher: Teacher
+) -> Model:
+    """The student that ``model`` becomes with its teacher, see ``teacher.with_teacher``."""
+    scores_all = distillation.alpha_ce > 0 and not distillation.restrict_ce_to_mask
+    task = dataclasses.replace(model.task, score_all_tokens=scores_all)
+    teacher_task = PretrainingTask(teacher.config, next_sentence=False, score_all_tokens=scores_all)
+    student = with_teacher(
+        dataclasses.replace(model, task=task),
+        teacher,
+        teacher_task,
+        distillation,
+        run,
+    )
+    return dataclasses.replace(student, evaluated=model.task)
+
+
+def targets_of(
+    model: Model,
+    teacher: Teacher,
+    records: RunRecords,
+    distillation: DistillationSettings,
+    run: Run,
+    arithmetic: Arithmetic,
+) -> TargetFiles:
+    """The teacher's soft targets of all training records, on disk. Collective."""
+    source = TargetSource(model.task, teacher, records.for_training(teacher.config))
+    return make_targets(source, distillation.teacher_cache, run, arithmetic)

@@ -1,0 +1,133 @@
+"""How a run computes: precision, operations, update kernels, threads and sessions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.settings import RuntimeSettings
+from bert_tf.model.config import BertConfig
+from bert_tf.model.options import ForwardOptions
+from bert_tf.train.run import Run
+from bert_tf.tuning.hardware import needs_loss_scale, slow_policy_warnings
+from bert_tf.tuning.session import SessionSettings, product_type
+from bert_tf.tuning.speed_choice import Wanted, choose_speed
+from bert_tf.tuning.speed_probe import JobShapes
+from bert_tf.tuning.thread_choice import choose_threads
+from bert_tf.tuning.update_probe import update_pieces
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.kernels import Kernels, kernels_for
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """How a run computes, the same on all ranks.
+
+    Attributes:
+      precision: of matrix products, unless --precision_policy changes it.
+      options: the data type of each class of operation, and the form of the layers.
+      kernels: the operations of the update.
+      session: how this rank's sessions execute.
+      scales_loss: whether gradients may underflow (float16), so that the loss is scaled.
+      measured: sections of measurements for the ledger; empty if nothing was measured.
+    """
+
+    precision: str
+    options: ForwardOptions
+    kernels: Kernels
+    session: SessionSettings
+    scales_loss: bool
+    measured: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def with_xla(self) -> Arithmetic:
+        """The same with XLA, and with layers that XLA can compile."""
+        return dataclasses.replace(
+            self,
+            options=dataclasses.replace(self.options, native_layers=False),
+            session=dataclasses.replace(self.session, use_xla=True),
+        )
+
+    def without_padding(self) -> Arithmetic:
+        """The same for batches that may be padded, whose padding is left out of the layers."""
+        return dataclasses.replace(
+            self, options=dataclasses.replace(self.options, skip_padding=True)
+        )
+
+
+def choose_arithmetic(
+    run: Run,
+    config: BertConfig,
+    batch: BatchPlan | None,
+    *,
+    max_seq_length: int,
+    runtime: RuntimeSettings | None = None,
+) -> Arithmetic:
+    """The fastest precision and operations for a network. Collective.
+
+    The user's choices are kept. Raises UserError if native operations are required but missing.
+
+    Args:
+      run: the run.
+      config: the network.
+      batch: what is trained on; None for a run that does not train.
+      max_seq_length: positions of the longest sequence.
+      runtime: the user's choices; None for those of ``run``.
+    """
+    runtime = runtime or run.runtime
+    shapes = JobShapes.of(
+        config,
+        sequences=run.settings.eval_batch_size if batch is None else batch.micro_batch_size,
+        length=max_seq_length,
+        accumulation_steps=0 if batch is None else batch.accumulation_steps,
+    )
+    wanted = Wanted(
+        precision=runtime.precision,
+        native_ops=runtime.native_ops,
+        policy_changes=runtime.policy_changes,
+        # TensorFlow's rewrite and XLA only work on TensorFlow's operations.
+        native_layers=not (runtime.amp or runtime.use_xla),
+        amp=runtime.amp_flag if runtime.amp else None,
+    )
+    earlier = {} if run.record is None else run.record.ledger
+    choice = choose_speed(
+        wanted,
+        shapes,
+        hardware=run.hardware,
+        ranks=run.ranks,
+        earlier=earlier.get("speed"),
+        update=update_pieces,
+    )
+    slow_types = slow_policy_warnings(choice.options.policy, run.hardware)
+    for warning in [*slow_types, *choice.warnings, *_idle_rewrite_warning(run)]:
+        run.warn(warning)
+    measured = {"speed": choice.details}
+    if runtime.num_threads is None and not run.hardware.has_gpu:
+        measured["threads"] = choose_threads(
+            run.ranks,
+            shapes,
+            options=choice.options,
+            native_update=choice.against_native_ops is None,
+            earlier=earlier.get("threads"),
+        )
+    return Arithmetic(
+        precision=choice.precision,
+        options=dataclasses.replace(choice.options, recompute=runtime.recompute),
+        kernels=kernels_for(choice.against_native_ops),
+        session=run.session_settings(),
+        scales_loss=needs_loss_scale(runtime, choice.options.policy, run.hardware),
+        measured={section: found for section, found in measured.items() if found},
+    )
+
+
+def _idle_rewrite_warning(run: Run) -> list[str]:
+    """A sentence if TensorFlow's rewrite was requested and does nothing on this CPU."""
+    settings = run.session_settings()
+    if not settings.amp or settings.gpu is not None or product_type(settings) != tf.float32:
+        return []
+    return [
+        f"{run.runtime.amp_flag} has no effect on this CPU, where TensorFlow's rewrite leaves "
+        "products in float32; drop it, and --precision=auto takes what is fastest here"
+    ]

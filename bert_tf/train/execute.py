@@ -1,0 +1,370 @@
+"""Executes a job: ledger, resuming, training, evaluation, output files."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
+from bert_tf.checkpoint.model_files import CONFIG_NAME
+from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.ranks.communication import describe_communication
+from bert_tf.train import ledger
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.changes import changed_settings, learning_rate_jump
+from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
+from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
+from bert_tf.train.job import InitialWeights, Job, JobData, Model, TrainingData
+from bert_tf.train.ledger import Ledger
+from bert_tf.train.memory import estimate_memory, format_memory
+from bert_tf.train.nonfinite import NonFiniteError
+from bert_tf.train.plan import Plan, slot_bytes
+from bert_tf.train.prepare import prepare
+from bert_tf.train.replay import replay
+from bert_tf.train.rollback import finish_rollback, roll_back
+from bert_tf.train.run import Run, begin
+from bert_tf.train.start_point import take_over
+from bert_tf.train.trainer import Trainer
+from bert_tf.train.xla_choice import Choice, choose_xla
+from bert_tf.util.files import write_json
+
+_UNKNOWN_DATA = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None}
+
+
+@dataclasses.dataclass(frozen=True)
+class _UserTask:
+    """A task of a user's program, as :func:`prepare.prepare` takes it."""
+
+    optimization: OptimizationSettings
+    model: Model
+    max_seq_length: int
+    data: Callable[[Run], JobData]
+    max_records: int = 1
+    is_padded: bool = False
+
+    def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
+        """The data of the program."""
+        del arithmetic
+        return self.data(run)
+
+
+def run_task(
+    model: Model,
+    settings: RunSettings,
+    optimization: OptimizationSettings,
+    runtime: RuntimeSettings | None = None,
+    *,
+    batches: Callable[[Run, Plan], tf.data.Dataset],
+    max_seq_length: int,
+    evaluation: Callable[[Run], Evaluation] | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> Results | None:
+    """Trains and evaluates a task on the given batches; returns the last results. Collective.
+
+    Args:
+      model: the task, and what its directory will contain. Without initial weights of its own, it
+        starts from ``settings.init_checkpoint``.
+      settings: what to do, where to write and how often.
+      optimization: batch, schedule and optimizer; training needs a number of steps.
+      runtime: precision, ranks and threads; None for the defaults.
+      batches: returns this rank's part of every global batch of a plan, each [accumulation steps x
+        micro batch, ...], without end, from position ``run.start.data_position`` on. If the batches
+        grow, the one at a position has the size of ``run.batch_slice(plan.batch).at(...)``.
+      max_seq_length: positions in the longest sequence, for choosing the fastest arithmetic.
+      evaluation: creates the evaluation, called if ``settings.do_eval``.
+      data: further entries on the data, for the ledger.
+
+    Raises UserError for contradictory settings, ValueError for training without steps.
+    """
+    if settings.do_train and optimization.num_train_steps is None:
+        raise ValueError("training needs OptimizationSettings.num_train_steps")
+    if model.initial.checkpoint is None:
+        initial = InitialWeights(settings.init_checkpoint)
+        model = dataclasses.replace(model, initial=initial)
+    optimization = dataclasses.replace(
+        optimization,
+        num_train_steps=optimization.num_train_steps or 1,
+        num_warmup_steps=optimization.num_warmup_steps or 0,
+    )
+
+    def job_data(run: Run) -> JobData:
+        return JobData(
+            TrainingData(batches, max_seq_length),
+            evaluation(run) if evaluation and settings.do_eval else None,
+            entries={**_UNKNOWN_DATA, **(data or {})},
+        )
+
+    with begin(settings, runtime or RuntimeSettings()) as run:
+        return execute(prepare(_UserTask(optimization, model, max_seq_length, job_data), run))
+
+
+def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None) -> Results | None:
+    """Prints the ledger, trains and evaluates as set; returns the last results. Collective.
+
+    Nothing but an empty output directory and records are created before all remaining checks have
+    passed, after which a dry run ends. ``sections`` are further ones of the ledger.
+    """
+    run, settings = job.run, job.settings
+    check_same_on_all_ranks(run.ranks, _compared_values(job))
+    trains = settings.do_train and run.start.step < job.plan.steps.last_step
+    choice = None
+    if run.runtime.use_xla is None and trains and not settings.dry_run:
+        choice = choose_xla(job, earlier=_earlier_choice(run))
+        run.message(choice.sentence)
+        job = job.with_plan(job.plan.with_xla()) if choice.use_xla else job
+    if settings.replay_batch is not None:
+        replay(job, settings.replay_batch)
+        return None
+    whole_ledger = functools.partial(_whole_ledger, choice, sections or {})
+    run_ledger = _announce(job, whole_ledger(job)) if settings.do_train else None
+    _report_resuming(job)
+    if settings.dry_run:
+        if settings.do_train:
+            run.message(format_memory(estimate_memory(job)))
+        run.message("this was a dry run: nothing was trained or written")
+        return None
+    trainer = Trainer(job)
+    if run.keeps_files:
+        _tidy(run)
+        _write_files(job, run_ledger if trains else None)
+        if run.start.is_elsewhere:  # last: a run that has a checkpoint also has its record
+            take_over(
+                run.start,
+                settings.output_dir,
+                global_batch_size=job.plan.batch.global_batch_size,
+            )
+    if settings.do_train and not _is_finished(job, trainer):
+        trainer.train_and_evaluate(functools.partial(_recover, whole_ledger))
+        steps = job.plan.steps
+        if steps.last_position < steps.num_train_steps:
+            run.message(
+                f"ended after {steps.last_position} of the schedule's "
+                f"{steps.num_train_steps} updates (--stop_after_steps)"
+            )
+    results = trainer.evaluate_at_end() if settings.do_eval else None
+    if job.data.prediction is not None:
+        trainer.predict(job.data.prediction)
+    run.message(f"output is in {settings.output_dir}")
+    return results
+
+
+def _tidy(run: Run) -> None:
+    """Removes from the output directory what an interrupted run left behind."""
+    output_dir = run.settings.output_dir
+    finish_rollback(output_dir, run.start)
+    removed = remove_leftovers(output_dir)
+    if removed:
+        names = ", ".join(removed)
+        run.message(f"removed leftovers of a killed run from {output_dir}: {names}")
+    missing = write_missing_list(output_dir)
+    if missing:
+        run.message(missing)
+    finish_exchange(output_dir)
+    if run.settings.do_train:
+        run.log.resume(run.start.step)
+
+
+def _recover(whole_ledger: Callable[[Job], Ledger], job: Job, failure: NonFiniteError) -> Job:
+    """The job that goes on after a failure, which is in ``run.json``; else raises an error."""
+    job = roll_back(job, failure)
+    run_ledger = whole_ledger(job)
+    if job.run.keeps_files:
+        ledger.add_to_run_json(job.settings.output_dir, {"ledger": run_ledger})
+    return job
+
+
+def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
+    """The details of XLA's choice that the run recorded at its last start, None without one."""
+    if run.record is None or "xla" not in run.record.ledger:
+        return None
+    run.record.fact("xla", "kept", bool)
+    return run.record.ledger["xla"]
+
+
+def _write_files(job: Job, run_ledger: Ledger | None) -> None:
+    """Writes the model's files and ``run.json``; ``run_ledger`` is None without training.
+
+    A model that is only evaluated keeps its existing files.
+    """
+    run = job.run
+    directory = run.settings.output_dir
+    has_files = run.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
+    if run_ledger is not None or not has_files:
+        job.model.write_files(directory)
+    for name, content in job.data.lists.items():
+        write_json(directory / name, content)
+    if run_ledger is not None:
+        ledger.write_run_json(
+            directory,
+            ledger=run_ledger,
+            flags=run.flags,
+            model=job.model.config.to_dict(),
+        )
+
+
+def _compared_values(job: Job) -> dict[str, Any]:
+    """What must be equal on all ranks, by its name in messages."""
+    names = {"sha256": "training data", "vocabulary_sha256": "vocabulary", **job.data.names}
+    return {
+        **{
+            names.get(name, name.replace("_", " ")): value
+            for name, value in job.data.entries.items()
+        },
+        "precision": job.plan.arithmetic.precision,
+        **{f"the model's {name}": value for name, value in job.model.config.to_dict().items()},
+    }
+
+
+def _announce(job: Job, run_ledger: Ledger) -> Ledger:
+    """Prints the ledger of a training run, and changes since its last start; returns the ledger."""
+    run = job.run
+    if run.record is not None:
+        _report_changes(job, run_ledger)
+    several_ranks = run.runtime.library is not None or run.ranks.world_size > 1
+    run.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
+    warning = disk_warning(_checkpoint_sizes(job), run.settings.output_dir)
+    if warning is not None:
+        run.warn(warning)
+    return run_ledger
+
+
+def _whole_ledger(
+    choice: Choice | None, sections: Mapping[str, Mapping[str, Any]], job: Job
+) -> Ledger:
+    run = job.run
+    run_ledger = _ledger(job)
+    for further in (job.model.ledger, sections, job.plan.arithmetic.measured):
+        run_ledger.update({section: dict(entries) for section, entries in further.items()})
+    run_ledger["checkpoints"] = _checkpoint_sizes(job).ledger_section()
+    if choice is not None:
+        run_ledger["xla"] = choice.details
+    elif run.runtime.use_xla is None:
+        run_ledger["precision"]["xla"] = "to be tried"
+    run_ledger["learning_rate"].update(_rollback_entries(run))
+    return run_ledger
+
+
+def _checkpoint_sizes(job: Job) -> CheckpointSizes:
+    return checkpoint_sizes(
+        job.task.specs(),
+        job.settings,
+        job.optimization,
+        start_step=job.run.start.step,
+        last_step=job.plan.steps.last_step,
+    )
+
+
+def _rollback_entries(run: Run) -> dict[str, Any]:
+    settings, start = run.settings, run.start
+    entries = {}
+    if settings.rollback_rate_factor is not None:
+        entries["rollback_rate_factor"] = settings.rollback_rate_factor
+        entries["max_rollbacks"] = settings.max_rollbacks
+    if start.rollbacks:
+        entries["rollbacks"] = len(start.rollbacks)
+        entries["factor_after_rollbacks"] = start.rate_factor
+    return entries
+
+
+def _report_resuming(job: Job) -> None:
+    run, settings, start = job.run, job.settings, job.run.start
+    if start.checkpoint is None:
+        return
+    if start.is_elsewhere and settings.reset_step:
+        run.message(
+            f"starting from weights and optimizer state of {start.checkpoint}; steps count from 0"
+        )
+        return
+    given = {"init_checkpoint": job.model.initial.checkpoint, "resume_from": settings.resume_from}
+    unread = [flag for flag, value in given.items() if value and not start.is_elsewhere]
+    ignored = "".join(f"; --{flag} is not read again" for flag in unread)
+    run.message(f"resuming from {start.checkpoint} (step {start.step}){ignored}")
+    if settings.do_train and start.rollbacks:
+        number = len(start.rollbacks)
+        run.message(
+            f"after {number} roll-back{'s' * (number > 1)} the learning rate is "
+            f"{start.rate_factor:g} of the schedule's"
+        )
+    assumption = start.assumption(job.plan.batch.global_batch_size)
+    if settings.do_train and assumption:
+        run.message(assumption)
+
+
+def _ledger(job: Job) -> Ledger:
+    run, plan, optimization = job.run, job.plan, job.optimization
+    runtime, arithmetic = run.runtime, plan.arithmetic
+    changes = runtime.policy_changes
+    return ledger.training_ledger(
+        ranks=run.ranks,
+        batch=plan.batch,
+        steps=plan.steps,
+        schedule=plan.schedule,
+        optimization=optimization,
+        operations=arithmetic.kernels.description,
+        slot_bytes=slot_bytes(job.task.specs(), optimization, run.ranks),
+        precision={
+            "policy": arithmetic.precision,
+            "amp": runtime.amp,
+            "xla": arithmetic.session.use_xla,
+            **({"from_file": sorted(changes)} if changes else {}),
+            **_loss_scale_entries(job),
+            "layers": "native" if arithmetic.options.native_layers else "TensorFlow's",
+            "recompute": runtime.recompute,
+            **arithmetic.options.policy.describe(),
+        },
+        communication=describe_communication(
+            runtime.communication,
+            os.environ,
+            complete_at_once=plan.batch.accumulation_steps > 1
+            and not optimization.allreduce_every_micro_batch,
+        ),
+        data={**job.data.entries, "seed": job.settings.seed},
+        start=run.start,
+    )
+
+
+def _loss_scale_entries(job: Job) -> dict[str, Any]:
+    runtime = job.run.runtime
+    if not job.plan.arithmetic.scales_loss:
+        return {}
+    if runtime.loss_scale is not None:
+        return {"loss_scale": runtime.loss_scale}
+    names = ("initial_loss_scale", "min_loss_scale", "loss_scale_window")
+    return {"loss_scale": "dynamic", **{name: getattr(runtime, name) for name in names}}
+
+
+def _report_changes(job: Job, run_ledger: Ledger) -> None:
+    """Reports what has changed since the run's last start, in a line and in the ledger."""
+    run = job.run
+    changes = changed_settings(
+        run.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()
+    )
+    if changes:
+        listed = ", ".join(f"{name} {change}" for name, change in changes.items())
+        run.message(f"changed since the run's last start: {listed}")
+    jump = learning_rate_jump(run.record, run_ledger, step=run.start.step)
+    if jump is not None and run.start.step < job.plan.steps.last_step:
+        run.message(jump)
+    if changes:
+        run_ledger["changed"] = changes
+
+
+def _is_finished(job: Job, trainer: Trainer) -> bool:
+    run, total, start = job.run, job.plan.steps.last_step, job.run.start
+    if start.step >= total:
+        end = f"beyond the last step ({total})" if start.step > total else "the last step"
+        run.message(
+            f"nothing to train: {start.checkpoint} is at step {start.step}, {end}; raise "
+            f"{job.length_flag} to train further."
+        )
+        return True
+    if start.checkpoint is None:
+        return False
+    trainer.catch_up_on_evaluation()
+    return trainer.has_stalled()

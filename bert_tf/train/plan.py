@@ -1,0 +1,285 @@
+"""The plan of a run: its batches, steps, learning rate and arithmetic, computed once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from bert_tf.config.ramps import RampSettings
+from bert_tf.config.schedules import check_lengths, check_schedule, options_of
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.model.variables import VariableSpec
+from bert_tf.ranks.ranks import Ranks
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.run import Run
+from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.update.optimizers import optimizer_row
+from bert_tf.update.schedules import Schedule, schedule_row
+from bert_tf.update.shards import slot_bytes_of_rank
+from bert_tf.util.errors import UserError
+from bert_tf.util.ramps import Ramp
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that was decided about a run's updates.
+
+    Attributes:
+      batch: how the sequences of an update are divided, and how batches grow.
+      steps: where training ends.
+      schedule: the learning rate.
+      arithmetic: how updates are computed.
+    """
+
+    batch: BatchPlan
+    steps: StepPlan
+    schedule: Schedule
+    arithmetic: Arithmetic
+
+    def with_xla(self) -> Plan:
+        """The same plan, computed with XLA."""
+        return dataclasses.replace(self, arithmetic=self.arithmetic.with_xla())
+
+    def at_full_size(self) -> Plan:
+        """The same plan without ramps of its batches, to measure its largest updates."""
+        return dataclasses.replace(self, batch=self.batch.at_full_size())
+
+
+def make_plan(
+    run: Run,
+    optimization: OptimizationSettings,
+    batch: BatchPlan,
+    arithmetic: Arithmetic,
+    *,
+    scaled: bool,
+    records: int,
+) -> Plan:
+    """The plan of a run that trains on a number of records.
+
+    A run that resumes with other global batches goes on in the schedule where the data is. Raises
+    UserError as :func:`plan_steps`.
+
+    Args:
+      run: the run.
+      optimization: what the user requested.
+      batch: from :func:`plan_batch`.
+      arithmetic: how updates are computed.
+      scaled: from :func:`scales_steps`.
+      records: number of training records.
+    """
+    steps = plan_steps(
+        optimization, batch, scaled=scaled, records=records, trains=run.settings.do_train
+    )
+    if optimization.counts_epochs or scaled:
+        steps = steps.resumed(
+            data_position=run.start.data_position,
+            consumed_sequences=run.consumed_sequences(batch),
+            batch=batch,
+        )
+        batch = dataclasses.replace(batch, offset=steps.schedule_offset)
+    return Plan(batch, steps, schedule_of(optimization, steps), arithmetic)
+
+
+def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
+    """Whether a run's steps are divided by its ranks.
+
+    The steps of a resumed run keep their meaning; those of a new run are divided if it has a
+    communication library. Raises UserError if the flag contradicts how the run was started, or if
+    that is unknown and the run had a different number of ranks.
+    """
+    requested, recorded = optimization.scale_steps_by_ranks, None
+    if run.record is not None:
+        recorded = run.record.fact("steps", "scaled_by_ranks", bool)
+        if not recorded and run.record.fact("ranks", "world_size", int) == 1:
+            recorded = None  # on one rank there is no difference
+    elif requested is None and _had_different_batches(run, optimization):
+        raise UserError(
+            f"{run.start.checkpoint} was trained with a different global batch, and there is "
+            "no run.json to show whether its steps are scaled by ranks; give "
+            "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
+        )
+    if requested is not None and recorded not in (None, requested):
+        meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
+        raise UserError(
+            f"--scale_steps_by_ranks={str(requested).lower()}, but the steps of the run to resume "
+            f"{meaning} ({run.record.path}), so it would end at a different step; leave out "
+            "the flag."
+        )
+    choices = (requested, recorded, run.runtime.library is not None)
+    return next(choice for choice in choices if choice is not None)
+
+
+def _had_different_batches(run: Run, optimization: OptimizationSettings) -> bool:
+    if not run.settings.do_train or optimization.num_train_steps is None:
+        return False  # there is no end, or it is given in epochs
+    batch = plan_batch(optimization, run.ranks.world_size, scaled=False)
+    consumed = batch.sequences(0, run.start.data_position)
+    return run.start.consumed_sequences not in (None, consumed)
+
+
+def plan_steps(
+    optimization: OptimizationSettings,
+    batch: BatchPlan,
+    *,
+    scaled: bool,
+    records: int,
+    trains: bool,
+    is_bound: bool = False,
+) -> StepPlan:
+    """The steps of a run, from its epochs unless steps are given.
+
+    An epoch is one pass over all training records by all ranks together. Raises UserError for a
+    schedule that is not valid or, if the run ``trains``, does not fit into its steps.
+
+    Args:
+      optimization: what the user requested.
+      batch: from :func:`plan_batch`.
+      scaled: whether steps are divided by the number of ranks.
+      records: number of training records.
+      trains: whether the run trains.
+      is_bound: whether ``records`` is only an upper bound.
+    """
+    check_schedule(optimization)
+    optimization = _with_steps(
+        optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
+    )
+    steps = resolve_step_plan(
+        num_train_steps=optimization.num_train_steps,
+        num_warmup_steps=optimization.num_warmup_steps,
+        learning_rate=optimization.learning_rate,
+        world_size=batch.world_size,
+        scale_steps_by_ranks=scaled,
+        learning_rate_scaling=optimization.learning_rate_scaling,
+        stop_after_steps=optimization.stop_after_steps if trains else None,
+    )
+    if trains:
+        check_lengths(optimization)
+        _check_ramps_end(batch, steps)
+    return steps
+
+
+def _with_steps(
+    optimization: OptimizationSettings,
+    batch: BatchPlan,
+    *,
+    scaled: bool,
+    records: int,
+    trains: bool,
+    is_bound: bool,
+) -> OptimizationSettings:
+    """The settings with the steps of one rank that their epochs and proportion come to."""
+    steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
+    if steps is None:
+        epochs = optimization.num_train_epochs
+        # If steps are later divided by the number of ranks, they are those of one rank.
+        if batch.sizes is not None:
+            steps = batch.updates_for(records * epochs) * (batch.world_size if scaled else 1)
+        else:
+            sequences = batch.rank_batch_size if scaled else batch.global_batch_size
+            steps = math.ceil(records * epochs / sequences)
+        steps = max(1, steps)
+        if trains and warmup is not None and warmup > steps:
+            at_most = "at most " * is_bound
+            raise UserError(
+                f"--num_warmup_steps={warmup} is more than the {at_most}{steps} steps of "
+                f"--num_train_epochs={epochs:g}, so the learning rate would never reach its "
+                "peak; lower it, or give --warmup_proportion instead."
+            )
+    if warmup is None:
+        warmup = int(steps * optimization.warmup_proportion)
+    elif not trains:
+        warmup = min(warmup, steps)
+    return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
+
+
+def plan_batch(optimization: OptimizationSettings, world_size: int, *, scaled: bool) -> BatchPlan:
+    """The batches with their ramps; raises UserError for contradictory settings.
+
+    ``scaled`` says whether the steps of ramps are divided by the number of ranks.
+    """
+    plan = resolve_batch_plan(
+        micro_batch_size=optimization.micro_batch_size,
+        micro_batch_flag=optimization.micro_batch_flag,
+        accumulation_steps=optimization.accumulation_steps,
+        global_batch_size=optimization.global_batch_size,
+        world_size=world_size,
+    )
+    divisor = world_size if scaled else 1
+    sizes, lengths = optimization.batch_ramp, optimization.length_ramp
+    return dataclasses.replace(
+        plan,
+        sizes=None if sizes is None else _size_ramp(sizes, plan, optimization, divisor),
+        lengths=None
+        if lengths is None
+        else lengths.ramp(lengths.full, full_flag="--max_seq_length", divisor=divisor),
+    )
+
+
+def _size_ramp(
+    settings: RampSettings, plan: BatchPlan, optimization: OptimizationSettings, divisor: int
+) -> Ramp:
+    ramp = settings.ramp(plan.global_batch_size, full_flag="the global batch", divisor=divisor)
+    part = plan.micro_batch_size * plan.world_size
+    for size in ramp.values:
+        if size % part:
+            raise UserError(
+                f"--{settings.flag}={settings.text}: a global batch of {size} cannot be divided by "
+                f"{plan.micro_batch_size} (micro batch) x {plan.world_size} (ranks) = {part}; "
+                f"choose multiples, or a smaller --{optimization.micro_batch_flag}."
+            )
+    return ramp
+
+
+def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
+    """Raises UserError for a ramp that is not complete before the schedule's end."""
+    # Of all ranks' updates, rounded up, the last may be the one after the last of the schedule.
+    rounded = steps.divisor > 1
+    for flag, ramp in (("batch_ramp", batch.sizes), ("length_ramp", batch.lengths)):
+        if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps + rounded:
+            raise UserError(
+                f"--{flag} reaches {ramp.last} at update {ramp.joins[-1]}, but there are only "
+                f"{steps.num_train_steps}, so no update would have it; shorten the ramp or train "
+                "for longer."
+            )
+
+
+def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
+    """The learning rate's schedule, from settings that :func:`plan_steps` has checked."""
+    options = options_of(optimization)
+    for name, option in schedule_row(optimization.schedule).options.items():
+        if option.counts_steps:
+            options[name] /= steps.divisor
+    begins_again = optimization.rewarm_at_step is not None
+    return Schedule(
+        optimization.schedule,
+        peak_rate=steps.learning_rate,
+        total_steps=steps.num_train_steps,
+        warmup_steps=steps.num_warmup_steps,
+        end_rate=optimization.end_learning_rate,
+        options=options,
+        rewarm_at_step=steps.scaled(optimization.rewarm_at_step) if begins_again else None,
+        rewarm_steps=steps.scaled(optimization.num_rewarm_steps) if begins_again else 0,
+    )
+
+
+def trained_specs(
+    specs: Sequence[VariableSpec], optimization: OptimizationSettings
+) -> list[VariableSpec]:
+    """The variables that an update changes; only they have gradients and slots."""
+    return [spec for spec in specs if spec.trainable and optimization.rate_factor(spec.name)]
+
+
+def slot_bytes(
+    specs: Sequence[VariableSpec], optimization: OptimizationSettings, ranks: Ranks
+) -> int:
+    """Bytes of the optimizer's slots on the rank that has the most."""
+    row = optimizer_row(optimization.optimizer)
+    shapes = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
+    if not optimization.shard_optimizer_state:
+        return row.slot_bytes(shapes)
+    owners = row.owners(shapes, ranks.world_size)
+    return max(
+        slot_bytes_of_rank(row, shapes, owners, rank=rank, world_size=ranks.world_size)
+        for rank in range(ranks.world_size)
+    )

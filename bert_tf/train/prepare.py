@@ -1,0 +1,71 @@
+"""From a task that is open to a job: every task, program, dry run and doctor goes this way."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
+from bert_tf.train.checks import check_start
+from bert_tf.train.job import Job, JobData, Model
+from bert_tf.train.plan import make_plan, plan_batch, plan_steps, scales_steps
+from bert_tf.train.run import Run
+
+
+class Opened(Protocol):
+    """A task of a run, whose model and files are open but whose data are not made yet.
+
+    Attributes:
+      optimization: what the user requested.
+      model: what is trained or evaluated.
+      max_seq_length: positions in the longest sequence.
+      max_records: an upper bound on the training records; 1 for a run that does not train.
+      is_padded: whether batches may be padded.
+    """
+
+    optimization: OptimizationSettings
+    model: Model
+    max_seq_length: int
+    max_records: int
+    is_padded: bool
+
+    def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
+        """Makes or opens the records of the run. Collective."""
+
+
+def prepare(opened: Opened, run: Run) -> Job:
+    """Plans a run, checks where it starts and makes its data. Collective.
+
+    What does not depend on the records is checked before they are made. Raises UserError for
+    settings that contradict each other, the run that is resumed or the weights.
+    """
+    optimization, trains = opened.optimization, run.settings.do_train
+    scaled = scales_steps(run, optimization)
+    batch = plan_batch(optimization, run.ranks.world_size, scaled=scaled)
+    plan_steps(
+        optimization,
+        batch,
+        scaled=scaled,
+        records=opened.max_records,
+        trains=trains,
+        is_bound=True,
+    )
+    arithmetic = choose_arithmetic(
+        run,
+        opened.model.config,
+        batch if trains else None,
+        max_seq_length=opened.max_seq_length,
+    )
+    if opened.is_padded:
+        arithmetic = arithmetic.without_padding()
+    check_start(run, opened.model, optimization, arithmetic)
+    data = opened.make_data(run, arithmetic)
+    plan = make_plan(
+        run,
+        optimization,
+        batch,
+        arithmetic,
+        scaled=scaled,
+        records=data.training.num_records,
+    )
+    return Job(run, plan, opened.model, data, optimization)

@@ -1,0 +1,40 @@
+"""Norms whose bits do not depend on how many threads compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+# TensorFlow sums this many numbers in a single thread; ten times as many it splits up.
+_LONGEST_ROW = 1024
+
+
+def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The square root of the sum of all squares, bit-equal for any number of threads.
+
+    TensorFlow splits the sum over a large tensor into one part per thread, so ranks on different
+    hosts could clip by different factors. Sums along rows are computed by one thread per row, and
+    a sum of few numbers by a single thread.
+    """
+    import tensorflow.compat.v1 as tf
+
+    norms = tf.concat([_norms_of_rows(tensor) for tensor in tensors], axis=0)
+    while norms.shape[0] > _LONGEST_ROW:
+        norms = _norms_of_rows(norms)
+    return tf.math.reduce_euclidean_norm(norms)
+
+
+def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
+    """[N] numbers with the same norm: the norm of each row, or the elements of a short tensor."""
+    import tensorflow.compat.v1 as tf
+
+    size = tensor.shape.num_elements()
+    if size <= _LONGEST_ROW:
+        return tf.reshape(tensor, [size])
+    if size == tensor.shape[-1]:
+        padded = tf.pad(tf.reshape(tensor, [size]), [[0, -size % _LONGEST_ROW]])
+        tensor = tf.reshape(padded, [-1, _LONGEST_ROW])
+    return tf.reshape(tf.math.reduce_euclidean_norm(tensor, axis=-1), [-1])

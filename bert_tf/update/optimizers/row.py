@@ -1,0 +1,186 @@
+"""What an optimizer consists of: a rule, which computes new values, and a row about it.
+
+A module of this folder has both for one optimizer. Rows are read where TensorFlow is not loaded, by
+flags and estimates, so the functions of a rule import TensorFlow when they are called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+
+from bert_tf.util.options import Option, Options
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+_FLOAT32_BYTES = 4
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+class Parameter(NamedTuple):
+    """One variable in an update.
+
+    Attributes:
+      name: the variable's name; of the whole variable where ``variable`` is a part.
+      variable: float32 resource variable; where ranks share the optimizer's state, this rank's part
+        of one, a vector.
+      gradient: dense float32, of the same shape.
+      slots: float32 variables of the same shape: those that the optimizer's row gives it, in order;
+        none if another rank has them.
+      decays: whether weight decay applies.
+    """
+
+    name: str
+    variable: tf.Variable
+    gradient: tf.Tensor
+    slots: tuple[tf.Variable, ...]
+    decays: bool
+
+
+class Change(NamedTuple):
+    """What an update does to a parameter.
+
+    Attributes:
+      step: float32, to be subtracted from the variable.
+      slots: the new values of its slots, in the same order.
+      ratios: float32 scalars, one for each of the row's ``ratio_kinds``: the trust ratios, NaN
+        where there are none.
+    """
+
+    step: tf.Tensor
+    slots: tuple[tf.Tensor, ...]
+    ratios: tuple[tf.Tensor, ...] = ()
+
+
+class Applied(NamedTuple):
+    """An update that changes variables and slots in place.
+
+    Attributes:
+      operation: runs the update.
+      ratios: float32 [ratio kinds, parameters], as in :class:`Change`, to be read when
+        ``operation`` has run; None without such kinds.
+    """
+
+    operation: tf.Operation
+    ratios: tf.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateContext:
+    """What a rule needs to know besides parameters, learning rate and its options.
+
+    Attributes:
+      weight_decay: weight-decay rate.
+      update_number: float64 scalar, 1 in the first applied update; None if the row does not count.
+      norms: the Euclidean norm of each tensor, float32 scalars. Where parameters are parts of
+        variables, the tensors must be in their shapes; the norms are those of the whole, and the
+        call is collective.
+      sum_over_parts: sums over each of the parameters, added up likewise.
+      sums_of_squares: the sum of all squares of each tensor of this rank, float64 [tensors].
+      ranks: the ranks among which an update may divide its work.
+      owners: the rank that has a variable's slots, by name, for those with an owner.
+      product_type: the type of matrix products.
+    """
+
+    weight_decay: float
+    update_number: tf.Tensor | None
+    norms: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
+    sum_over_parts: Callable[[tf.Tensor], tf.Tensor]
+    sums_of_squares: Callable[[Sequence[tf.Tensor]], tf.Tensor]
+    ranks: Any
+    owners: Mapping[str, int]
+    product_type: tf.DType
+
+
+# (parameters, rate, context, **options); the rate is a float32 scalar for all these parameters.
+Rule = Callable[..., list[Change]]
+# (operations, parameters, rate, factor, context, **options); ``operations`` is the module that
+# ``bert_tf.native.library`` loads. Gradients may be bfloat16, and must be multiplied by the float32
+# scalar ``factor`` first.
+FusedRule = Callable[..., Applied]
+
+
+def apply_changes(parameters: Sequence[Parameter], changes: Sequence[Change]) -> list[tf.Operation]:
+    """Assigns what a rule computed."""
+    assigned = []
+    for parameter, change in zip(parameters, changes):
+        for slot, value in zip(parameter.slots, change.slots):
+            assigned.append(slot.assign(value, read_value=False))
+        assigned.append(parameter.variable.assign_sub(change.step, read_value=False))
+    return assigned
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerRow:
+    """An optimizer: its rule, and what the rest of the toolkit knows about it.
+
+    Attributes:
+      title: the optimizer's usual name.
+      rule: maps (parameters, learning rate, context, and its options as keywords) to a
+        :class:`Change` of each parameter, by TensorFlow's operations.
+      slots: names of its float32 variables in a weight's shape: ``adam_m`` is stored as
+        ``<weight>/adam_m``.
+      choose_slots: maps a weight's name and shape to the slots that it has; None if all weights
+        have all ``slots``.
+      options: its specific options, by keyword.
+      fused_rule: the same as ``rule`` with native operations; None if there are none.
+      counts_updates: maps the options to whether the context needs an ``update_number``; None for
+        never.
+      prepare: maps the ``update.gradients.Gradients`` of an update and the options to those that
+        the rule takes; None for the same.
+      ratio_kinds: the names of the trust ratios that each variable has in an update.
+      can_be_sharded: whether its rule updates parts of weights, by ``UpdateContext.norms`` and
+        ``UpdateContext.sum_over_parts`` where a step depends on more than one element.
+      choose_owners: maps the shapes of all trained weights, by name, and a number of ranks to the
+        weights that are not divided if ranks share the state, each with the rank that has its
+        slots; None divides all.
+      contradiction: returns a sentence about contradictory options, None for valid ones.
+    """
+
+    title: str
+    rule: Rule
+    slots: tuple[str, ...]
+    choose_slots: Callable[[str, Sequence[int]], tuple[str, ...]] | None = None
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
+    fused_rule: FusedRule | None = None
+    counts_updates: Callable[[Options], bool] | None = None
+    prepare: Callable[[Any, Options], Any] | None = None
+    ratio_kinds: tuple[str, ...] = ()
+    can_be_sharded: bool = False
+    choose_owners: Callable[[Shapes, int], dict[str, int]] | None = None
+    contradiction: Callable[[Options], str | None] | None = None
+
+    @property
+    def has_native_form(self) -> bool:
+        """Whether it can be computed by native operations."""
+        return self.fused_rule is not None
+
+    def slots_of(self, name: str, shape: Sequence[int]) -> tuple[str, ...]:
+        """The names of a weight's slots, in the order of the row."""
+        return self.slots if self.choose_slots is None else self.choose_slots(name, shape)
+
+    def slot_bytes(self, shapes: Shapes) -> int:
+        """Bytes of all slots of the weights ``shapes``, name -> shape."""
+        return _FLOAT32_BYTES * sum(
+            len(self.slots_of(name, shape)) * math.prod(shape) for name, shape in shapes.items()
+        )
+
+    def resolve(self, given: Options) -> dict[str, Any]:
+        """All its options, with defaults for those that are not given."""
+        return {name: given.get(name, option.default) for name, option in self.options.items()}
+
+    def owners(self, shapes: Shapes, world_size: int) -> dict[str, int]:
+        """The weights that are not divided if ranks share the state, and the owners of each."""
+        return self.choose_owners(shapes, world_size) if self.choose_owners is not None else {}
+
+    def problem_of(self, options: Options) -> str | None:
+        """A sentence about options that are out of bounds or contradictory, None for valid ones."""
+        for name, option in self.options.items():
+            problem = option.problem(options[name])
+            if problem is not None:
+                return problem
+        return None if self.contradiction is None else self.contradiction(options)

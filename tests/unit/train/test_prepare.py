@@ -1,0 +1,80 @@
+"""The one way from an open task to a job: what is found out before data are made."""
+
+import dataclasses
+
+import pytest
+
+from bert_tf.config.settings import OptimizationSettings, RunSettings
+from bert_tf.train.job import InitialWeights, JobData, Model, TrainingData
+from bert_tf.train.prepare import prepare
+from bert_tf.train.run import begin
+from bert_tf.util.errors import UserError
+from tests.regression_task import RegressionTask
+from tests.small_span_model import CONFIG
+from tests.support import optimization_settings, runtime_settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A task of 12 records, announced as at most ``max_records``, that notes when it makes them."""
+
+    optimization: OptimizationSettings
+    model: Model
+    made: list
+    max_records: int = 20
+    max_seq_length: int = 4
+    is_padded: bool = False
+
+    def make_data(self, run, arithmetic):
+        self.made.append(arithmetic)
+        training = TrainingData(lambda *_: None, self.max_seq_length, num_records=12)
+        return JobData(training, None, entries={})
+
+
+def opened(*, initial=None, **changes):
+    model = Model(RegressionTask(CONFIG), None, initial=InitialWeights(initial))
+    return Opened(optimization_settings(**changes), model, made=[])
+
+
+def prepared(task, tmp_path, **settings):
+    run_settings = RunSettings(tmp_path / "out", **{"do_train": True, **settings})
+    with begin(run_settings, runtime_settings()) as run:
+        return prepare(task, run)
+
+
+def test_a_plan_counts_the_records_that_were_made(tmp_path):
+    task = opened(
+        num_train_steps=None, num_warmup_steps=None, num_train_epochs=3.0, warmup_proportion=0.5
+    )
+    job = prepared(task, tmp_path)
+    batch, steps = job.plan.batch, job.plan.steps
+    assert steps.num_train_steps * batch.global_batch_size == 3 * 12
+    assert steps.num_warmup_steps == steps.num_train_steps // 2
+    assert job.plan.schedule.total_steps == steps.num_train_steps
+    assert task.made == [job.plan.arithmetic]
+
+
+@pytest.mark.parametrize(
+    ("initial", "changes", "sentence"),
+    [
+        (None, {"num_train_steps": 5, "num_warmup_steps": 6}, "--num_warmup_steps=6 is more than"),
+        (
+            None,
+            {"num_train_steps": None, "num_train_epochs": 1.0, "num_warmup_steps": 99},
+            r"--num_warmup_steps=99 is more than the at most \d+ steps of --num_train_epochs=1",
+        ),
+        ("elsewhere/model.ckpt", {}, "elsewhere/model.ckpt"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_records_are_made(tmp_path, initial, changes, sentence):
+    task = opened(initial=initial, **changes)
+    with pytest.raises(UserError, match=sentence):
+        prepared(task, tmp_path)
+    assert task.made == []
+
+
+def test_without_weights_there_is_nothing_to_evaluate(tmp_path):
+    task = opened()
+    with pytest.raises(UserError, match="contains no checkpoint; train first"):
+        prepared(task, tmp_path, do_train=False, do_eval=True)
+    assert task.made == []

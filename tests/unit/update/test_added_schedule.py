@@ -1,0 +1,91 @@
+"""A schedule with options of its own is a file like this one."""
+
+import numpy as np
+import pytest
+from absl import flags as absl_flags
+
+from bert_tf.cli import training_flags as flags
+from bert_tf.config.schedules import options_of
+from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table
+from bert_tf.train.ledger import schedule_entries
+from bert_tf.train.plan import schedule_of
+from bert_tf.update.schedules import SCHEDULES, ScheduleRow
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval, Option
+from tests.jobs import batch_and_steps
+
+
+def staircase(step, *, peak_rate, total_steps, warmup_steps, end_rate, stair_steps, stair_factor):
+    """The peak times ``stair_factor`` for every ``stair_steps`` that are done."""
+    return peak_rate * stair_factor ** (np.asarray(step) // stair_steps)
+
+
+ROW = ScheduleRow(
+    "down by stairs",
+    staircase,
+    options={
+        "stair_steps": Option(
+            4, "lr_stair_steps", "Steps of a stair.", bounds=Interval(1), counts_steps=True
+        ),
+        "stair_factor": Option(
+            0.5, "lr_stair_factor", "Factor of a stair.", bounds=Interval(0, 1, open_low=True)
+        ),
+    },
+    has_end=False,
+    can_rewarm=False,
+)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setitem(SCHEDULES, "staircase", ROW)
+
+
+def settings(*given):
+    values = absl_flags.FlagValues()
+    flags.define_optimization_flags(
+        flags.Definer(values), optimizer="adam", num_train_steps=16, num_warmup_steps=0
+    )
+    values(["program", "--learning_rate=1", "--train_batch_size=2", *given])
+    return flags.optimization_settings(values)
+
+
+STAIRCASE = ("--lr_schedule=staircase", "--lr_stair_factor=0.25")
+
+
+def test_its_options_arrive_in_the_schedule_and_in_the_ledger():
+    found = settings(*STAIRCASE, "--scale_steps_by_ranks")
+    assert options_of(found) == {"stair_steps": 4, "stair_factor": 0.25}
+    _, steps = batch_and_steps(found, 2)
+    schedule = schedule_of(found, steps)
+    np.testing.assert_array_equal(schedule.rate(np.arange(5)), [1, 1, 0.25, 0.25, 0.0625])
+    entries = schedule_entries(schedule)
+    assert (entries["stair_steps"], entries["stair_factor"]) == (2, 0.25)
+
+
+def test_its_curve_is_drawn():
+    curve = planned_curve(
+        settings(*STAIRCASE, "--scale_steps_by_ranks=false"),
+        num_ranks=1,
+        scaled=False,
+        num_records=None,
+    )
+    assert curve.title().startswith("staircase, peak 1, stair_factor 0.25: 16 updates")
+    assert short_table(curve).splitlines()[-1].split()[-1] == "0.01562"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((*STAIRCASE, "--lr_stair_steps=0"), r"^--lr_stair_steps=0 must be at least 1\.$"),
+        (
+            ("--lr_stair_factor=0.25",),
+            r"^--lr_stair_factor=0.25 belongs to --lr_schedule=staircase, but the schedule is "
+            r"polynomial; leave it out or set it to 0\.5\.$",
+        ),
+        ((*STAIRCASE, "--end_learning_rate=0.1"), "is never reached with --lr_schedule=staircase"),
+    ],
+)
+def test_its_options_are_checked(given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        settings(*given)
