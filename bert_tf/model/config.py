@@ -141,11 +141,6 @@ class BertConfig:
         if problem:
             raise UserError(f"model configuration: {problem}.")
 
-    @property
-    def size_per_head(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
-
     def with_explicit_gelu(self) -> BertConfig:
         """The same network, with ``gelu`` written unambiguously as ``gelu_tanh``."""
         if self.hidden_act != "gelu":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.bert import bert_output, bert_specs, pooled_output
+from bert_tf.model.bert import bert_specs, pooled_output
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import (
     masked_lm_scores,
@@ -43,37 +43,6 @@ def pretraining_specs(
     if next_sentence:
         specs += next_sentence_specs(config)
     return specs
-
-
-def pretraining_outputs(
-    variables: Variables,
-    config: BertConfig,
-    features: Mapping[str, tf.Tensor],
-    options: ForwardOptions,
-    *,
-    masked_lm: bool = True,
-    next_sentence: bool = True,
-) -> PretrainingOutputs:
-    """Builds the forward pass of one micro batch.
-
-    Args:
-      variables: the variables of ``pretraining_specs`` with the same heads.
-      config: the network's configuration.
-      features: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] and, for the masked LM,
-        ``masked_lm_positions`` [B, P], all integers.
-      options: how to compute the forward pass.
-      masked_lm, next_sentence: whether to build the head.
-    """
-    sequence_output = bert_output(variables, config, features, options).sequence_output
-    positions = features["masked_lm_positions"] if masked_lm else None
-    return pretraining_heads(
-        sequence_output,
-        positions,
-        variables,
-        config,
-        options,
-        next_sentence=next_sentence,
-    )
 
 
 def pretraining_heads(

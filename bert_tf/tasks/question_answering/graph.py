@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.bert import bert_output, bert_specs
+from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head, project_to_classes
 from bert_tf.model.losses import classification_sums
@@ -40,24 +40,6 @@ def squad_specs(config: BertConfig) -> list[VariableSpec]:
         VariableSpec(f"{SQUAD_SCOPE}/output_weights", (2, config.hidden_size)),
         VariableSpec(f"{SQUAD_SCOPE}/output_bias", (2,), "zeros"),
     ]
-
-
-def span_logits(
-    variables: Variables,
-    config: BertConfig,
-    features: Mapping[str, tf.Tensor],
-    options: ForwardOptions,
-) -> SpanLogits:
-    """The forward pass.
-
-    Args:
-      variables: the variables of ``squad_specs``.
-      config: the network's configuration.
-      features: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] integers.
-      options: how to compute the forward pass.
-    """
-    sequence_output = bert_output(variables, config, features, options).sequence_output
-    return span_head(sequence_output, variables, options)
 
 
 def span_head(

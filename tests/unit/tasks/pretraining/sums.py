@@ -7,7 +7,8 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.sums import Sums
-from bert_tf.tasks.pretraining.graph import masked_lm_sums, next_sentence_sums, pretraining_outputs
+from bert_tf.tasks.pretraining.graph import masked_lm_sums, next_sentence_sums
+from tests.forward_passes import pretraining_outputs
 
 
 class HeadSums(NamedTuple):

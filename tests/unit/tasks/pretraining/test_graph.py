@@ -16,11 +16,11 @@ from bert_tf.tasks.pretraining.graph import (
     masked_lm_logits,
     masked_lm_sums,
     next_sentence_sums,
-    pretraining_outputs,
     pretraining_specs,
 )
 from bert_tf.util.errors import UserError
 from tests import rounding
+from tests.forward_passes import pretraining_outputs
 from tests.torch_networks import (
     random_values,
     relative_errors,
