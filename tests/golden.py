@@ -222,7 +222,7 @@ JOBS = {
     "tagging": Job("run_ner.py", _TAGGING, stop=_STOP),
     "tagging-2": Job("run_ner.py", _TAGGING, ranks=2),
     "distilled-squad": Job(
-        "run_squad.py", [*_SQUAD, "--teacher_checkpoint={needed}/model", "--num_hidden_layers=1"],
+        "run_squad.py", [*_SQUAD, "--teacher_checkpoint={needed}/model"],
         needs="squad",
     ),
     "scoring": Job("run_evaluation.py", _SCORING, needs="pretraining"),
