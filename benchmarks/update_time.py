@@ -46,7 +46,7 @@ def run() -> None:
         network_from_flags(), values.task, values.micro_batch_size, length, masked_words(length)
     )
     ranks = connect(
-        horovod=values.horovod,
+        "horovod" if values.horovod else None,
         num_threads=values.num_threads,
         communication=CommunicationSettings(cycle_time_ms=values.cycle_time_ms),
     )
