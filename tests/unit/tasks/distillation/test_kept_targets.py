@@ -17,6 +17,7 @@ from bert_tf.records.tfrecord import TFRecordWriter
 from bert_tf.tasks.distillation import kept_targets as teacher_targets
 from bert_tf.tasks.distillation.kept_targets import MANIFEST_NAME, TargetFiles, make_targets
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES
+from bert_tf.tasks.pretraining import distillation
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.util.errors import UserError
@@ -130,7 +131,7 @@ def finished_run(small_pieces, teacher, tmp_path_factory):
         return make_targets(source, targets, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining, "make_targets", noting)
+        patch.setattr(distillation, "make_targets", noting)
         pretraining.run(settings)
     return Finished(settings, *given)
 
