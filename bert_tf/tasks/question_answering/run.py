@@ -69,14 +69,12 @@ class OpenedSquad:
     Attributes:
       settings: what the user requested, with the lengths that fit.
       parts, model: the network.
-      windows: how paragraphs are cut.
       train, predict: the files of questions that the run uses.
     """
 
     settings: SquadSettings
     parts: ModelParts
     model: Model
-    windows: WindowSettings
     train: SquadFile | None
     predict: SquadFile | None
 
@@ -88,9 +86,14 @@ class OpenedSquad:
         return self.settings.optimization
 
     @property
+    def windows(self) -> WindowSettings:
+        """How paragraphs are cut."""
+        return _windows(self.settings, self.settings.max_seq_length)
+
+    @property
     def max_seq_length(self) -> int:
         """Positions of the longest sequence."""
-        return self.windows.max_seq_length
+        return self.settings.max_seq_length
 
     @property
     def max_records(self) -> int:
@@ -178,12 +181,16 @@ def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
             "or give a file with answers."
         )
     used = dataclasses.replace(settings, **dataclasses.asdict(windows))
-    return OpenedSquad(used, parts, model, windows, train, predict)
+    return OpenedSquad(used, parts, model, train, predict)
+
+
+def _windows(settings: SquadSettings, max_seq_length: int) -> WindowSettings:
+    return WindowSettings(max_seq_length, settings.doc_stride, settings.max_query_length)
 
 
 def _fit_windows(settings: SquadSettings, run: Run, max_seq_length: int) -> WindowSettings:
     """The windows, with defaults of stride and question lowered for a length that needs it."""
-    given = WindowSettings(max_seq_length, settings.doc_stride, settings.max_query_length)
+    given = _windows(settings, max_seq_length)
     defaulted = settings.run.defaulted
     if "max_seq_length" not in defaulted and given.has_room:
         return given
