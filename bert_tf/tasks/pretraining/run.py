@@ -86,24 +86,23 @@ class SequenceFlops:
 
     Attributes:
       config: the network.
-      data: lengths of the records.
-      masked_lm, next_sentence: what is trained.
-      is_ramped: whether records are cut to shorter sequences at first.
+      settings: what is trained, on records of which lengths.
     """
 
     config: BertConfig
-    data: DataSettings
-    masked_lm: bool
-    next_sentence: bool
-    is_ramped: bool
+    settings: PretrainingSettings
 
     def of_length(self, length: int) -> float:
-        """FLOPs of a sequence of so many positions."""
-        predictions = self.data.max_predictions_per_seq if self.masked_lm else 0
-        if self.is_ramped:
-            predictions = cut_predictions(predictions, self.data.max_seq_length, length)
+        """FLOPs of a sequence of ``length`` positions."""
+        settings, data = self.settings, self.settings.data
+        predictions = data.max_predictions_per_seq if settings.masked_lm else 0
+        if settings.optimization.length_ramp is not None:
+            predictions = cut_predictions(predictions, data.max_seq_length, length)
         return training_flops(
-            self.config, length=length, predictions=predictions, next_sentence=self.next_sentence
+            self.config,
+            length=length,
+            predictions=predictions,
+            next_sentence=settings.next_sentence,
         )
 
 
@@ -129,7 +128,7 @@ def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Prepared:
     lengths = job.data.training.typical_lengths(run, job.plan)
     if job.data.entries["length_buckets"]:
         report_lengths(lengths, opened.max_seq_length, run)
-    return Prepared(job, opened.flops(), lengths)
+    return Prepared(job, SequenceFlops(opened.model.config, opened.settings), lengths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,16 +167,6 @@ class OpenedPretraining:
         train = self.records.train_records
         return len(train) if train else 1
 
-    def flops(self) -> SequenceFlops:
-        """The operations of training on a sequence."""
-        return SequenceFlops(
-            self.model.config,
-            self.settings.data,
-            self.settings.masked_lm,
-            self.settings.next_sentence,
-            is_ramped=self.settings.optimization.length_ramp is not None,
-        )
-
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Copies records to local disks, measures their lengths and makes the teacher's targets."""
         settings, config = self.settings, self.model.config
@@ -204,9 +193,9 @@ class OpenedPretraining:
             TrainingData(
                 batches.batches,
                 self.max_seq_length,
-                self.max_records,
-                batches.records_at,
-                batches.typical_lengths,
+                num_records=self.max_records,
+                records=batches.records_at,
+                typical_lengths=batches.typical_lengths,
             ),
             loss_evaluation(settings, self.model.evaluated or self.model.task, records, run.ranks),
             entries={
