@@ -54,7 +54,7 @@ class Optimizer:
         then has no slots and is neither updated nor decayed.
       kernels: the form of the arithmetic; None for TensorFlow's.
       ranks: the ranks among which an update may divide its work; None for a single one.
-      shard_state: share out the slots over the ranks; without effect for a single one.
+      shard_state: shard the slots over the ranks; no effect with a single rank.
       product_type: the type of the update's matrix products.
       options: the row's; defaults apply to those that are left out.
 
