@@ -7,7 +7,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import Job, JobData, Model, TrainingData
-from bert_tf.train.plan import Plan, plan_batch, plan_steps, schedule_of
+from bert_tf.train.plan import Plan, plan_batch_and_steps, schedule_of
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW
 from bert_tf.tuning.hardware import Hardware
@@ -59,14 +59,10 @@ def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
     )
 
 
-def batch_and_steps(optimization, world_size=1, *, records=1, trains=True, is_bound=False):
+def batch_and_steps(optimization, world_size=1, *, records=1, **how):
     """The batches and steps of a new run."""
-    scaled = bool(optimization.scale_steps_by_ranks)
-    batch = plan_batch(optimization, world_size, scaled=scaled)
-    steps = plan_steps(
-        optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
-    )
-    return batch, steps
+    scaled = optimization.scales_steps(by_default=False)
+    return plan_batch_and_steps(optimization, world_size, scaled=scaled, records=records, **how)
 
 
 def plan_of(optimization, *, batch=None, steps=None, **of_arithmetic):

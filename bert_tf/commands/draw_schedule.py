@@ -91,9 +91,7 @@ def main(_) -> None:
     if script.of_nvidia:
         adopt_and_say(values, script.of_nvidia)
     optimization = script.optimization(values)
-    scaled = optimization.scale_steps_by_ranks
-    if scaled is None:
-        scaled = values.horovod or values.num_ranks > 1
+    scaled = optimization.scales_steps(by_default=values.horovod or values.num_ranks > 1)
     # Imported here, so that mistakes in flags are reported before TensorFlow starts.
     from bert_tf.tasks.pretraining import schedule_curve
 

@@ -124,6 +124,11 @@ class OptimizationSettings:
         """
         return self.num_train_steps is None
 
+    def scales_steps(self, *, by_default: bool) -> bool:
+        """Whether the steps of a new run are divided by the number of ranks."""
+        given = self.scale_steps_by_ranks
+        return by_default if given is None else given
+
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate, 1 if no expression matches its name."""
         found = (f for pattern, f in self.rate_factors if re.search(pattern, variable_name))

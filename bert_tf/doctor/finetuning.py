@@ -22,7 +22,7 @@ from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.question_answering import run as squad
 from bert_tf.tasks.tagging import run as tagging
-from bert_tf.train.plan import plan_batch, plan_steps, scales_steps
+from bert_tf.train.plan import plan_batch_and_steps, scales_steps
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
@@ -88,8 +88,7 @@ def _plan_of_any_length(
 ) -> tuple[BatchPlan, StepPlan]:
     """The plan as far as it does not depend on the records, which are not counted yet."""
     short = dataclasses.replace(optimization, num_train_steps=1, num_warmup_steps=0)
-    batch = plan_batch(short, ranks.world_size, scaled=False)
-    return batch, plan_steps(short, batch, scaled=False, records=1, trains=False)
+    return plan_batch_and_steps(short, ranks.world_size, scaled=False, records=1, trains=False)
 
 
 def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
@@ -122,9 +121,8 @@ def _judge_training(findings: Findings, opened: squad.OpenedSquad, run: Run) -> 
     """Looks at the training; returns the run with its number of steps, as far as it is known."""
     optimization, records = opened.optimization, opened.max_records
     scaled = scales_steps(run, optimization)
-    batch = plan_batch(optimization, run.ranks.world_size, scaled=scaled)
-    steps = plan_steps(
-        optimization, batch, scaled=scaled, records=records, trains=True, is_bound=True
+    batch, steps = plan_batch_and_steps(
+        optimization, run.ranks.world_size, scaled=scaled, records=records, is_bound=True
     )
     schedule.judge_steps(findings, batch, steps)
     schedule.judge_warmup(findings, steps, is_pretraining=False)

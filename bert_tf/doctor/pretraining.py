@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from bert_tf.config.settings import OptimizationSettings, PretrainingSettings
+from bert_tf.config.settings import PretrainingSettings
 from bert_tf.doctor import machine, model, records, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.training_scripts import TrainingScript
@@ -16,10 +16,10 @@ from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.records.info import RecordInfo, check_records, lengths_of
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.task import PretrainingTask
-from bert_tf.train.plan import plan_batch, plan_steps
+from bert_tf.train.plan import plan_batch_and_steps
 from bert_tf.train.run import begin
 from bert_tf.train.start_point import StartPoint
-from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.update.batch_plan import StepPlan
 
 _FLAGS, _WHOLE = "flags", "whole run"
 
@@ -125,11 +125,11 @@ def _judge_schedule(
         return None
     plans = findings.attempt(
         schedule.SCHEDULE,
-        _plan,
+        plan_batch_and_steps,
         optimization,
-        ranks,
-        scaled_by_default=values.horovod or ranks.world_size > 1,
-        num_records=train.num_records if train else 1,
+        ranks.world_size,
+        scaled=optimization.scales_steps(by_default=values.horovod or ranks.world_size > 1),
+        records=train.num_records if train else 1,
     )
     if plans is None:
         return None
@@ -148,20 +148,6 @@ def _judge_schedule(
         )
     schedule.judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
     return steps
-
-
-def _plan(
-    optimization: OptimizationSettings,
-    ranks: PlannedRanks,
-    *,
-    scaled_by_default: bool,
-    num_records: int,
-) -> tuple[BatchPlan, StepPlan]:
-    scaled = optimization.scale_steps_by_ranks
-    if scaled is None:
-        scaled = scaled_by_default
-    batch = plan_batch(optimization, ranks.world_size, scaled=scaled)
-    return batch, plan_steps(optimization, batch, scaled=scaled, records=num_records, trains=True)
 
 
 def _judge_disk(

@@ -118,6 +118,23 @@ def _had_different_batches(run: Run, optimization: OptimizationSettings) -> bool
     return run.start.consumed_sequences not in (None, consumed)
 
 
+def plan_batch_and_steps(
+    optimization: OptimizationSettings,
+    world_size: int,
+    *,
+    scaled: bool,
+    records: int,
+    trains: bool = True,
+    is_bound: bool = False,
+) -> tuple[BatchPlan, StepPlan]:
+    """As :func:`plan_batch` and :func:`plan_steps`, of a run that begins."""
+    batch = plan_batch(optimization, world_size, scaled=scaled)
+    steps = plan_steps(
+        optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
+    )
+    return batch, steps
+
+
 def plan_steps(
     optimization: OptimizationSettings,
     batch: BatchPlan,

@@ -8,7 +8,7 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
 from bert_tf.train.checks import check_start
 from bert_tf.train.job import Job, JobData, Model
-from bert_tf.train.plan import make_plan, plan_batch, plan_steps, scales_steps
+from bert_tf.train.plan import make_plan, plan_batch_and_steps, scales_steps
 from bert_tf.train.run import Run
 
 
@@ -41,10 +41,9 @@ def prepare(opened: Opened, run: Run) -> Job:
     """
     optimization, trains = opened.optimization, run.settings.do_train
     scaled = scales_steps(run, optimization)
-    batch = plan_batch(optimization, run.ranks.world_size, scaled=scaled)
-    plan_steps(
+    batch, _ = plan_batch_and_steps(
         optimization,
-        batch,
+        run.ranks.world_size,
         scaled=scaled,
         records=opened.max_records,
         trains=trains,

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.train.ledger import show_value
-from bert_tf.train.plan import plan_batch, plan_steps, schedule_of
+from bert_tf.train.plan import plan_batch_and_steps, schedule_of
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.util.errors import UserError
@@ -120,8 +120,9 @@ def planned_curve(
             "follows from the number of training records; give --num_records, or "
             "--num_train_steps instead of epochs."
         )
-    batch = plan_batch(optimization, num_ranks, scaled=scaled)
-    steps = plan_steps(optimization, batch, scaled=scaled, records=num_records or 1, trains=True)
+    batch, steps = plan_batch_and_steps(
+        optimization, num_ranks, scaled=scaled, records=num_records or 1
+    )
     return Curve(schedule_of(optimization, steps), batch)
 
 
