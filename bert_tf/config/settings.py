@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bert_tf.config.ramps import RampSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -458,3 +458,11 @@ class EvaluationSettings:
     batch_tokens: int
     run: RunSettings
     runtime: RuntimeSettings
+
+
+_TaskSettings = TypeVar("_TaskSettings", PretrainingSettings, FinetuningSettings)
+
+
+def dry(settings: _TaskSettings) -> _TaskSettings:
+    """The settings of the same run, which writes nothing."""
+    return dataclasses.replace(settings, run=dataclasses.replace(settings.run, dry_run=True))

@@ -11,8 +11,8 @@ from absl import flags
 from bert_tf.config.settings import (
     FinetuningSettings,
     OptimizationSettings,
-    RunSettings,
     SquadSettings,
+    dry,
 )
 from bert_tf.doctor import machine, model, schedule
 from bert_tf.doctor.findings import Findings
@@ -103,7 +103,7 @@ def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
 
 def _rehearse_squad(findings: Findings, settings: SquadSettings, ranks: PlannedRanks) -> None:
     """Opens the run; UserError for what would end it."""
-    settings = dataclasses.replace(settings, run=_dry(settings.run))
+    settings = dry(settings)
     with begin(settings.run, settings.runtime, planned=ranks) as run:
         opened = squad.open_squad(settings, run)
         for name, file in (("train_file", opened.train), ("predict_file", opened.predict)):
@@ -146,10 +146,5 @@ def _judge_training(findings: Findings, opened: squad.OpenedSquad, run: Run) -> 
 
 def _dry_run(script: str, settings: FinetuningSettings) -> bool:
     """A dry run of the script in this process alone."""
-    _RUNS[script](dataclasses.replace(settings, run=_dry(settings.run)))
+    _RUNS[script](dry(settings))
     return True
-
-
-def _dry(run: RunSettings) -> RunSettings:
-    """The settings of a run that writes nothing."""
-    return dataclasses.replace(run, dry_run=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from bert_tf.config.settings import PretrainingSettings
+from bert_tf.config.settings import PretrainingSettings, dry
 from bert_tf.doctor import machine, model, records, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.training_scripts import TrainingScript
@@ -172,7 +171,7 @@ def _judge_disk(
 
 def _rehearse(findings: Findings, settings: PretrainingSettings, ranks: PlannedRanks) -> None:
     """A dry run, with all checks of a run; UserError for what would end it."""
-    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, dry_run=True))
+    settings = dry(settings)
     with begin(settings.run, settings.runtime, planned=ranks) as run:
         prepared = pretraining.prepare_pretraining(settings, run)
         pretraining.train_and_evaluate(prepared)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.run_record import read_run_record
-from bert_tf.config.settings import PretrainingSettings
+from bert_tf.config.settings import PretrainingSettings, dry
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.hosts import run_before_training
 from bert_tf.tasks.pretraining.phases import Phase, Phases
@@ -106,7 +106,7 @@ def _check_phases(plan: Phases, recorded: Entries) -> Entries:
         if _is_done(phase, recorded):
             entries[phase.name] = earlier
             continue
-        settings = _dry(phase.settings)
+        settings = dry(phase.settings)
         waits = before is not None and _starts_from(settings, before)
         if waits:
             settings = _without_start(phase, settings, before)
@@ -133,10 +133,6 @@ def _check_phases(plan: Phases, recorded: Entries) -> Entries:
                 begun.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
             before = prepared
     return entries
-
-
-def _dry(settings: PretrainingSettings) -> PretrainingSettings:
-    return dataclasses.replace(settings, run=dataclasses.replace(settings.run, dry_run=True))
 
 
 def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
