@@ -19,9 +19,7 @@ from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
 from absl import app, flags
 
 from bert_tf.util.errors import UserError, exit_on_user_error
-
-# Numbers are used in float32, in which anything larger is infinite.
-LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
+from bert_tf.util.options import LARGEST_FLOAT32
 
 # Flags that hold free text or addresses. All other string flags are taken for paths.
 NO_PATHS = frozenset({
@@ -105,14 +103,22 @@ def run_command(main: Callable[[Sequence[str]], object], *, takes_words: bool = 
         try:
             return main(arguments)
         except UserError as error:
-            error.args = (mark_defaults(str(error), flags.FLAGS),)
+            error.args = (as_typed(str(error), flags.FLAGS),)
             raise
 
     exit_on_user_error(functools.partial(app.run, run, flags_parser=parser))
 
 
-def mark_defaults(sentence: str, values: flags.FlagValues) -> str:
-    """The sentence with "(the default)" after every ``--flag=value`` that nobody typed."""
+def as_typed(sentence: str, values: flags.FlagValues) -> str:
+    """A sentence about settings with the names of the flags that were used.
+
+    Every ``--flag=value`` that nobody typed is marked as "(the default)".
+    """
+    for name in values:
+        # Set by the definition of another name, and of a name that differs from the setting's.
+        usual = getattr(values[name], "stands_for", None)
+        if usual is not None and _is_used(name, usual, values):
+            sentence = re.sub(rf"{re.escape(usual)}\b", f"--{name}", sentence)
 
     def marked(found: re.Match[str]) -> str:
         name, text = found.groups()
@@ -124,6 +130,12 @@ def mark_defaults(sentence: str, values: flags.FlagValues) -> str:
         return f"{found[0]} (the default)" if text in forms else found[0]
 
     return _FLAG_AND_VALUE.sub(marked, sentence)
+
+
+def _is_used(name: str, usual: str, values: flags.FlagValues) -> bool:
+    """Whether a flag was used instead of the one that messages name."""
+    other = usual.lstrip("-").partition("=")[0]
+    return other not in values or bool(values[name].present and not values[other].present)
 
 
 def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[str]:

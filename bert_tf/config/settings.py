@@ -1,119 +1,319 @@
-"""The settings of a run, as frozen dataclasses.
+"""The settings that all runs share, as frozen dataclasses; those of a task are in its folder.
 
-Entry scripts build them from flags, users' programs directly; the defaults here are those of the
-flags.
+Entry scripts build them from flags, users' programs directly. A field says all that there is to
+know of a setting: its default, its bounds, its flag and the flag's help text.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bert_tf.config.ramps import RampSettings
-from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.util.options import Options
-
-# What run_evaluation.py computes, and what it takes for a text in a text file.
-METRICS = MASKED, PSEUDO = "masked", "pseudo"
-TEXT_UNITS = LINE, DOCUMENT = "line", "document"
+from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, group, setting
+from bert_tf.config.policy_file import policy_changes
+from bert_tf.config.ramps import RampSettings, parse_ramp
+from bert_tf.config.schedules import schedule_problems
+from bert_tf.update.optimizers import OPTIMIZERS
+from bert_tf.update.schedules import SCHEDULES
+from bert_tf.util.options import LARGEST_FLOAT32, Interval, Options
 
 # Skipped updates in a row that end a run with a loss scale: more than it takes to halve the largest
 # scale, 2**32, to 1.
 DEFAULT_MAX_SKIPPED = 40
 
+_LARGEST_SCALE = 2.0**32
+_LEAST_RANK_TIMEOUT = 5
 
-@dataclasses.dataclass(frozen=True)
-class DataSettings:
-    """Where the records are and what they must look like.
+_AnySettings = TypeVar("_AnySettings", bound=Any)
 
-    Attributes:
-      train_files: TFRecord files to train on; empty if a command has to make them first.
-      eval_files: held-out TFRecord files; the training files if none were given.
-      train_patterns, eval_patterns: the files, globs and directories that these come from.
-      masked_lm_prob, whole_word, ngram, favor_shorter_ngram: masking at training time, for records
-        without stored masks.
-      final_masked_lm_prob: the share of the last update; None for one share in all.
-      length_buckets: train on batches of records of similar length, without the padding behind the
-        longest, instead of random batches of whole records.
-      local_cache_dir: where each host keeps copies to train on; None reads the files themselves.
-      local_cache_gb: the most that is kept there, in 10^9 bytes; None for what the disk has.
-    """
 
-    train_files: tuple[Path, ...]
-    eval_files: tuple[Path, ...]
-    train_patterns: str
-    eval_patterns: str
-    max_seq_length: int
-    max_predictions_per_seq: int
-    masked_lm_prob: float
-    whole_word: bool
-    final_masked_lm_prob: float | None = None
-    ngram: int = 1
-    favor_shorter_ngram: bool = True
-    length_buckets: bool = False
-    local_cache_dir: Path | None = None
-    local_cache_gb: float | None = None
+def _path(given: str) -> Path | None:
+    return Path(given) if given else None
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizationSettings:
-    """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
+class StartSettings(Settings):
+    """Where a run starts, while its output directory contains no checkpoint."""
+
+    init_checkpoint: str | None = setting(
+        None,
+        "Weights to start from: a checkpoint of Google's, NVIDIA's, Hugging Face's or this "
+        "program's, or its directory; steps count from 0.",
+        kind=str,
+        per_host=True,
+    )
+    resume_from: str | None = setting(
+        None,
+        "Checkpoint of another run of this program, or its directory, to resume from in a new "
+        "--output_dir: weights, optimizer state, step and position in the data.",
+        kind=str,
+        per_host=True,
+    )
+    reset_step: bool = setting(
+        False,
+        "With --resume_from: keep the optimizer's state, but count steps and data from 0.",
+    )
+    allowed_fresh: tuple[str, ...] = setting(
+        (),
+        "Scopes that --init_checkpoint may lack, comma-separated, e.g. cls/seq_relationship.",
+        flag="allow_fresh",
+        kind=str,
+        parse=lambda given: tuple(filter(None, given.split(","))),
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """Two places to start from, or a place that is missing."""
+        if self.reset_step and self.resume_from is None:
+            yield "--reset_step needs --resume_from, the checkpoint to continue with."
+        if self.resume_from is not None and self.init_checkpoint:
+            yield (
+                f"{self.given('resume_from')} and {self.given('init_checkpoint')} are two places "
+                "to start from; drop one of them."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings(Settings):
+    """Evaluations during and after training, and what follows from them."""
+
+    do_eval: bool = setting(
+        False, "Evaluate on the held-out records, at least once, after training."
+    )
+    eval_batch_size: int = setting(
+        8, "Sequences per evaluation batch and rank.", bounds=AT_LEAST_ONE
+    )
+    max_eval_steps: int | None = setting(
+        None,
+        "Evaluation batches per rank, N times as many with N ranks (default: all held-out "
+        "records).",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    eval_every_steps: int | None = setting(
+        None,
+        "Steps between evaluations during training (a multiple of --save_checkpoints_steps); by "
+        "default only after training.",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    keep_best: bool = setting(
+        True, "Keep a copy of the checkpoint with the best evaluation, in best/."
+    )
+    early_stopping_evaluations: int | None = setting(
+        None,
+        "Stop training after this many evaluations in a row without improvement (needs "
+        "--eval_every_steps).",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """Early stopping without evaluations."""
+        if self.eval_every_steps is None and self.early_stopping_evaluations is not None:
+            yield (
+                "--early_stopping_evaluations needs evaluations to count; give --eval_every_steps."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSettings(Settings):
+    """What a run logs, and where."""
+
+    display_loss_steps: int = setting(
+        10,
+        "Steps between lines of log.jsonl and, if it is given, of the terminal, which otherwise "
+        "shows about 30 of a run or one a minute.",
+        bounds=AT_LEAST_ONE,
+    )
+    layer_summary_steps: int = setting(
+        0,
+        "Steps between logged norms of the weights, gradients and updates of each layer and "
+        "variable, their ratios, and LAMB's trust ratios (0: none).",
+        bounds=NOT_NEGATIVE,
+        advice="0 is for none",
+    )
+    report_loss: bool = setting(True, "NVIDIA's name: show losses in progress lines.")
+    dllog_path: str | None = setting(
+        None,
+        "NVIDIA's name: a file to which metrics are also logged, in the format of NVIDIA's "
+        "DLLogger.",
+        kind=str,
+        per_host=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecoverySettings(Settings):
+    """What happens when losses or gradients are not finite."""
+
+    max_skipped_updates: int | None = setting(
+        None,
+        "Stop after this many skipped updates in a row, whose loss or gradients were not finite "
+        f"(default: {DEFAULT_MAX_SKIPPED} with a loss scale, 1 without).",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    rollback_rate_factor: float | None = setting(
+        None,
+        "Instead of stopping then: go back to the last checkpoint with finite weights, multiply "
+        "the learning rate by this factor from there on, and continue with the next batch.",
+        kind=float,
+        bounds=Interval(0, 1, open_low=True, open_high=True),
+        advice="0.5, for example",
+    )
+    max_rollbacks: int = setting(
+        3, "Stop for good after this many roll-backs of the run.", bounds=AT_LEAST_ONE
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandLine:
+    """The command line that settings were made from; empty for those of a program.
 
     Attributes:
-      num_train_steps, num_warmup_steps: on one rank; None if given as the following two.
-      num_train_epochs: passes over the training records, on all ranks together, unless steps are
-        given.
-      warmup_proportion: share of the steps in the warm-up, unless its steps are given.
-      stop_after_steps: on one rank, the update after which the run ends before its schedule does;
-        None runs the whole schedule.
-      scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
-        Horovod.
-      learning_rate, end_learning_rate: the peak, and the rate after the last step.
-      schedule: its name in ``update.schedules.SCHEDULES``.
-      schedule_options: its options, by keyword; defaults apply to those that are left out.
-      rewarm_at_step, num_rewarm_steps: where the schedule begins again, with a warm-up of so many
-        steps, on one rank; None if it does not.
-      optimizer: its name in ``update.optimizers.OPTIMIZERS``.
-      optimizer_options: its options; defaults apply to those that are left out.
-      batch_ramp: how the global batch grows up to the full one; None if it does not.
-      length_ramp: how the sequences grow that records are cut to; None keeps them whole.
-      micro_batch_flag: the name by which the user gave the micro batch size.
-      shard_optimizer_state: share out the optimizer's slots over the ranks, so that each has those
-        of a part of every weight.
-      rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
-        the factor of the first expression found in its name; 0 freezes it.
+      values: every flag with its value, for the record.
+      defaulted: the flags that nobody gave; some of these defaults follow the model or the records.
+      per_host: the flags that may differ between hosts.
     """
 
-    micro_batch_size: int | None = None
-    accumulation_steps: int | None = None
-    global_batch_size: int | None = None
-    num_train_steps: int | None = None
-    num_warmup_steps: int | None = None
-    learning_rate: float = 5e-5
-    end_learning_rate: float = 0.0
-    schedule: str = "polynomial"
-    scale_steps_by_ranks: bool | None = None
-    learning_rate_scaling: str = "none"
-    optimizer: str = "adam"
-    weight_decay: float = 0.01
-    clip_norm: float | None = 1.0
-    loss_normalization: str = "global_batch"
-    allreduce_every_micro_batch: bool = False
-    optimizer_options: Options = dataclasses.field(default_factory=dict)
-    schedule_options: Options = dataclasses.field(default_factory=dict)
-    rewarm_at_step: int | None = None
-    num_rewarm_steps: int | None = None
-    stop_after_steps: int | None = None
-    batch_ramp: RampSettings | None = None
-    length_ramp: RampSettings | None = None
-    micro_batch_flag: str = "train_batch_size"
-    rate_factors: tuple[tuple[str, float], ...] = ()
-    shard_optimizer_state: bool = False
-    num_train_epochs: float | None = None
-    warmup_proportion: float | None = None
+    values: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    defaulted: frozenset[str] = frozenset()
+    per_host: frozenset[str] = frozenset()
+
+    def compared(self) -> dict[str, object]:
+        """The flags that must be equal on all ranks, by name as shown in messages."""
+        names = self.values.keys() - self.per_host
+        return {f"--{name}": value for name, value in self.values.items() if name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings(Settings):
+    """What a run does, where it writes and how often.
+
+    Attributes:
+      plan_dir: the directory of the plan that the run is a phase of; None for a run by itself.
+      command: the command line that the settings were made from.
+    """
+
+    output_dir: Path = setting(
+        ..., "Directory for checkpoints, logs and results.", kind=Path, parse=Path, per_host=True
+    )
+    start: StartSettings = group(StartSettings)
+    do_train: bool = setting(False, "Train.")
+    dry_run: bool = setting(
+        False, "Show the ledger and a memory estimate, then exit without writing."
+    )
+    replay_batch: Path | None = setting(
+        None,
+        "A batch that a run saved because its gradients were not finite, in OUTPUT_DIR/"
+        "nonfinite_STEP, or one of its files: show its losses and gradients with the weights that "
+        "the run would start from, also in float32, then exit without writing.",
+        kind=Path,
+        parse=_path,
+        per_host=True,
+    )
+    save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", bounds=AT_LEAST_ONE)
+    keep_checkpoint_max: int = setting(
+        5, "Checkpoints to keep, in addition to the best one.", bounds=AT_LEAST_ONE
+    )
+    evaluation: EvaluationSettings = group(EvaluationSettings)
+    log: LogSettings = group(LogSettings)
+    recovery: RecoverySettings = group(RecoverySettings)
+    seed: int = setting(12345, "Seed of weights, data order, masking and dropout.")
+    plan_dir: Path | None = None
+    command: CommandLine = dataclasses.field(default_factory=CommandLine)
+
+    def contradictions(self) -> Iterator[str]:
+        """What needs training, or checkpoints to evaluate."""
+        every = self.evaluation.eval_every_steps
+        if every is not None and not (self.evaluation.do_eval and self.do_train):
+            yield "--eval_every_steps needs --do_train and --do_eval; give them or drop it."
+        if every is not None and every % self.save_checkpoints_steps:
+            yield (
+                f"{self.evaluation.given('eval_every_steps')} is not a multiple of "
+                f"{self.given('save_checkpoints_steps')}, but only checkpoints are evaluated; "
+                "change one."
+            )
+        if self.start.resume_from is not None and not self.do_train:
+            yield (
+                "--resume_from is for training further; add --do_train, or evaluate with "
+                "--init_checkpoint."
+            )
+        if self.replay_batch is not None and not self.do_train:
+            yield "--replay_batch computes gradients; add --do_train."
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSettings(Settings):
+    """The sequences of an update; see ``update.batch_plan`` for what follows from any two sizes."""
+
+    micro_batch_size: int | None = setting(
+        None,
+        "Micro batch: sequences in one forward and backward pass on one rank "
+        "(32 if neither this nor --global_batch_size is given). "
+        "Global batch = micro batch x --num_accumulation_steps x ranks.",
+        flag="train_batch_size",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    accumulation_steps: int | None = setting(
+        None,
+        "Micro batches per update (1).",
+        flag="num_accumulation_steps",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    global_batch_size: int | None = setting(
+        None, "Sequences per update, over all ranks.", kind=int, bounds=AT_LEAST_ONE
+    )
+    ramp: RampSettings | None = setting(
+        None,
+        "Let the global batch grow: 64:0,128:2000,256:5000 is 64 sequences at first, 128 from "
+        "update 2000 and 256, the full global batch, from update 5000 on; 64+64:6000 is 64 more "
+        "each time until update 6000, and 64+64:900000seq the same over 900000 sequences. Updates "
+        "are those of one rank; the micro batch stays the same.",
+        flag="batch_ramp",
+        kind=str,
+        parse=lambda given: parse_ramp(given, flag="batch_ramp") if given else None,
+    )
+    loss_normalization: str = setting(
+        "global_batch",
+        "Batch over which the loss is averaged; micro_batch as in google-research/bert.",
+        choices=("global_batch", "micro_batch"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSettings(Settings):
+    """The length of training and of its warm-up, on one rank: in steps, or by epochs."""
+
+    num_train_steps: int | None = setting(None, "Optimizer updates, on one rank.", kind=int)
+    num_warmup_steps: int | None = setting(None, "Warm-up updates, on one rank.", kind=int)
+    num_train_epochs: float | None = setting(
+        None,
+        "Passes over the training records, on all ranks together, instead of --num_train_steps.",
+        kind=float,
+        bounds=Interval(0, open_low=True),
+    )
+    warmup_proportion: float | None = setting(
+        None,
+        "Share of the steps used for warm-up, instead of --num_warmup_steps (0.1 with "
+        "--num_train_epochs, and for runs that the default of --num_warmup_steps does not fit).",
+        kind=float,
+        bounds=Interval(0, 1),
+    )
+    stop_after_steps: int | None = setting(
+        None, "End the run after this update, on one rank, of a longer schedule.", kind=int
+    )
+    scale_steps_by_ranks: bool | None = setting(
+        None,
+        "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: as in "
+        "the resumed run; on in a new run with --horovod).",
+        kind=bool,
+    )
 
     @property
     def counts_epochs(self) -> bool:
@@ -124,10 +324,94 @@ class OptimizationSettings:
         """
         return self.num_train_steps is None
 
-    def scales_steps(self, *, by_default: bool) -> bool:
+    def scaled_by_ranks(self, *, by_default: bool) -> bool:
         """Whether the steps of a new run are divided by the number of ranks."""
         given = self.scale_steps_by_ranks
         return by_default if given is None else given
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleSettings(Settings):
+    """The learning rate.
+
+    Attributes:
+      options: those of the schedule, by keyword; defaults apply to those that are left out.
+    """
+
+    learning_rate: float = setting(5e-5, "Peak learning rate.")
+    learning_rate_scaling: str = setting(
+        "none",
+        "Multiply the learning rate by 1, the number of ranks or its square root.",
+        choices=("none", "linear", "sqrt"),
+    )
+    name: str = setting(
+        "polynomial",
+        "; ".join(f"{name}: {row.title}" for name, row in SCHEDULES.items()) + ".",
+        flag="lr_schedule",
+        choices=tuple(SCHEDULES),
+    )
+    options: Options = dataclasses.field(default_factory=dict)
+    end_learning_rate: float = setting(
+        0.0, "Learning rate after the last step.", bounds=NOT_NEGATIVE
+    )
+    rewarm_at_step: int | None = setting(
+        None,
+        "Update, on one rank, after which the schedule begins again for the remaining ones.",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    num_rewarm_steps: int | None = setting(
+        None,
+        "Warm-up updates after --rewarm_at_step, on one rank.",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """Values that no length of training makes valid."""
+        return schedule_problems(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizationSettings(Settings):
+    """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
+
+    Attributes:
+      optimizer_options: those of the optimizer; defaults apply to those that are left out.
+      length_ramp: how the sequences grow that records are cut to; None keeps them whole.
+      rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
+        the factor of the first expression found in its name; 0 freezes it.
+    """
+
+    batch: BatchSettings = group(BatchSettings)
+    steps: StepSettings = group(StepSettings)
+    schedule: ScheduleSettings = group(ScheduleSettings)
+    optimizer: str = setting(
+        "adam",
+        "Optimizer: " + ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items()) + ".",
+        flag="optimizer_type",
+        choices=tuple(OPTIMIZERS),
+    )
+    optimizer_options: Options = dataclasses.field(default_factory=dict)
+    weight_decay: float = setting(0.01, "Decoupled weight decay.", bounds=NOT_NEGATIVE)
+    clip_norm: float | None = setting(
+        1.0,
+        "Maximum global norm of the gradient; 0 or inf for no limit.",
+        bounds=NOT_NEGATIVE,
+        advice="0 is for no limit",
+        takes_infinity=True,
+        parse=lambda given: None if given == 0 or given > LARGEST_FLOAT32 else given,
+    )
+    allreduce_every_micro_batch: bool = setting(
+        False, "Communicate after each micro batch, for comparison."
+    )
+    shard_optimizer_state: bool = setting(
+        False,
+        "Shard the optimizer's slots over the ranks (stage 1 of ZeRO, Rajbhandari et al. 2020, "
+        "section 5.1): each has those of a part of every weight, which saves memory.",
+    )
+    length_ramp: RampSettings | None = None
+    rate_factors: tuple[tuple[str, float], ...] = ()
 
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate, 1 if no expression matches its name."""
@@ -136,333 +420,224 @@ class OptimizationSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class CommunicationSettings:
-    """How ranks sum their gradients; None leaves Horovod's default or its environment variable.
+class CommunicationSettings(Settings):
+    """How ranks sum their gradients; None leaves Horovod's default or its environment variable."""
 
-    Attributes:
-      compression: how gradients are sent: ``none`` (float32) or ``fp16``.
-      adasum: combine gradients with Adasum (Maleki et al. 2020) instead of summing them.
-      groups: send gradients in this many groups, each as soon as it is complete; 0 lets Horovod
-        fuse whatever is ready; None uses one group if all gradients are complete at once.
-      embedding_rows: send the gradient of a table that is used only for look-ups as the batch's
-        rows, gathered by every rank, instead of the full table; None decides by size.
-      fusion_threshold_mb: size of Horovod's fusion buffer, in MiB.
-      cycle_time_ms: milliseconds between Horovod's cycles.
-      hierarchical: reduce within each host first.
-      autotune: let Horovod tune the settings above by trial.
-      nccl_streams: parallel NCCL streams, on GPUs.
-    """
+    compression: str = setting(
+        "none",
+        "Send gradients as float16, with a loss scale.",
+        flag="fp16_compression",
+        kind=bool,
+        parse=lambda given: "fp16" if given else "none",
+    )
+    adasum: bool = setting(
+        False,
+        "Combine gradients with Adasum (Maleki et al. 2020; the number of ranks must be a power of "
+        "two).",
+    )
+    groups: int | None = setting(
+        None,
+        "Send gradients in this many groups; 0: as soon as they are ready (default: 1 with several "
+        "micro batches per update, otherwise 0).",
+        flag="num_allreduce_groups",
+        kind=int,
+        bounds=NOT_NEGATIVE,
+    )
+    embedding_rows: bool | None = setting(
+        None,
+        "Fine-tuning: send the word embeddings' gradient as the batch's rows instead of a full "
+        "table (default: if that is much less data).",
+        flag="embedding_gradient_rows",
+        kind=bool,
+    )
+    fusion_threshold_mb: float | None = setting(
+        None,
+        "Horovod: size of its fusion buffer in MiB (128).",
+        kind=float,
+        bounds=NOT_NEGATIVE,
+    )
+    cycle_time_ms: float | None = setting(
+        None, "Horovod: milliseconds between its cycles (1).", kind=float, bounds=NOT_NEGATIVE
+    )
+    hierarchical: bool | None = setting(
+        None,
+        "Horovod: reduce within each host first.",
+        flag="hierarchical_allreduce",
+        kind=bool,
+    )
+    autotune: bool | None = setting(
+        None, "Horovod: tune the settings above by trial.", flag="allreduce_autotune", kind=bool
+    )
+    nccl_streams: int | None = setting(
+        None,
+        "Horovod: parallel NCCL streams, on GPUs (1).",
+        flag="num_nccl_streams",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
 
-    compression: str = "none"
-    adasum: bool = False
-    groups: int | None = None
-    embedding_rows: bool | None = None
-    fusion_threshold_mb: float | None = None
-    cycle_time_ms: float | None = None
-    hierarchical: bool | None = None
-    autotune: bool | None = None
-    nccl_streams: int | None = None
+    def contradictions(self) -> Iterator[str]:
+        """What needs gradients one by one, or full tables."""
+        if self.adasum and self.groups:
+            yield (
+                "--adasum combines gradients one by one, not in groups; drop it or "
+                "--num_allreduce_groups."
+            )
+        if self.embedding_rows and (self.adasum or self.groups):
+            yield (
+                "--embedding_gradient_rows cannot be combined with --adasum or "
+                "--num_allreduce_groups, which need full tables; drop one."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
-class RuntimeSettings:
-    """Precision, compiler, ranks and threads: what should change speed, not results.
+class LossScaleSettings(Settings):
+    """The loss scale of float16 (Micikevicius et al. 2018, section 3.2)."""
+
+    static: float | None = setting(
+        None,
+        "Constant loss scale, with fp16 (default, or 0: a dynamic one).",
+        flag="loss_scale",
+        kind=float,
+        bounds=Interval(0, _LARGEST_SCALE),
+        advice="0 is for a dynamic scale",
+        parse=lambda given: given or None,
+    )
+    initial: float = setting(
+        2.0**16,
+        "Initial value of the dynamic loss scale, with fp16.",
+        flag="init_loss_scale",
+        bounds=Interval(1, _LARGEST_SCALE),
+    )
+    minimum: float = setting(
+        1.0,
+        "Smallest value of the dynamic loss scale, which is halved when a gradient overflows.",
+        flag="min_loss_scale",
+        bounds=AT_LEAST_ONE,
+    )
+    window: int = setting(
+        1000,
+        "Updates in a row without an overflow after which the dynamic loss scale is doubled.",
+        flag="loss_scale_window",
+        bounds=AT_LEAST_ONE,
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """A dynamic scale that starts below its minimum."""
+        if self.minimum > self.initial:
+            yield f"{self.given('minimum')} must be at most {self.given('initial')}; lower it."
+
+
+@dataclasses.dataclass(frozen=True)
+class NumericsSettings(Settings):
+    """The data types that a run computes in."""
+
+    precision: str = setting(
+        "auto",
+        "Data type of dense and attention products; auto measures which is fastest here.",
+        choices=("auto", "fp32", "bf16", "fp16"),
+    )
+    policy_changes: Mapping[str, str] = setting(
+        {},
+        "JSON file: class of operation -> data type, where it should differ from --precision.",
+        flag="precision_policy",
+        kind=str,
+        parse=policy_changes,
+        per_host=True,
+    )
+    amp: bool = setting(False, "Use TensorFlow's graph rewrite instead of --precision.")
+    allow_slow_fp16: bool = setting(False, "Compute in float16 even on a CPU.")
+    loss_scale: LossScaleSettings = group(LossScaleSettings)
+
+    def contradictions(self) -> Iterator[str]:
+        """A rewrite of a float32 graph that is not one."""
+        if not self.amp:
+            return
+        is_float32 = self.precision in ("auto", "fp32")
+        other = "--precision_policy" if is_float32 else self.given("precision")
+        if self.policy_changes or not is_float32:
+            yield f"--amp rewrites a float32 graph and contradicts {other}; drop one."
+
+
+@dataclasses.dataclass(frozen=True)
+class RuntimeSettings(Settings):
+    """Precision, compiler, ranks and threads.
 
     Attributes:
       library: what ranks communicate with, a name in ``ranks.connect.LIBRARIES``; None for a single
         process.
-      rank_timeout_seconds: how long a rank may be silent or hang before the job ends; 0: forever.
-      policy_changes: module class -> data type, where it differs from that of ``precision``.
-      amp: use TensorFlow's rewrite of a float32 graph.
-      use_xla: compile clusters; None takes whichever is faster, by trial.
-      loss_scale: the constant loss scale of float16; None for a dynamic one.
-      initial_loss_scale, min_loss_scale, loss_scale_window: where a dynamic scale starts, its
-        smallest value, and the good updates in a row after which it is doubled.
-      allow_slow_fp16: allow float16 even on a CPU.
-      native_ops: update weights with natively compiled operations, or fail without them; None uses
-        them if they are available.
-      recompute: keep each layer's input for the backward pass, and recompute the layer there.
-      precision_flag, amp_flag: the flags by which the user requested float16 and TensorFlow's
-        rewrite.
+      use_xla: None takes whichever is faster, by trial.
+      native_ops: None uses them if they are available, True fails without them.
     """
 
-    library: str | None = None
-    rank_timeout_seconds: float = 300.0
-    communication: CommunicationSettings = dataclasses.field(default_factory=CommunicationSettings)
-    precision: str = "auto"
-    policy_changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    amp: bool = False
-    use_xla: bool | None = False
-    initial_loss_scale: float = 2.0**16
-    loss_scale: float | None = None
-    min_loss_scale: float = 1.0
-    loss_scale_window: int = 1000
-    allow_slow_fp16: bool = False
-    native_ops: bool | None = None
-    num_threads: int | None = None
-    deterministic: bool = False
-    verbose: bool = False
-    recompute: bool = False
-    precision_flag: str = "--precision=fp16"
-    amp_flag: str = "--amp"
+    library: str | None = setting(
+        None,
+        "Use all ranks started by mpirun or horovodrun.",
+        flag="horovod",
+        kind=bool,
+        parse=lambda given: "horovod" if given else None,
+    )
+    rank_timeout_seconds: float = setting(
+        300.0,
+        "Seconds after which a silent or hanging rank ends the job; 0: never.",
+        flag="rank_timeout",
+        bounds=Interval(0, 1e6),
+    )
+    communication: CommunicationSettings = group(CommunicationSettings)
+    numerics: NumericsSettings = group(NumericsSettings)
+    use_xla: bool | None = setting(
+        False,
+        "Compile clusters of the graph with XLA; auto times a few updates with and without it "
+        "before training and takes the faster.",
+        takes_auto=True,
+    )
+    native_ops: bool | None = setting(
+        None,
+        "Update the weights with natively compiled operations, in one pass over memory "
+        "(default: on CPUs, if they are built and faster).",
+        kind=bool,
+    )
+    num_threads: int | None = setting(
+        None,
+        "Threads per rank (its share of the cores, or half of that if measured to be faster).",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+        per_host=True,
+    )
+    deterministic: bool = setting(
+        False, "Produce the same bits in every run, at some cost in speed."
+    )
+    recompute: bool = setting(
+        False,
+        "Keep only each layer's input for the backward pass and recompute the layer there: "
+        "less memory, slower steps, the same results.",
+    )
+    verbose: bool = setting(False, "Show TensorFlow's messages.", per_host=True)
+
+    def contradictions(self) -> Iterator[str]:
+        """Timing that decides where the same bits are wanted, and a timeout that is too short."""
+        if 0 < self.rank_timeout_seconds < _LEAST_RANK_TIMEOUT:
+            yield (
+                f"{self.given('rank_timeout_seconds')} must be 0, for no limit, or at least "
+                f"{_LEAST_RANK_TIMEOUT} seconds."
+            )
+        if not self.deterministic:
+            return
+        if self.use_xla is None:
+            yield (
+                "--use_xla=auto depends on timing, but --deterministic demands the same bits in "
+                "every run; give --use_xla=true or --use_xla=false."
+            )
+        communication = self.communication
+        if communication.fusion_threshold_mb or communication.autotune:
+            is_size = communication.fusion_threshold_mb
+            yield (
+                f"--{'fusion_threshold_mb' if is_size else 'allreduce_autotune'} lets the timing "
+                "decide which gradients are summed together, but --deterministic demands the same "
+                "bits in every run; drop one of the two."
+            )
 
 
-@dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """What a run does, where it writes and how often.
-
-    Attributes:
-      init_checkpoint: weights to start from, used while output_dir contains no checkpoint.
-      resume_from: a checkpoint of another directory to resume from, with optimizer state and
-        counts, used while output_dir contains none.
-      reset_step: keep its optimizer state, but count steps and data from 0.
-      allowed_fresh: scopes that init_checkpoint may lack.
-      max_eval_steps: batches per rank in an evaluation, None for all.
-      eval_every_steps: steps between evaluations during training, None to evaluate only afterwards.
-      dry_run: show the plan of the run and its memory estimate, then exit.
-      keep_best: keep a copy of the checkpoint with the best evaluation.
-      early_stopping_evaluations: stop after this many evaluations in a row without improvement.
-      flags: every flag with its value, for the record.
-      defaulted: the flags that nobody gave; some of these defaults follow the model or the records.
-      host_flags: flags that may differ between hosts: paths of files whose contents are compared
-        instead, or that only rank 0 reads and writes; threads and verbosity.
-      report_loss: show losses in progress lines.
-      max_skipped_updates: stop after this many skipped updates in a row; None for the default,
-        which is 1 without loss scaling.
-      rollback_rate_factor: what the learning rate is multiplied by when the run goes back to its
-        last good checkpoint instead of stopping so; None to stop.
-      max_rollbacks: how often it may do so.
-      layer_summary_steps: steps between logs of the norms and ratios of layers and variables; 0
-        for none.
-      dllog_path: a file to which the metrics of steps and evaluations are also logged, as DLLogger
-        lines.
-      replay_batch: a saved batch whose gradients are computed again, instead of training; needs
-        ``dry_run``.
-      plan_dir: the directory of the plan that the run is a phase of; None for a run by itself.
-    """
-
-    output_dir: Path
-    init_checkpoint: str | None = None
-    resume_from: str | None = None
-    reset_step: bool = False
-    allowed_fresh: tuple[str, ...] = ()
-    do_train: bool = False
-    do_eval: bool = False
-    dry_run: bool = False
-    eval_batch_size: int = 8
-    max_eval_steps: int | None = None
-    save_checkpoints_steps: int = 1000
-    eval_every_steps: int | None = None
-    keep_best: bool = True
-    early_stopping_evaluations: int | None = None
-    keep_checkpoint_max: int = 5
-    display_loss_steps: int = 10
-    max_skipped_updates: int | None = None
-    rollback_rate_factor: float | None = None
-    max_rollbacks: int = 3
-    layer_summary_steps: int = 0
-    seed: int = 12345
-    flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    defaulted: frozenset[str] = frozenset()
-    report_loss: bool = True
-    dllog_path: str | None = None
-    replay_batch: Path | None = None
-    plan_dir: Path | None = None
-    host_flags: frozenset[str] = frozenset()
-
-    def compared_flags(self) -> dict[str, object]:
-        """The flags that must be equal on all ranks, by name as shown in messages."""
-        compared = self.flags.keys() - self.host_flags
-        return {f"--{name}": value for name, value in self.flags.items() if name in compared}
-
-
-@dataclasses.dataclass(frozen=True)
-class DistillationSettings:
-    """What a student learns from its teacher, in addition to the labels.
-
-    The weights of the losses are those of the published DistilBERT run (the options of its training
-    command, in the README of Hugging Face's distillation example).
-
-    Attributes:
-      teacher_checkpoint: the teacher's weights, in any format that is read.
-      teacher_config_file: its architecture; None uses the one stored with the weights.
-      student_layers: the teacher's layers, from 0, that the student's start from; None spreads them
-        evenly, and a student with none of them starts from random weights.
-      alpha_ce: weight of the divergence from the teacher's soft targets, times temperature^2.
-      alpha_label: weight of the loss on labels.
-      alpha_cos: weight of 1 - cosine of the last hidden states.
-      alpha_hidden: weight of the squared differences of all hidden states.
-      alpha_attention: weight of the squared differences of attention's scores.
-      temperature: divides the scores of both networks before their softmax.
-      restrict_ce_to_mask: compare soft targets at masked tokens only.
-      min_target_probability: the least probability of a soft target.
-      top_k_targets: the largest number of soft targets of a decision; None for all.
-      teacher_cache: directory where the teacher's soft targets are kept, so that it computes each
-        record once; None computes them in every update.
-    """
-
-    teacher_checkpoint: str
-    teacher_config_file: Path | None = None
-    student_layers: tuple[int, ...] | None = None
-    alpha_ce: float = 5.0
-    alpha_label: float = 2.0
-    alpha_cos: float = 1.0
-    alpha_hidden: float = 0.0
-    alpha_attention: float = 0.0
-    temperature: float = 2.0
-    restrict_ce_to_mask: bool = False
-    min_target_probability: float = 0.0
-    top_k_targets: int | None = None
-    teacher_cache: Path | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingSettings:
-    """A pre-training run.
-
-    Attributes:
-      bert_config_file: None uses the file stored with the weights that the run starts from.
-      tokenizer_files: override those stored with the records or with those weights.
-      network: architecture settings that were given individually, under the keys of ``BertConfig``.
-      distillation: None trains without a teacher.
-      before_training: a shell command to run on each host first; None for none.
-    """
-
-    bert_config_file: Path | None
-    next_sentence: bool
-    masked_lm: bool
-    data: DataSettings
-    run: RunSettings
-    optimization: OptimizationSettings
-    runtime: RuntimeSettings
-    network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
-    distillation: DistillationSettings | None = None
-    before_training: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class FinetuningSettings:
-    """The settings that all fine-tuning runs share.
-
-    Attributes:
-      bert_config_file: None uses the file stored with init_checkpoint.
-      tokenizer_files: override those stored with init_checkpoint.
-      length_buckets: batch sequences of similar length instead of padding to max_seq_length.
-      seeds: repeat the run with each of these; empty for a single run with ``run.seed``.
-      features_dir: where records are kept between runs.
-      num_workers: processes that write records, 0 for one per core.
-      distillation: None trains without a teacher.
-    """
-
-    bert_config_file: Path | None
-    tokenizer_files: TokenizerFiles
-    max_seq_length: int
-    length_buckets: bool
-    seeds: tuple[int, ...]
-    features_dir: Path
-    num_workers: int
-    run: RunSettings
-    optimization: OptimizationSettings
-    runtime: RuntimeSettings
-    distillation: DistillationSettings | None
-
-
-@dataclasses.dataclass(frozen=True)
-class SquadSettings(FinetuningSettings):
-    """Fine-tuning and prediction for question answering.
-
-    Attributes:
-      train_file, predict_file: SQuAD JSON.
-      max_predict_questions: number of predict_file's questions to answer, None for all.
-      version_2_with_negative: questions may have no answer.
-      null_score_diff_threshold: predict no answer if the null score exceeds the best span's score
-        by more than this.
-    """
-
-    train_file: Path | None
-    predict_file: Path | None
-    max_predict_questions: int | None
-    doc_stride: int
-    max_query_length: int
-    n_best_size: int
-    max_answer_length: int
-    version_2_with_negative: bool
-    null_score_diff_threshold: float
-
-
-@dataclasses.dataclass(frozen=True)
-class DirectorySettings(FinetuningSettings):
-    """Fine-tuning and prediction on the files of a directory.
-
-    Attributes:
-      data_dir: directory of the files; None if none of them is read.
-      do_predict: predict a file without labels and write the results.
-      predict_batch_size: sequences per prediction batch and rank.
-      eval_file, predict_file: None uses those in ``data_dir``.
-    """
-
-    data_dir: Path | None
-    do_predict: bool
-    predict_batch_size: int
-    eval_file: Path | None
-    predict_file: Path | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassificationSettings(DirectorySettings):
-    """Fine-tuning and prediction for classification and regression of sentences and pairs.
-
-    Attributes:
-      task_name: a key of ``tasks.classification.formats.GLUE_TASKS``.
-    """
-
-    task_name: str
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluationSettings:
-    """Perplexities of a masked language model.
-
-    Attributes:
-      bert_config_file: None uses the file stored with ``run.init_checkpoint``.
-      tokenizer_files: override those stored with ``run.init_checkpoint``.
-      all_checkpoints: evaluate every checkpoint in the directory ``run.init_checkpoint``.
-      input_files: texts, tables or records.
-      has_records: whether they are pre-training records.
-      text_unit: one of ``TEXT_UNITS``.
-      text_column: name or number, from 1, of the column of a table; None for text files.
-      wikitext: undo the markers of WikiText.
-      score_unknown: score [UNK]; otherwise it is context only.
-      max_seq_length: most tokens of a sequence of a text.
-      sample: share of the texts to score, in (0, 1].
-      metrics: some of ``METRICS``.
-      num_draws, masked_lm_prob: how masks are drawn for the masked perplexity.
-      batch_tokens: most tokens in a batch of a rank.
-    """
-
-    bert_config_file: Path | None
-    tokenizer_files: TokenizerFiles
-    all_checkpoints: bool
-    input_files: tuple[Path, ...]
-    has_records: bool
-    text_unit: str
-    text_column: str | None
-    wikitext: bool
-    score_unknown: bool
-    max_seq_length: int
-    sample: float
-    metrics: tuple[str, ...]
-    num_draws: int
-    masked_lm_prob: float
-    batch_tokens: int
-    run: RunSettings
-    runtime: RuntimeSettings
-
-
-_TaskSettings = TypeVar("_TaskSettings", PretrainingSettings, FinetuningSettings)
-
-
-def dry(settings: _TaskSettings) -> _TaskSettings:
-    """The settings of the same run, which writes nothing."""
+def dry(settings: _AnySettings) -> _AnySettings:
+    """The settings of the same run of a task, which writes nothing."""
     return dataclasses.replace(settings, run=dataclasses.replace(settings.run, dry_run=True))

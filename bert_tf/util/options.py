@@ -1,10 +1,17 @@
-"""Options that an algorithm declares beside itself; flags, checks and records follow from them."""
+"""Options: facts about a setting, declared once; flags, checks and records follow from them.
+
+An algorithm declares its options beside itself, and a dataclass of settings in its fields
+(``bert_tf.config.declared``).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Union
+from typing import Any, Callable, Union
+
+# Numbers are used in float32, in which anything larger is infinite.
+LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 OptionValue = Union[bool, float, str, None]
 Options = Mapping[str, OptionValue]
@@ -35,17 +42,24 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A setting of some algorithms, which they take as a keyword argument.
+    """A setting: its default, its flag, and the values that it may have.
 
     Attributes:
       default: the value of an option that is not given.
       flag: the name of its flag, None if users cannot set it.
       help_text: the flag's help text.
-      kind: the type of its values: bool, int, float or str; None for that of the default.
+      kind: the type of its flag's values: bool, int, float, str or Path; None for that of the
+        default.
       bounds: where its values must lie; None for anywhere.
+      advice: what else a message about a value out of bounds says.
       choices: its possible values, if it is a text with a few of them.
       counts_steps: whether it is a number of updates on one rank, which is divided by the number of
         ranks wherever all steps are.
+      per_host: whether it may differ between hosts: paths of files whose contents are compared
+        instead, or that only rank 0 reads and writes; threads and verbosity.
+      parse: maps the value of its flag to that of the setting; None if they are the same.
+      takes_infinity: whether the flag of a number accepts inf.
+      takes_auto: whether a boolean flag accepts auto, which is None as a setting.
     """
 
     default: OptionValue
@@ -53,18 +67,31 @@ class Option:
     help_text: str = ""
     kind: type | None = None
     bounds: Interval | None = None
+    advice: str = ""
     choices: tuple[str, ...] = ()
     counts_steps: bool = False
+    per_host: bool = False
+    parse: Callable[[Any], Any] | None = None
+    takes_infinity: bool = False
+    takes_auto: bool = False
 
     @property
     def value_type(self) -> type:
         """The type of its values other than None."""
         return self.kind or type(self.default)
 
-    def problem(self, value: OptionValue) -> str | None:
+    def problem(self, value: Any) -> str | None:
         """A sentence about a value that is out of bounds or not a choice; None for a valid one."""
         if self.choices and value not in self.choices:
             return f"--{self.flag}={value} is not one of {', '.join(self.choices)}."
         if self.bounds is not None and value is not None and value not in self.bounds:
-            return f"--{self.flag}={value:g} must be {self.bounds}."
+            advice = f"; {self.advice}" if self.advice else ""
+            return f"--{self.flag}={shown(value)} must be {self.bounds}{advice}."
         return None
+
+
+def shown(value: Any) -> str:
+    """A value as a user would write it after its flag."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

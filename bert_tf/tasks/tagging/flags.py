@@ -5,24 +5,30 @@ from __future__ import annotations
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.cli.training_flags import Definer, require, warn_of_ignored
+from bert_tf.cli.settings_flags import Definer, require
+from bert_tf.cli.training_flags import warn_of_ignored
 from bert_tf.compat.nvidia_defaults import TAGGING, adopt_and_say
-from bert_tf.config.settings import DirectorySettings
-from bert_tf.tasks.distillation.flags import teacher_settings
 from bert_tf.tasks.finetuning.flags import (
     define_directory_flags,
     define_finetuning_flags,
     directory_settings,
 )
+from bert_tf.tasks.finetuning.settings import DirectorySettings
 
-_LABEL_FLAG = "alpha_label"
 _IGNORED = {"task_name": str, "do_prepare": bool}
 
 
 def define_tagging_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_ner.py."""
     define_finetuning_flags(
-        Definer(values), _define_tagging_flags, examples="sentences", label_flag=_LABEL_FLAG
+        Definer(values),
+        _define_tagging_flags,
+        examples="sentences",
+        label_flag="alpha_label",
+        max_seq_length={
+            "default": 128,
+            "help_text": "Maximum tokens of a sequence; a longer sentence makes several.",
+        },
     )
 
 
@@ -32,7 +38,6 @@ def _define_tagging_flags(define: Definer) -> None:
         define,
         files="the files train, dev (or devel, valid) and test, each .txt, .tsv or .conll",
         predictions="predictions.txt",
-        max_seq_length="Maximum tokens of a sequence; a longer sentence makes several.",
     )
     define.ignored(_IGNORED, "NVIDIA's; the files say what is labelled")
 
@@ -42,5 +47,4 @@ def tagging_settings(values: flags.FlagValues) -> DirectorySettings:
     warn_of_ignored(values, also=_IGNORED)
     adopt_and_say(values, TAGGING)
     require(values, "output_dir")
-    distillation = teacher_settings(values, label_flag=_LABEL_FLAG)
-    return directory_settings(DirectorySettings, values, distillation=distillation)
+    return directory_settings(DirectorySettings, values)

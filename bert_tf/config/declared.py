@@ -1,0 +1,88 @@
+"""Settings that are declared once: defaults, bounds, flags and help texts are facts of a field.
+
+    @dataclasses.dataclass(frozen=True)
+    class LogSettings(Settings):
+        \"\"\"What a run logs.\"\"\"
+
+        display_loss_steps: int = setting(10, "Steps between lines.", bounds=AT_LEAST_ONE)
+
+Whoever makes such settings, from flags or in a program, gets values that have been checked.
+``bert_tf.cli.settings`` defines the flags of a class and reads them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval, Option, shown
+
+AT_LEAST_ONE = Interval(1)
+NOT_NEGATIVE = Interval(0)
+
+_OPTION = "option"
+
+Group = TypeVar("Group", bound="Settings")
+
+
+def setting(default: Any, help_text: str, **facts: Any) -> Any:
+    """A field with a flag, for the facts of an :class:`Option`; by default both have one name.
+
+    The default ``...`` makes a field that must be given.
+    """
+    # What only parsing makes, such as the content of a file, is no default of a flag.
+    flag_default = default if isinstance(default, (bool, int, float, str)) else None
+    if "parse" in facts and facts.get("kind") is bool:
+        flag_default = False
+    option = Option(flag_default, help_text=help_text, **facts)
+    if default is ...:
+        return dataclasses.field(metadata={_OPTION: option})
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=dict, metadata={_OPTION: option})
+    return dataclasses.field(default=default, metadata={_OPTION: option})
+
+
+def group(kind: type[Group]) -> Any:
+    """A field for settings that belong together, by default those of ``kind``."""
+    return dataclasses.field(default_factory=kind)
+
+
+class Settings:
+    """A frozen dataclass of settings, checked as a whole when it is made."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a value out of bounds, and for values that contradict each other."""
+        for name, option in options_of(type(self)).items():
+            problem = option.problem(getattr(self, name))
+            if problem is not None:
+                raise UserError(problem)
+        for contradiction in self.contradictions():
+            raise UserError(contradiction)
+
+    def contradictions(self) -> Iterator[str]:
+        """A sentence for everything that is wrong with valid values taken together."""
+        return iter(())
+
+    def given(self, name: str) -> str:
+        """A setting as a user would write it, such as ``--seed=1``."""
+        return f"--{options_of(type(self))[name].flag}={shown(getattr(self, name))}"
+
+
+def options_of(kind: type) -> dict[str, Option]:
+    """Field -> option, for the fields of a class that have a flag."""
+    return {
+        field.name: dataclasses.replace(option, flag=option.flag or field.name)
+        for field in dataclasses.fields(kind)
+        if (option := field.metadata.get(_OPTION)) is not None
+    }
+
+
+def groups_of(kind: type) -> dict[str, type[Settings]]:
+    """Field -> class, for the fields of a class that are settings of their own."""
+    return {
+        field.name: field.default_factory
+        for field in dataclasses.fields(kind)
+        if isinstance(field.default_factory, type) and issubclass(field.default_factory, Settings)
+    }

@@ -1,0 +1,109 @@
+"""The settings of a teacher."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, setting
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import require_file
+from bert_tf.util.options import Interval
+
+
+def _layers(text: str) -> tuple[int, ...] | None:
+    if not text:
+        return None
+    if text == "none":
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(
+            f"--student_layers={text} must be comma-separated whole numbers, or none."
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationSettings(Settings):
+    """What a student learns from its teacher, in addition to the labels.
+
+    The weights of the losses are those of the published DistilBERT run (the options of its training
+    command, in the README of Hugging Face's distillation example).
+    """
+
+    teacher_checkpoint: str = setting(
+        ...,
+        "Weights of the teacher: a checkpoint of Google's, NVIDIA's, Hugging Face's or this "
+        "program's, or its directory.",
+        kind=str,
+        per_host=True,
+    )
+    teacher_config_file: Path | None = setting(
+        None,
+        "JSON file of the teacher's architecture (default: the one stored with it).",
+        kind=Path,
+        parse=lambda given: require_file(given, flag="teacher_config_file") if given else None,
+        per_host=True,
+    )
+    student_layers: tuple[int, ...] | None = setting(
+        None,
+        "The teacher's layers that a student without --init_checkpoint starts from, "
+        "comma-separated, from 0 (default: evenly spread, every second for half as many); none: it "
+        "starts from random weights.",
+        kind=str,
+        parse=_layers,
+    )
+    alpha_ce: float = setting(
+        5.0,
+        "Weight of the divergence from the teacher's soft targets, times --temperature squared.",
+        bounds=NOT_NEGATIVE,
+    )
+    alpha_label: float = setting(2.0, "Weight of the loss on labels.", bounds=NOT_NEGATIVE)
+    alpha_cos: float = setting(
+        1.0,
+        "Weight of 1 - cosine between the last hidden states of student and teacher.",
+        bounds=NOT_NEGATIVE,
+    )
+    alpha_hidden: float = setting(
+        0.0,
+        "Weight of the squared differences of the embeddings and of all layers (TinyBERT).",
+        bounds=NOT_NEGATIVE,
+    )
+    alpha_attention: float = setting(
+        0.0,
+        "Weight of the squared differences of all layers' attention scores (TinyBERT).",
+        bounds=NOT_NEGATIVE,
+    )
+    temperature: float = setting(
+        2.0,
+        "Divides the scores of both before their softmax.",
+        bounds=Interval(0, open_low=True),
+    )
+    restrict_ce_to_mask: bool = setting(
+        False,
+        "Compare soft targets at masked tokens only, instead of at all tokens: several times "
+        "faster.",
+    )
+    min_target_probability: float = setting(
+        0.0,
+        "Least probability of a soft target; all words below it together count as one.",
+        bounds=Interval(0, 1, open_high=True),
+    )
+    top_k_targets: int | None = setting(
+        None,
+        "Largest number of soft targets at a token, the most probable; all other words together "
+        "count as one (default: all words).",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    teacher_cache: Path | None = setting(
+        None,
+        "Directory, on a disk that all ranks share, where the teacher's soft targets are kept: it "
+        "computes each record once, however many epochs follow. For records with stored masks, "
+        "--restrict_ce_to_mask, a bound on the targets and no comparison of hidden states.",
+        flag="cache_teacher",
+        kind=Path,
+        parse=lambda given: Path(given) if given else None,
+        per_host=True,
+    )

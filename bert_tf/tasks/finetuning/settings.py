@@ -1,0 +1,99 @@
+"""The settings that fine-tuning tasks share."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.tasks.distillation.settings import DistillationSettings
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import require_file
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise UserError(f"--seeds={text} must be comma-separated whole numbers.") from None
+    if len(set(seeds)) != len(seeds):
+        raise UserError(f"--seeds={text} names a seed twice; give each run a different one.")
+    return seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningSettings(Settings):
+    """The settings that all fine-tuning runs share.
+
+    Attributes:
+      bert_config_file: None uses the file stored with the weights that the run starts from.
+      tokenizer_files: override those stored with these weights.
+      seeds: empty for a single run with ``run.seed``.
+      distillation: None trains without a teacher.
+    """
+
+    bert_config_file: Path | None
+    tokenizer_files: TokenizerFiles
+    run: RunSettings
+    optimization: OptimizationSettings
+    runtime: RuntimeSettings
+    distillation: DistillationSettings | None
+    features_dir: Path = setting(
+        ..., "Directory of the records (output_dir/features).", kind=Path, parse=Path, per_host=True
+    )
+    max_seq_length: int = setting(..., "Maximum tokens of a sequence.", kind=int, bounds=AT_LEAST_ONE)
+    length_buckets: bool = setting(
+        True,
+        "Batch sequences of similar length; off keeps random order and pads to --max_seq_length.",
+    )
+    seeds: tuple[int, ...] = setting(
+        (),
+        "Repeat the run with these seeds, comma-separated, and report mean and spread.",
+        kind=str,
+        parse=_seeds,
+    )
+    num_workers: int = setting(
+        0, "Processes that write records; 0 means one per core.", per_host=True
+    )
+
+
+def file_setting(flag: str, help_text: str, **facts: object) -> Path | None:
+    """A field for a file that must exist if it is given; its path may differ between hosts."""
+    return setting(
+        None,
+        help_text,
+        flag=flag,
+        kind=Path,
+        parse=lambda given: require_file(given, flag=flag) if given else None,
+        per_host=True,
+        **facts,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectorySettings(FinetuningSettings):
+    """Fine-tuning and prediction on the files of a directory.
+
+    Attributes:
+      data_dir: None if none of its files is read.
+    """
+
+    data_dir: Path | None = setting(
+        None,
+        "Directory of the files.",
+        kind=Path,
+        parse=lambda given: Path(given) if given else None,
+        per_host=True,
+    )
+    do_predict: bool = setting(False, "Predict the test set and write the results.")
+    eval_file: Path | None = file_setting(
+        "eval_file", "File to evaluate instead of the one in --data_dir."
+    )
+    predict_file: Path | None = file_setting(
+        "predict_file", "File to predict instead of the one in --data_dir."
+    )
+    predict_batch_size: int = setting(
+        8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE
+    )

@@ -1,0 +1,46 @@
+"""The settings of question answering."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
+from bert_tf.tasks.finetuning.settings import FinetuningSettings, file_setting
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerSettings(Settings):
+    """Which answers are written."""
+
+    n_best_size: int = setting(
+        20, "Answers per question in nbest_predictions.json.", bounds=AT_LEAST_ONE
+    )
+    max_answer_length: int = setting(30, "Maximum tokens of an answer.", bounds=AT_LEAST_ONE)
+    version_2_with_negative: bool = setting(False, "Questions may have no answer (SQuAD 2.0).")
+    null_score_diff_threshold: float = setting(
+        0.0,
+        "Predict no answer if the null score exceeds the best answer's score by more than this.",
+        takes_infinity=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadSettings(FinetuningSettings):
+    """Fine-tuning and prediction for question answering."""
+
+    train_file: Path | None = file_setting("train_file", "SQuAD JSON to train on.")
+    predict_file: Path | None = file_setting("predict_file", "SQuAD JSON to answer.")
+    max_predict_questions: int | None = setting(
+        None,
+        "Answer and score at most this many questions, the first ones of --predict_file.",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    doc_stride: int = setting(
+        128, "Tokens between the starts of a long context's windows.", bounds=AT_LEAST_ONE
+    )
+    max_query_length: int = setting(
+        64, "Maximum tokens of a question; the rest is cut off.", bounds=AT_LEAST_ONE
+    )
+    answers: AnswerSettings = group(AnswerSettings)

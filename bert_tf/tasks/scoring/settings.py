@@ -1,0 +1,102 @@
+"""The settings of perplexities."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+from bert_tf.config.settings import RunSettings, RuntimeSettings
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval
+
+# What is computed, and what is taken for a text in a text file.
+METRICS = MASKED, PSEUDO = "masked", "pseudo"
+TEXT_UNITS = LINE, DOCUMENT = "line", "document"
+
+_FRACTION = Interval(0, 1, open_low=True)
+
+
+def _metrics(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in METRICS:
+            raise UserError(f"--metrics={text}: {name!r} is none of {', '.join(METRICS)}.")
+    return tuple(name for name in METRICS if name in names)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings(Settings):
+    """The texts to score, and how they are cut into sequences.
+
+    Attributes:
+      input_files: texts, tables or records.
+      has_records: whether they are pre-training records.
+      text_column: None for text files.
+    """
+
+    input_files: tuple[Path, ...]
+    has_records: bool
+    text_unit: str = setting(
+        LINE,
+        "What a text is in a text file: a line, or the lines between blank ones.",
+        choices=TEXT_UNITS,
+    )
+    text_column: str | None = setting(
+        None,
+        "Column of the texts in a table: its name, or its number from 1 if there is no header. "
+        "Commas separate the columns of *.csv, tabs those of other files.",
+        kind=str,
+    )
+    wikitext: bool = setting(
+        False,
+        "Undo WikiText's markers: ' @-@ ' becomes '-', and '<unk>' an unknown token.",
+    )
+    score_unknown: bool = setting(
+        True, "Score [UNK] tokens too; otherwise they are only context."
+    )
+    sample: float = setting(
+        1.0, "Fraction of the texts to score, chosen at random by --seed.", bounds=_FRACTION
+    )
+    max_seq_length: int = setting(
+        128,
+        "Maximum tokens of a sequence; longer texts are cut into several. Records are taken as "
+        "they are.",
+        bounds=Interval(3),
+        advice="[CLS], a token, [SEP]",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoringSettings(Settings):
+    """Perplexities of a masked language model.
+
+    Attributes:
+      bert_config_file: None uses the file stored with the weights.
+      tokenizer_files: override those stored with the weights.
+    """
+
+    bert_config_file: Path | None
+    tokenizer_files: TokenizerFiles
+    texts: TextSettings
+    run: RunSettings
+    runtime: RuntimeSettings
+    all_checkpoints: bool = setting(
+        False, "Evaluate every checkpoint in the directory --init_checkpoint, not only the latest."
+    )
+    metrics: tuple[str, ...] = setting(
+        METRICS,
+        "What to compute, comma-separated: masked (masked perplexity), pseudo (pseudo-perplexity).",
+        kind=str,
+        parse=_metrics,
+    )
+    num_draws: int = setting(
+        5, "Draws of masks for the masked perplexity.", bounds=AT_LEAST_ONE
+    )
+    masked_lm_prob: float = setting(
+        0.15,
+        "Fraction of a sequence's tokens, without [CLS] and [SEP], that a draw chooses.",
+        bounds=_FRACTION,
+    )
+    batch_tokens: int = setting(2048, "Tokens in a batch, per rank.", bounds=AT_LEAST_ONE)
