@@ -35,7 +35,7 @@ from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import Found
 from benchmarks.speed.steps import Job
 from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
-from bert_tf.config.settings import PSEUDO
+from bert_tf.tasks.scoring.settings import PSEUDO
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.manifest import SPECIAL_NAMES
 from bert_tf.tasks.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts

@@ -61,7 +61,7 @@ def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
 
 def batch_and_steps(optimization, world_size=1, *, records=1, **how):
     """The batches and steps of a new run."""
-    scaled = optimization.scales_steps(by_default=False)
+    scaled = optimization.steps.scaled_by_ranks(by_default=False)
     return plan_batch_and_steps(optimization, world_size, scaled=scaled, records=records, **how)
 
 

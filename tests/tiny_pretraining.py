@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
+from bert_tf.config.settings import RunSettings
+from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import Manifest, VocabularyEntry, describe_file, write_manifest

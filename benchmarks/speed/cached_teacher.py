@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.ours import Settings, running_step
 from benchmarks.speed.steps import StepJob, time_steps
-from bert_tf.config.settings import DistillationSettings
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network

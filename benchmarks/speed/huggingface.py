@@ -12,7 +12,7 @@ import transformers
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import DISTILLATION, PRETRAINING, RECIPE, Batch, StepJob, time_steps
-from bert_tf.config.settings import DistillationSettings
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.config import BertConfig
 
 # transformers' names of the two forms of GELU; both are one operation of torch.

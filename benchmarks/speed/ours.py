@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import DISTILLATION, RECIPE, SPANS, StepJob, time_steps
-from bert_tf.config.settings import DistillationSettings
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions

@@ -34,6 +34,7 @@ class Definer:
         self.integer = functools.partial(flags.DEFINE_integer, flag_values=values)
         self.number = functools.partial(flags.DEFINE, Number(), flag_values=values)
         self.boolean = functools.partial(flags.DEFINE_bool, flag_values=values)
+        self.enum = functools.partial(flags.DEFINE_enum, flag_values=values)
         self.values = values
 
     def settings(
@@ -65,9 +66,7 @@ class Definer:
             )
             flags.DEFINE_flag(flag, self.values)
         elif option.choices:
-            flags.DEFINE_enum(
-                *given, list(option.choices), option.help_text, flag_values=self.values
-            )
+            self.enum(*given, list(option.choices), option.help_text)
         elif option.takes_infinity:
             flags.DEFINE(Number(infinite=True), *given, option.help_text, flag_values=self.values)
         else:
@@ -146,7 +145,7 @@ def _is_below(kind: type[Settings], name: str) -> bool:
 
 
 def _value_of(flag: flags.Flag, option: Option) -> Any:
-    """The setting that a flag's value stands for; UserError, with the flag's name, for a bad one."""
+    """The setting that a flag's value stands for; UserError names the flag."""
     if option.takes_auto and flag.value == AUTO:
         return None
     value = flag.value if option.parse is None else option.parse(flag.value)

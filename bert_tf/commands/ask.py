@@ -25,7 +25,7 @@ from bert_tf.inference.model_directory import (
     options_from_flags,
 )
 from bert_tf.tasks.question_answering.answerer import BATCH_SIZE, Answerer, FoundAnswer
-from bert_tf.tasks.question_answering.answers import AnswerSettings
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import fitting_windows
 from bert_tf.util import environment
 from bert_tf.util.console import say
@@ -121,7 +121,6 @@ def main(_) -> None:
         version_2_with_negative=values.version_2_with_negative,
         null_score_diff_threshold=values.null_score_diff_threshold,
     )
-    settings.validate()
     environment.quiet_tensorflow(verbose=False)
     options, warnings = options_from_flags(
         values,

@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.cli.training_flags import Definer, at_least_one
+from bert_tf.cli.settings_flags import Definer, at_least_one
 from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError, exit_on_user_error
@@ -33,7 +33,7 @@ def define_flags(script: str = PRETRAINING) -> None:
 
 @flag_group("Plan")
 def _define_own_flags(define: Definer, script: str) -> None:
-    define.choice("script", script, list(SCRIPTS), "The script, if it is not the first word.")
+    define.enum("script", script, list(SCRIPTS), "The script, if it is not the first word.")
     define.integer("num_ranks", 1, "Ranks of the run.")
     define.integer("ranks_per_host", None, "Ranks on one host (default: all).")
 

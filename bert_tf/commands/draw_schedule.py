@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, read_flag_files, run_command
-from bert_tf.cli.training_flags import Definer, at_least_one
+from bert_tf.cli.settings_flags import Definer, at_least_one
 from bert_tf.compat.nvidia_defaults import adopt_and_say
 from bert_tf.doctor.training_scripts import SCRIPTS
 from bert_tf.util import environment
@@ -35,7 +35,7 @@ def define_flags(script: str = "run_pretraining.py") -> None:
 
 @flag_group("Curve")
 def _define_own_flags(define: Definer, script: str) -> None:
-    define.choice(
+    define.enum(
         "script",
         script,
         list(SCRIPTS),
@@ -91,7 +91,7 @@ def main(_) -> None:
     if script.of_nvidia:
         adopt_and_say(values, script.of_nvidia)
     optimization = script.optimization(values)
-    scaled = optimization.scales_steps(by_default=values.horovod or values.num_ranks > 1)
+    scaled = optimization.steps.scaled_by_ranks(by_default=values.horovod or values.num_ranks > 1)
     # Imported here, so that mistakes in flags are reported before TensorFlow starts.
     from bert_tf.tasks.pretraining import schedule_curve
 

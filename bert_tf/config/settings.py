@@ -388,7 +388,9 @@ class OptimizationSettings(Settings):
     schedule: ScheduleSettings = group(ScheduleSettings)
     optimizer: str = setting(
         "adam",
-        "Optimizer: " + ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items()) + ".",
+        "Optimizer: "
+        + ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items())
+        + ".",
         flag="optimizer_type",
         choices=tuple(OPTIMIZERS),
     )
@@ -412,6 +414,11 @@ class OptimizationSettings(Settings):
     )
     length_ramp: RampSettings | None = None
     rate_factors: tuple[tuple[str, float], ...] = ()
+
+    def with_steps(self, train: int, warmup: int) -> OptimizationSettings:
+        """The same settings with a length that is known."""
+        steps = dataclasses.replace(self.steps, num_train_steps=train, num_warmup_steps=warmup)
+        return dataclasses.replace(self, steps=steps)
 
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate, 1 if no expression matches its name."""

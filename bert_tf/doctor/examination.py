@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bert_tf.cli.flags import mark_defaults
+from bert_tf.cli.flags import as_typed
 from bert_tf.compat.nvidia_defaults import adopt
 from bert_tf.doctor import finetuning, pretraining
 from bert_tf.doctor.findings import Finding, Findings, Grade
@@ -56,7 +56,7 @@ def show(findings: Findings, values: flags.FlagValues) -> Iterator[str]:
     counts = dict.fromkeys(sorted(_NAMES, reverse=True), 0)
     for finding in sorted(findings, key=lambda finding: -finding.grade):
         counts[finding.grade] += 1
-        yield _shown(finding._replace(sentence=mark_defaults(finding.sentence, values)))
+        yield _shown(finding._replace(sentence=as_typed(finding.sentence, values)))
     parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
     fine = counts[Grade.FINE]
     yield f"{', '.join(parts[:-1])}; {fine} check{'s' * (fine != 1)} found nothing"

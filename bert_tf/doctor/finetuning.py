@@ -8,19 +8,16 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.config.settings import (
-    FinetuningSettings,
-    OptimizationSettings,
-    SquadSettings,
-    dry,
-)
+from bert_tf.config.settings import OptimizationSettings, dry
 from bert_tf.doctor import machine, model, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD, TAGGER
 from bert_tf.inference.model_directory import check_vocabulary_fits
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification import run as classification
+from bert_tf.tasks.finetuning.settings import FinetuningSettings
 from bert_tf.tasks.question_answering import run as squad
+from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.tagging import run as tagging
 from bert_tf.train.plan import plan_batch_and_steps, scales_steps
 from bert_tf.train.prepare import prepare
@@ -87,7 +84,7 @@ def _plan_of_any_length(
     optimization: OptimizationSettings, ranks: PlannedRanks
 ) -> tuple[BatchPlan, StepPlan]:
     """The plan as far as it does not depend on the records, which are not counted yet."""
-    short = dataclasses.replace(optimization, num_train_steps=1, num_warmup_steps=0)
+    short = optimization.with_steps(1, 0)
     return plan_batch_and_steps(short, ranks.world_size, scaled=False, records=1, trains=False)
 
 
@@ -136,9 +133,12 @@ def _judge_training(findings: Findings, opened: squad.OpenedSquad, run: Run) -> 
     )
     in_steps = dataclasses.replace(
         optimization,
-        num_train_steps=steps.requested_train_steps,
-        num_warmup_steps=steps.requested_warmup_steps,
-        scale_steps_by_ranks=scaled,
+        steps=dataclasses.replace(
+            optimization.steps,
+            num_train_steps=steps.requested_train_steps,
+            num_warmup_steps=steps.requested_warmup_steps,
+            scale_steps_by_ranks=scaled,
+        ),
     )
     settings = dataclasses.replace(opened.settings, optimization=in_steps)
     return dataclasses.replace(opened, settings=settings)

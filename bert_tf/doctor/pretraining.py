@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from bert_tf.config.settings import PretrainingSettings, dry
+from bert_tf.config.settings import dry
 from bert_tf.doctor import machine, model, records, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.training_scripts import TrainingScript
@@ -14,6 +14,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.records.info import RecordInfo, check_records, lengths_of
 from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.train.plan import plan_batch_and_steps
 from bert_tf.train.run import begin
@@ -120,14 +121,16 @@ def _judge_schedule(
     if not values.do_train:
         return None
     optimization = findings.attempt(schedule.SCHEDULE, script.optimization, values)
-    if optimization is None or (optimization.counts_epochs and train is None):
+    if optimization is None or (optimization.steps.counts_epochs and train is None):
         return None
     plans = findings.attempt(
         schedule.SCHEDULE,
         plan_batch_and_steps,
         optimization,
         ranks.world_size,
-        scaled=optimization.scales_steps(by_default=values.horovod or ranks.world_size > 1),
+        scaled=optimization.steps.scaled_by_ranks(
+            by_default=values.horovod or ranks.world_size > 1
+        ),
         records=train.num_records if train else 1,
     )
     if plans is None:

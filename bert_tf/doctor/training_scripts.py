@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from bert_tf.cli.training_flags import optimization_settings
 from bert_tf.compat import nvidia_defaults
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.tasks.classification.flags import classification_settings, define_classification_flags
-from bert_tf.tasks.finetuning import flags as finetuning_flags
 from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.pretraining.distillation_flags import (
     define_distillation_flags,
@@ -54,18 +54,18 @@ SCRIPTS = {
     SQUAD: TrainingScript(
         define_squad_flags,
         squad_settings,
-        finetuning_flags.finetuning_optimization,
+        optimization_settings,
         nvidia_defaults.SQUAD,
     ),
     CLASSIFIER: TrainingScript(
         define_classification_flags,
         classification_settings,
-        finetuning_flags.finetuning_optimization,
+        optimization_settings,
     ),
     TAGGER: TrainingScript(
         define_tagging_flags,
         tagging_settings,
-        finetuning_flags.finetuning_optimization,
+        optimization_settings,
         nvidia_defaults.TAGGING,
     ),
 }

@@ -79,17 +79,19 @@ def choose_arithmetic(
     runtime = runtime or run.runtime
     shapes = JobShapes.of(
         config,
-        sequences=run.settings.eval_batch_size if batch is None else batch.micro_batch_size,
+        sequences=run.settings.evaluation.eval_batch_size
+        if batch is None
+        else batch.micro_batch_size,
         length=max_seq_length,
         accumulation_steps=0 if batch is None else batch.accumulation_steps,
     )
     wanted = Wanted(
-        precision=runtime.precision,
+        precision=runtime.numerics.precision,
         native_ops=runtime.native_ops,
-        policy_changes=runtime.policy_changes,
+        policy_changes=runtime.numerics.policy_changes,
         # TensorFlow's rewrite and XLA only work on TensorFlow's operations.
-        native_layers=not (runtime.amp or runtime.use_xla),
-        amp=runtime.amp_flag if runtime.amp else None,
+        native_layers=not (runtime.numerics.amp or runtime.use_xla),
+        amp="--amp" if runtime.numerics.amp else None,
     )
     earlier = {} if run.record is None else run.record.ledger
     choice = choose_speed(
@@ -128,6 +130,6 @@ def _idle_rewrite_warning(run: Run) -> list[str]:
     if not settings.amp or settings.gpu is not None or product_type(settings) != tf.float32:
         return []
     return [
-        f"{run.runtime.amp_flag} has no effect on this CPU, where TensorFlow's rewrite leaves "
+        "--amp has no effect on this CPU, where TensorFlow's rewrite leaves "
         "products in float32; drop it, and --precision=auto takes what is fastest here"
     ]

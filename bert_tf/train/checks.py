@@ -54,7 +54,7 @@ def _explained_same_directory(run: Run) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        given, output_dir = run.settings.init_checkpoint, run.settings.output_dir
+        given, output_dir = run.settings.start.init_checkpoint, run.settings.output_dir
         if given and output_dir.resolve() in (Path(given).resolve(), Path(given).resolve().parent):
             reason = str(error).rstrip(".")
             raise UserError(
@@ -110,7 +110,7 @@ def _check_resumed(
             f"cannot resume from {checkpoint}: {problem}; use the configuration and vocabulary "
             "that the model was trained with, or choose another --output_dir."
         )
-    is_new_run = run.start.is_elsewhere and run.settings.reset_step
+    is_new_run = run.start.is_elsewhere and run.settings.start.reset_step
     if run.record is None and run.settings.do_train and not is_new_run:
         notes.append("there is no run.json of the last start, so changes since then are unknown")
     with tf.Graph().as_default():
@@ -119,9 +119,9 @@ def _check_resumed(
         if run.settings.do_train:
             create_run_state(network, optimization)
         report = loading.check_compatible(checkpoint, tf.global_variables())
-    has_dynamic_scale = arithmetic.scales_loss and run.runtime.loss_scale is None
+    has_dynamic_scale = arithmetic.scales_loss and run.runtime.numerics.loss_scale.static is None
     if run.settings.do_train and has_dynamic_scale and SCALE not in report.run_state:
-        initial = run.runtime.initial_loss_scale
+        initial = run.runtime.numerics.loss_scale.initial
         notes.append(f"{checkpoint} has no loss scale, so it starts at {initial:g}")
     for note in notes:
         run.message(note)
@@ -132,12 +132,12 @@ def _check_initial(run: Run, model: Model) -> None:
     source, report = loading.check_initial(
         model.initial.checkpoint,
         {spec.name: spec.shape for spec in model.task.specs() if spec.trainable},
-        allowed_fresh=run.settings.allowed_fresh,
+        allowed_fresh=run.settings.start.allowed_fresh,
         heads=heads,
         config=model.config,
         layers=model.initial.layers,
     )
-    missing = loading.missing_heads(report, heads, run.settings.allowed_fresh)
+    missing = loading.missing_heads(report, heads, run.settings.start.allowed_fresh)
     check_has_heads(report.checkpoint, missing, run)
     problem, notes = other_vocabulary(source.files, model.vocabulary)
     if problem:

@@ -73,7 +73,7 @@ def checkpoint_sizes(
     written = 0
     if start_step < last_step:
         written = math.ceil(last_step / every) - start_step // every + at_start
-    keeps_best = settings.keep_best and settings.do_eval
+    keeps_best = settings.evaluation.keep_best and settings.evaluation.do_eval
     return CheckpointSizes(
         one=weights + optimizer_row(optimization.optimizer).slot_bytes(trained),
         best=weights * keeps_best,

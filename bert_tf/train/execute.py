@@ -69,7 +69,7 @@ def run_task(
 
     Args:
       model: the task, and what its directory will contain. Without initial weights of its own, it
-        starts from ``settings.init_checkpoint``.
+        starts from ``settings.start.init_checkpoint``.
       settings: what to do, where to write and how often.
       optimization: batch, schedule and optimizer; training needs a number of steps.
       runtime: precision, ranks and threads; None for the defaults.
@@ -77,26 +77,23 @@ def run_task(
         micro batch, ...], without end, from position ``run.start.data_position`` on. If the batches
         grow, the one at a position has the size of ``run.batch_slice(plan.batch).at(...)``.
       max_seq_length: positions in the longest sequence, for choosing the fastest arithmetic.
-      evaluation: creates the evaluation, called if ``settings.do_eval``.
+      evaluation: creates the evaluation, called if ``settings.evaluation.do_eval``.
       data: further entries on the data, for the ledger.
 
     Raises UserError for contradictory settings, ValueError for training without steps.
     """
-    if settings.do_train and optimization.num_train_steps is None:
+    if settings.do_train and optimization.steps.num_train_steps is None:
         raise ValueError("training needs OptimizationSettings.num_train_steps")
     if model.initial.checkpoint is None:
-        initial = InitialWeights(settings.init_checkpoint)
+        initial = InitialWeights(settings.start.init_checkpoint)
         model = dataclasses.replace(model, initial=initial)
-    optimization = dataclasses.replace(
-        optimization,
-        num_train_steps=optimization.num_train_steps or 1,
-        num_warmup_steps=optimization.num_warmup_steps or 0,
-    )
+    steps = optimization.steps
+    optimization = optimization.with_steps(steps.num_train_steps or 1, steps.num_warmup_steps or 0)
 
     def job_data(run: Run) -> JobData:
         return JobData(
             TrainingData(batches, max_seq_length),
-            evaluation(run) if evaluation and settings.do_eval else None,
+            evaluation(run) if evaluation and settings.evaluation.do_eval else None,
             entries={**_UNKNOWN_DATA, **(data or {})},
         )
 
@@ -147,7 +144,7 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
                 f"ended after {steps.last_position} of the schedule's "
                 f"{steps.num_train_steps} updates (--stop_after_steps)"
             )
-    results = trainer.evaluate_at_end() if settings.do_eval else None
+    results = trainer.evaluate_at_end() if settings.evaluation.do_eval else None
     if job.data.prediction is not None:
         trainer.predict(job.data.prediction)
     run.message(f"output is in {settings.output_dir}")
@@ -263,9 +260,9 @@ def _checkpoint_sizes(job: Job) -> CheckpointSizes:
 def _rollback_entries(run: Run) -> dict[str, Any]:
     settings, start = run.settings, run.start
     entries = {}
-    if settings.rollback_rate_factor is not None:
-        entries["rollback_rate_factor"] = settings.rollback_rate_factor
-        entries["max_rollbacks"] = settings.max_rollbacks
+    if settings.recovery.rollback_rate_factor is not None:
+        entries["rollback_rate_factor"] = settings.recovery.rollback_rate_factor
+        entries["max_rollbacks"] = settings.recovery.max_rollbacks
     if start.rollbacks:
         entries["rollbacks"] = len(start.rollbacks)
         entries["factor_after_rollbacks"] = start.rate_factor
@@ -276,12 +273,15 @@ def _report_resuming(job: Job) -> None:
     run, settings, start = job.run, job.settings, job.run.start
     if start.checkpoint is None:
         return
-    if start.is_elsewhere and settings.reset_step:
+    if start.is_elsewhere and settings.start.reset_step:
         run.message(
             f"starting from weights and optimizer state of {start.checkpoint}; steps count from 0"
         )
         return
-    given = {"init_checkpoint": job.model.initial.checkpoint, "resume_from": settings.resume_from}
+    given = {
+        "init_checkpoint": job.model.initial.checkpoint,
+        "resume_from": settings.start.resume_from,
+    }
     unread = [flag for flag, value in given.items() if value and not start.is_elsewhere]
     ignored = "".join(f"; --{flag} is not read again" for flag in unread)
     run.message(f"resuming from {start.checkpoint} (step {start.step}){ignored}")
@@ -299,7 +299,7 @@ def _report_resuming(job: Job) -> None:
 def _ledger(job: Job) -> Ledger:
     run, plan, optimization = job.run, job.plan, job.optimization
     runtime, arithmetic = run.runtime, plan.arithmetic
-    changes = runtime.policy_changes
+    changes = runtime.numerics.policy_changes
     return ledger.training_ledger(
         ranks=run.ranks,
         batch=plan.batch,
@@ -310,7 +310,7 @@ def _ledger(job: Job) -> Ledger:
         slot_bytes=slot_bytes(job.task.specs(), optimization, run.ranks),
         precision={
             "policy": arithmetic.precision,
-            "amp": runtime.amp,
+            "amp": runtime.numerics.amp,
             "xla": arithmetic.session.use_xla,
             **({"from_file": sorted(changes)} if changes else {}),
             **_loss_scale_entries(job),
@@ -333,8 +333,8 @@ def _loss_scale_entries(job: Job) -> dict[str, Any]:
     runtime = job.run.runtime
     if not job.plan.arithmetic.scales_loss:
         return {}
-    if runtime.loss_scale is not None:
-        return {"loss_scale": runtime.loss_scale}
+    if runtime.numerics.loss_scale.static is not None:
+        return {"loss_scale": runtime.numerics.loss_scale.static}
     names = ("initial_loss_scale", "min_loss_scale", "loss_scale_window")
     return {"loss_scale": "dynamic", **{name: getattr(runtime, name) for name in names}}
 

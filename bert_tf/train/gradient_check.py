@@ -98,7 +98,7 @@ def micro_batches_of(
         for start in range(0, rank_batch_size, size)
     ]
     weights = _term_weights(job, parts)
-    if job.optimization.loss_normalization == "micro_batch":
+    if job.optimization.batch.loss_normalization == "micro_batch":
         divisor = float(len(parts) * plan.world_size)
         denominators = [_denominators(found, divisor) for found in weights]
     else:

@@ -143,7 +143,9 @@ class Job:
         """The flag that makes training longer, for messages."""
         if self.plan.steps.stop_after_steps is not None:
             return "--stop_after_steps"
-        return "--num_train_epochs" if self.optimization.counts_epochs else "--num_train_steps"
+        return (
+            "--num_train_epochs" if self.optimization.steps.counts_epochs else "--num_train_steps"
+        )
 
     def with_plan(self, plan: Plan) -> Job:
         """The same job with another plan."""

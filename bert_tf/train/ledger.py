@@ -76,7 +76,7 @@ def training_ledger(
         },
         "learning_rate": {
             "requested": steps.requested_learning_rate,
-            "scaling": optimization.learning_rate_scaling,
+            "scaling": optimization.schedule.learning_rate_scaling,
             **schedule_entries(schedule),
         },
         "consumption": {
@@ -134,7 +134,7 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
         "weight_decay": optimization.weight_decay,
         **row.resolve(optimization.optimizer_options),
         "clip_norm": optimization.clip_norm,
-        "loss_normalization": optimization.loss_normalization,
+        "loss_normalization": optimization.batch.loss_normalization,
         "operations": operations,
     }
     if not row.has_native_form:

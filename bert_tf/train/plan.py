@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from bert_tf.config.ramps import RampSettings
-from bert_tf.config.schedules import check_lengths, check_schedule, options_of
+from bert_tf.config.schedules import check_lengths, options_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.ranks import Ranks
@@ -71,7 +71,7 @@ def make_plan(
     steps = plan_steps(
         optimization, batch, scaled=scaled, records=records, trains=run.settings.do_train
     )
-    if optimization.counts_epochs or scaled:
+    if optimization.steps.counts_epochs or scaled:
         steps = steps.resumed(
             data_position=run.start.data_position,
             consumed_sequences=run.consumed_sequences(batch),
@@ -88,7 +88,7 @@ def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
     communication library. Raises UserError if the flag contradicts how the run was started, or if
     that is unknown and the run had a different number of ranks.
     """
-    requested, recorded = optimization.scale_steps_by_ranks, None
+    requested, recorded = optimization.steps.scale_steps_by_ranks, None
     if run.record is not None:
         recorded = run.record.fact("steps", "scaled_by_ranks", bool)
         if not recorded and run.record.fact("ranks", "world_size", int) == 1:
@@ -111,7 +111,7 @@ def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
 
 
 def _had_different_batches(run: Run, optimization: OptimizationSettings) -> bool:
-    if not run.settings.do_train or optimization.num_train_steps is None:
+    if not run.settings.do_train or optimization.steps.num_train_steps is None:
         return False  # there is no end, or it is given in epochs
     batch = plan_batch(optimization, run.ranks.world_size, scaled=False)
     consumed = batch.sequences(0, run.start.data_position)
@@ -157,18 +157,17 @@ def plan_steps(
       trains: whether the run trains.
       is_bound: whether ``records`` is only an upper bound.
     """
-    check_schedule(optimization)
     optimization = _with_steps(
         optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
     )
     steps = resolve_step_plan(
-        num_train_steps=optimization.num_train_steps,
-        num_warmup_steps=optimization.num_warmup_steps,
-        learning_rate=optimization.learning_rate,
+        num_train_steps=optimization.steps.num_train_steps,
+        num_warmup_steps=optimization.steps.num_warmup_steps,
+        learning_rate=optimization.schedule.learning_rate,
         world_size=batch.world_size,
         scale_steps_by_ranks=scaled,
-        learning_rate_scaling=optimization.learning_rate_scaling,
-        stop_after_steps=optimization.stop_after_steps if trains else None,
+        learning_rate_scaling=optimization.schedule.learning_rate_scaling,
+        stop_after_steps=optimization.steps.stop_after_steps if trains else None,
     )
     if trains:
         check_lengths(optimization)
@@ -186,9 +185,9 @@ def _with_steps(
     is_bound: bool,
 ) -> OptimizationSettings:
     """The settings with the steps of one rank that their epochs and proportion come to."""
-    steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
+    steps, warmup = optimization.steps.num_train_steps, optimization.steps.num_warmup_steps
     if steps is None:
-        epochs = optimization.num_train_epochs
+        epochs = optimization.steps.num_train_epochs
         # If steps are later divided by the number of ranks, they are those of one rank.
         if batch.sizes is not None:
             steps = batch.updates_for(records * epochs) * (batch.world_size if scaled else 1)
@@ -204,10 +203,10 @@ def _with_steps(
                 "peak; lower it, or give --warmup_proportion instead."
             )
     if warmup is None:
-        warmup = int(steps * optimization.warmup_proportion)
+        warmup = int(steps * optimization.steps.warmup_proportion)
     elif not trains:
         warmup = min(warmup, steps)
-    return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
+    return optimization.with_steps(steps, warmup)
 
 
 def plan_batch(optimization: OptimizationSettings, world_size: int, *, scaled: bool) -> BatchPlan:
@@ -216,14 +215,13 @@ def plan_batch(optimization: OptimizationSettings, world_size: int, *, scaled: b
     ``scaled`` says whether the steps of ramps are divided by the number of ranks.
     """
     plan = resolve_batch_plan(
-        micro_batch_size=optimization.micro_batch_size,
-        micro_batch_flag=optimization.micro_batch_flag,
-        accumulation_steps=optimization.accumulation_steps,
-        global_batch_size=optimization.global_batch_size,
+        micro_batch_size=optimization.batch.micro_batch_size,
+        accumulation_steps=optimization.batch.accumulation_steps,
+        global_batch_size=optimization.batch.global_batch_size,
         world_size=world_size,
     )
     divisor = world_size if scaled else 1
-    sizes, lengths = optimization.batch_ramp, optimization.length_ramp
+    sizes, lengths = optimization.batch.ramp, optimization.length_ramp
     return dataclasses.replace(
         plan,
         sizes=None if sizes is None else _size_ramp(sizes, plan, optimization, divisor),
@@ -243,7 +241,7 @@ def _size_ramp(
             raise UserError(
                 f"--{settings.flag}={settings.text}: a global batch of {size} cannot be divided by "
                 f"{plan.micro_batch_size} (micro batch) x {plan.world_size} (ranks) = {part}; "
-                f"choose multiples, or a smaller --{optimization.micro_batch_flag}."
+                "choose multiples, or a smaller --train_batch_size."
             )
     return ramp
 
@@ -263,20 +261,20 @@ def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
 
 def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
     """The learning rate's schedule, from settings that :func:`plan_steps` has checked."""
-    options = options_of(optimization)
-    for name, option in schedule_row(optimization.schedule).options.items():
+    options = options_of(optimization.schedule)
+    for name, option in schedule_row(optimization.schedule.name).options.items():
         if option.counts_steps:
             options[name] /= steps.divisor
-    begins_again = optimization.rewarm_at_step is not None
+    begins_again = optimization.schedule.rewarm_at_step is not None
     return Schedule(
-        optimization.schedule,
+        optimization.schedule.name,
         peak_rate=steps.learning_rate,
         total_steps=steps.num_train_steps,
         warmup_steps=steps.num_warmup_steps,
-        end_rate=optimization.end_learning_rate,
+        end_rate=optimization.schedule.end_learning_rate,
         options=options,
-        rewarm_at_step=steps.scaled(optimization.rewarm_at_step) if begins_again else None,
-        rewarm_steps=steps.scaled(optimization.num_rewarm_steps) if begins_again else 0,
+        rewarm_at_step=steps.scaled(optimization.schedule.rewarm_at_step) if begins_again else None,
+        rewarm_steps=steps.scaled(optimization.schedule.num_rewarm_steps) if begins_again else 0,
     )
 
 

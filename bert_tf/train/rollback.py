@@ -29,7 +29,7 @@ def roll_back(job: Job, failure: NonFiniteError) -> Job:
     checkpoint to go back to or it was done too often.
     """
     run = job.run
-    if run.settings.rollback_rate_factor is None:
+    if run.settings.recovery.rollback_rate_factor is None:
         raise failure
     outcome = _roll_back(job, failure) if run.ranks.is_chief else None
     outcome = run.ranks.broadcast(outcome)
@@ -42,7 +42,7 @@ def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
     """The new start, or why there is none."""
     run, settings = job.run, job.settings
     output_dir, before = settings.output_dir, read_rollbacks(settings.output_dir)
-    if len(before) >= settings.max_rollbacks:
+    if len(before) >= settings.recovery.max_rollbacks:
         return (
             f"{failure.facts}; that is after {len(before)} roll-backs, and no more are allowed "
             f"(--max_rollbacks): {failure.advice}"
@@ -53,7 +53,7 @@ def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
             f"{failure.facts}; no checkpoint in {output_dir} has finite weights only, so there is "
             f"none to go back to: {failure.advice}"
         )
-    factor = settings.rollback_rate_factor
+    factor = settings.recovery.rollback_rate_factor
     rollback = Rollback(
         step=step_of(good),
         failed_step=failure.skipped.step,
@@ -69,7 +69,7 @@ def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
         f"{failure.facts}; rolled back to {good} ({failure.skipped.step - rollback.step} updates "
         f"are lost), the learning rate is multiplied by {factor:g} ({rollback.rate_factor:g} of "
         "the schedule's), and training goes on with the batch after the last skipped one "
-        f"(roll-back {len(before) + 1} of at most {settings.max_rollbacks})"
+        f"(roll-back {len(before) + 1} of at most {settings.recovery.max_rollbacks})"
     )
     return find_start(output_dir)
 

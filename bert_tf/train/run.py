@@ -80,14 +80,14 @@ class Run:
     @property
     def flags(self) -> dict[str, object]:
         """Every flag with the value that the run uses, for the record."""
-        return {**self.settings.flags, **self.decided}
+        return {**self.settings.command.values, **self.decided}
 
     def session_settings(self) -> SessionSettings:
         """How this rank's sessions execute, before a trial of XLA."""
         return SessionSettings(
             threads=self.ranks.threads,
             use_xla=bool(self.runtime.use_xla),
-            amp=self.runtime.amp,
+            amp=self.runtime.numerics.amp,
             gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
         )
 
@@ -115,7 +115,7 @@ class Run:
         positions = config.max_position_embeddings
         if length <= positions:
             return length
-        if "max_seq_length" in self.settings.defaulted:
+        if "max_seq_length" in self.settings.command.defaulted:
             reason = f"{whose} max_position_embeddings"
             return self.decide("max_seq_length", positions, reason)
         raise UserError(
@@ -170,7 +170,7 @@ def begin(
             {
                 "bert_tf version": versions()["bert_tf"],
                 "bert_tf code": code_sha256(),
-                **settings.compared_flags(),
+                **settings.command.compared(),
                 **comparable_policy_changes(runtime),
             },
         )
@@ -210,8 +210,8 @@ def _watched(
 
 def _lock_output_dir(settings: RunSettings, until_end: contextlib.ExitStack) -> None:
     """Locks the output directory against other runs, unless this run writes nothing."""
-    if settings.dllog_path:
-        check_output_file(settings.dllog_path, flag="dllog_path")
+    if settings.log.dllog_path:
+        check_output_file(settings.log.dllog_path, flag="dllog_path")
     if settings.dry_run:
         check_output_dir(settings.output_dir, flag="output_dir")
         return
@@ -236,9 +236,9 @@ def _begin(
     if ranks.is_chief:
         log = RunLog(
             settings.output_dir,
-            report_loss=settings.report_loss,
-            few_lines="display_loss_steps" in settings.defaulted,
-            dllog_path=settings.dllog_path,
+            report_loss=settings.log.report_loss,
+            few_lines="display_loss_steps" in settings.command.defaulted,
+            dllog_path=settings.log.dllog_path,
         )
     return Run(settings, runtime, ranks, watch, start, record, hardware, log, until_end)
 
@@ -256,7 +256,7 @@ def _warn_of_idle_cores(run: Run) -> None:
 
 def _check_precision(settings: RunSettings, runtime: RuntimeSettings, hardware: Hardware) -> None:
     """Raises UserError for a precision or a loss scale that does not suit the run."""
-    precision = resolve_precision(runtime.precision, hardware)
+    precision = resolve_precision(runtime.numerics.precision, hardware)
     policy = choose_policy(runtime, precision, hardware)
     if needs_loss_scale(runtime, policy, hardware) or not settings.do_train:
         return
@@ -271,9 +271,9 @@ def _check_precision(settings: RunSettings, runtime: RuntimeSettings, hardware: 
 
 
 def _find_start(settings: RunSettings) -> StartPoint:
-    if settings.resume_from:
+    if settings.start.resume_from:
         return find_resumed_start(
-            settings.output_dir, settings.resume_from, reset_step=settings.reset_step
+            settings.output_dir, settings.start.resume_from, reset_step=settings.start.reset_step
         )
     return find_start(settings.output_dir)
 
@@ -282,9 +282,9 @@ def _find_record(settings: RunSettings, start: StartPoint) -> RunRecord | None:
     """The record of the run that is resumed; UserError if there are no weights to start from."""
     if start.is_elsewhere:
         # With steps that count from 0, a run has its own schedule and scaling.
-        return None if settings.reset_step else read_run_record(Path(start.checkpoint).parent)
+        return None if settings.start.reset_step else read_run_record(Path(start.checkpoint).parent)
     if start.checkpoint is not None:
         return read_run_record(settings.output_dir)
-    if settings.init_checkpoint:
-        require_checkpoint(settings.init_checkpoint, flag="init_checkpoint")
+    if settings.start.init_checkpoint:
+        require_checkpoint(settings.start.init_checkpoint, flag="init_checkpoint")
     return None

@@ -16,11 +16,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
-from bert_tf.config.settings import (
-    DEFAULT_MAX_SKIPPED,
-    OptimizationSettings,
-    RuntimeSettings,
-)
+from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, OptimizationSettings, RuntimeSettings
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, ledger, loop, nonfinite
@@ -144,7 +140,11 @@ class Trainer:
         Early stopping and the best checkpoint are then the same as without the kill.
         """
         settings, step = self._job.settings, self._job.run.start.step
-        if settings.eval_every_steps is None or step == 0 or step % settings.eval_every_steps:
+        if (
+            settings.evaluation.eval_every_steps is None
+            or step == 0
+            or step % settings.evaluation.eval_every_steps
+        ):
             return
         is_missing = None
         if self._job.run.log is not None:
@@ -161,17 +161,17 @@ class Trainer:
     def has_stalled(self) -> bool:
         """Whether early stopping applies: too many evaluations without a new best."""
         settings = self._job.settings
-        if settings.early_stopping_evaluations is None:
+        if settings.evaluation.early_stopping_evaluations is None:
             return False
         since = None
         if self._job.run.log is not None:
             figure = self._job.data.evaluation.figure
             since = evaluation.evaluations_since_best(settings.output_dir, figure)
         since = self._job.run.ranks.broadcast(since)
-        stalled = since >= settings.early_stopping_evaluations
+        stalled = since >= settings.evaluation.early_stopping_evaluations
         if stalled and self._job.run.log is not None:
             best = settings.output_dir / evaluation.BEST_DIRECTORY
-            kept = f"; the best checkpoint is in {best}" * settings.keep_best
+            kept = f"; the best checkpoint is in {best}" * settings.evaluation.keep_best
             self._job.run.log.message(
                 f"stopped early: the last {since} evaluations did not improve "
                 f"{self._job.data.evaluation.figure.name}{kept}"
@@ -182,7 +182,7 @@ class Trainer:
         job = self._job
         output_dir = self._job.settings.output_dir
         evaluation.write_results(output_dir, results)
-        checkpoint = self._latest_checkpoint() if self._job.settings.keep_best else None
+        checkpoint = self._latest_checkpoint() if self._job.settings.evaluation.keep_best else None
         best = checkpoint is not None and evaluation.keep_if_best(
             output_dir, checkpoint, results, job.data.evaluation.figure
         )
@@ -228,7 +228,7 @@ class Trainer:
         total_steps = job.plan.steps.last_step
         has_loss_scale = job.plan.arithmetic.scales_loss
         progress = hooks.ProgressSettings(
-            every_steps=settings.display_loss_steps,
+            every_steps=settings.log.display_loss_steps,
             total_steps=total_steps,
             checkpoint_steps=settings.save_checkpoints_steps,
             batch=job.plan.batch,
@@ -253,7 +253,7 @@ class Trainer:
             ),
             hooks.NonFiniteGuard(
                 outputs,
-                limit=settings.max_skipped_updates or default_limit,
+                limit=settings.recovery.max_skipped_updates or default_limit,
                 features=features,
                 explain=functools.partial(nonfinite.explain, job, network),
             ),
@@ -272,11 +272,11 @@ class Trainer:
                 session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if use_xla:
                 session_hooks.append(XlaReport(warm_up, self._report_xla))
-        if settings.eval_every_steps is not None:
+        if settings.evaluation.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
                     outputs,
-                    every_steps=settings.eval_every_steps,
+                    every_steps=settings.evaluation.eval_every_steps,
                     total_steps=total_steps,
                     evaluate=self._evaluate_during_training,
                     at_start=job.data.evaluation.at_start,
@@ -285,7 +285,7 @@ class Trainer:
         return session_hooks
 
     def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
-        every = self._job.settings.layer_summary_steps
+        every = self._job.settings.log.layer_summary_steps
         # Where ranks share the optimizer's state, all of them add up the norms of their parts.
         if not every or (self._job.run.log is None and not outputs.slots):
             return []
@@ -296,7 +296,7 @@ class Trainer:
         # Relative paths, so that a run can be resumed after its directory was moved.
         options = {
             "consumed": run.start.consumed(job.plan.batch.global_batch_size),
-            "loss_scale": run.runtime.initial_loss_scale,
+            "loss_scale": run.runtime.numerics.loss_scale.initial,
             "corrected": run.start.corrected_counts(),
             "max_to_keep": job.settings.keep_checkpoint_max,
             "save_relative_paths": True,
@@ -344,7 +344,7 @@ def initialise_weights(job: Job, network: Network) -> None:
         loading.initialise_from_checkpoint(
             initial.checkpoint,
             network.variables.trainable(),
-            allowed_fresh=job.settings.allowed_fresh,
+            allowed_fresh=job.settings.start.allowed_fresh,
             heads=network.task.heads,
             layers=initial.layers,
         )
@@ -378,7 +378,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
         ranks=run.ranks,
         settings=UpdateSettings(
             clip_norm=optimization.clip_norm,
-            loss_normalization=optimization.loss_normalization,
+            loss_normalization=optimization.batch.loss_normalization,
             allreduce_every_micro_batch=optimization.allreduce_every_micro_batch,
             most_rows=plan.batch.micro_batch_size * job.data.training.max_seq_length,
             seed=job.settings.seed,
@@ -399,12 +399,12 @@ def create_run_state(network: Network, optimization: OptimizationSettings) -> No
 def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
     if not needed:
         return NoLossScale()
-    if runtime.loss_scale is not None:
-        return StaticLossScale(runtime.loss_scale)
+    if runtime.numerics.loss_scale.static is not None:
+        return StaticLossScale(runtime.numerics.loss_scale.static)
     return DynamicLossScale(
-        runtime.initial_loss_scale,
-        period=runtime.loss_scale_window,
-        floor=runtime.min_loss_scale,
+        runtime.numerics.loss_scale.initial,
+        period=runtime.numerics.loss_scale.window,
+        floor=runtime.numerics.loss_scale.minimum,
     )
 
 

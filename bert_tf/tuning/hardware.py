@@ -92,11 +92,11 @@ def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> Pr
     a CPU.
     """
     policy = policy_for("fp32" if base == "auto" else base)
-    policy = policy.changed(runtime.policy_changes)
+    policy = policy.changed(runtime.numerics.policy_changes)
     in_float16 = policy.classes_in("fp16")
-    if in_float16 and not hardware.has_gpu and not runtime.allow_slow_fp16:
-        from_file = [name for name in in_float16 if name in runtime.policy_changes]
-        requested, instead = runtime.precision_flag, "--precision=auto"
+    if in_float16 and not hardware.has_gpu and not runtime.numerics.allow_slow_fp16:
+        from_file = [name for name in in_float16 if name in runtime.numerics.policy_changes]
+        requested, instead = "--precision=fp16", "--precision=auto"
         if from_file:
             requested = f"float16 for {', '.join(from_file)} (--precision_policy)"
             instead = "float32 or bfloat16 there"
@@ -109,14 +109,16 @@ def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> Pr
 
 def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
     """The content of --precision_policy, for comparing ranks: the path may differ between hosts."""
-    changes = runtime.policy_changes
+    changes = runtime.numerics.policy_changes
     return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
 
 
 def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: Hardware) -> bool:
     """Whether gradients pass through float16: in the network, with --amp or in communication."""
     compressed = runtime.library is not None and runtime.communication.compression == "fp16"
-    return bool(policy.classes_in("fp16")) or (runtime.amp and hardware.has_gpu) or compressed
+    return (
+        bool(policy.classes_in("fp16")) or (runtime.numerics.amp and hardware.has_gpu) or compressed
+    )
 
 
 def resolve_precision(requested: str, hardware: Hardware) -> str:

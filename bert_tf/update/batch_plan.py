@@ -138,17 +138,15 @@ def resolve_batch_plan(
     accumulation_steps: int | None,
     global_batch_size: int | None,
     world_size: int,
-    micro_batch_flag: str = "train_batch_size",
 ) -> BatchPlan:
     """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
 
     If only the global batch is given, there is one accumulation step. Without a global batch, the
     micro batch defaults to 32 (as in google-research/bert) and accumulation steps to one. Raises
-    UserError with the arithmetic if the values contradict each other or leave a remainder;
-    ``micro_batch_flag`` is the name of the flag that sets the micro batch.
+    UserError with the arithmetic if the values contradict each other or leave a remainder.
     """
     given = {
-        micro_batch_flag: micro_batch_size,
+        "train_batch_size": micro_batch_size,
         "num_accumulation_steps": accumulation_steps,
         "global_batch_size": global_batch_size,
     }
@@ -170,7 +168,7 @@ def resolve_batch_plan(
     if plan.global_batch_size != global_batch_size:
         raise UserError(
             f"--global_batch_size={global_batch_size} contradicts {plan.arithmetic()}; leave out "
-            f"one of --{micro_batch_flag}, --num_accumulation_steps and --global_batch_size."
+            "one of --train_batch_size, --num_accumulation_steps and --global_batch_size."
         )
     return plan
 

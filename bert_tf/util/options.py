@@ -7,6 +7,7 @@ An algorithm declares its options beside itself, and a dataclass of settings in 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Callable, Union
 
@@ -84,6 +85,8 @@ class Option:
         """A sentence about a value that is out of bounds or not a choice; None for a valid one."""
         if self.choices and value not in self.choices:
             return f"--{self.flag}={value} is not one of {', '.join(self.choices)}."
+        if isinstance(value, float) and math.isnan(value):
+            return f"--{self.flag}=nan must be a number."
         if self.bounds is not None and value is not None and value not in self.bounds:
             advice = f"; {self.advice}" if self.advice else ""
             return f"--{self.flag}={shown(value)} must be {self.bounds}{advice}."

@@ -322,5 +322,5 @@ def _how_to_resume(settings: RunSettings, *, look: bool) -> str:
         return f"start again to resume from the latest checkpoint in {output_dir}, if one was saved"
     if found[0] is not None:
         return f"start again to resume from {found[0]}, which is intact"
-    origin = f" from {settings.init_checkpoint}" if settings.init_checkpoint else ""
+    origin = f" from {settings.start.init_checkpoint}" if settings.start.init_checkpoint else ""
     return f"start again{origin} (no checkpoint was saved in {output_dir} yet)"

@@ -17,7 +17,8 @@ import sys
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import CommunicationSettings, DistillationSettings
+from bert_tf.config.settings import CommunicationSettings
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for

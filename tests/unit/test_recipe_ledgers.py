@@ -139,7 +139,7 @@ def parsed(tmp_path, monkeypatch):
 
 def settled(optimization):
     """As a new run with --horovod does (``plan.scales_steps``)."""
-    if optimization.scale_steps_by_ranks is None:
+    if optimization.steps.scale_steps_by_ranks is None:
         return dataclasses.replace(optimization, scale_steps_by_ranks=True)
     return optimization
 

@@ -64,8 +64,8 @@ def test_distilbert_as_published(ranks, accumulation_steps, tmp_path, monkeypatc
     assert found.student_layers == (0, 2, 4, 7, 9, 11)
     assert not settings.next_sentence
     optimization = settings.optimization
-    assert (optimization.num_train_epochs, optimization.warmup_proportion) == (3, 0.05)
-    assert (optimization.learning_rate, optimization.weight_decay) == (5e-4, 0)
+    assert (optimization.steps.num_train_epochs, optimization.steps.warmup_proportion) == (3, 0.05)
+    assert (optimization.schedule.learning_rate, optimization.weight_decay) == (5e-4, 0)
     assert optimization.clip_norm == 5
     assert optimization.optimizer_options["beta_2"] == 0.98
     [(pattern, factor)] = optimization.rate_factors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from bert_tf.config.settings import ClassificationSettings
 from bert_tf.tasks.classification.features import check_length, feature_stage
 from bert_tf.tasks.classification.formats import (
     DEV,
@@ -20,6 +19,7 @@ from bert_tf.tasks.classification.prediction import (
     ClassificationEvaluation,
     ClassificationPrediction,
 )
+from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.finetuning.directory_run import (
     FileTask,

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import DistillationSettings
 from bert_tf.model.bert import BertOutput, bert_output, bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
@@ -29,6 +28,7 @@ from bert_tf.tasks.distillation.losses import (
     squared_difference,
     squared_distances,
 )
+from bert_tf.tasks.distillation.settings import DistillationSettings
 
 # The prefix of the teacher's variables.
 TEACHER = "teacher"

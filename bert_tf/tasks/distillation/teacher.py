@@ -13,9 +13,9 @@ from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_
 from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
 from bert_tf.checkpoint.names import is_run_state
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary
-from bert_tf.config.settings import DistillationSettings
 from bert_tf.model.config import BertConfig, read_config
 from bert_tf.tasks.distillation.losses import DistilledTask
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import (
     ATTENTION,
     HIDDEN,

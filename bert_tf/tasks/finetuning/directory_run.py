@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.checkpoint.model_files import model_files
-from bert_tf.config.settings import DirectorySettings, OptimizationSettings
+from bert_tf.config.settings import OptimizationSettings
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.finetuning.run import (
@@ -18,6 +18,7 @@ from bert_tf.tasks.finetuning.run import (
     obtain_records,
     training_data,
 )
+from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
@@ -72,7 +73,7 @@ def read_files(
       read: reads a file; called with its path, ``flag`` and ``needs_labels``.
       splits: the names of those for training, evaluation and prediction.
     """
-    uses = settings.run.do_train, settings.run.do_eval, settings.do_predict
+    uses = settings.run.do_train, settings.run.evaluation.do_eval, settings.do_predict
     given = {1: ("eval_file", settings.eval_file), 2: ("predict_file", settings.predict_file)}
 
     def read_one(number: int) -> Any:
@@ -94,8 +95,8 @@ def check_trained_on(run: Run, name: str, *, advice: Callable[[str], str] = lamb
     ``advice`` says what else a user may do, from the name of the other.
     """
     source, record = run.start.checkpoint, run.record
-    if source is None and run.settings.init_checkpoint and not run.settings.do_train:
-        source = run.settings.init_checkpoint
+    if source is None and run.settings.start.init_checkpoint and not run.settings.do_train:
+        source = run.settings.start.init_checkpoint
         record = model_files(source).run_record
     trained_on = record.ledger.get("data", {}).get("task") if record else None
     if trained_on not in (None, name):
@@ -147,7 +148,7 @@ class OpenedFiles:
         common = {"ranks": run.ranks, "length_buckets": settings.length_buckets}
         evaluation = prediction = None
         if dev is not None:
-            size = settings.run.eval_batch_size
+            size = settings.run.evaluation.eval_batch_size
             evaluation = task.evaluation(files.dev, dev, parts.config, batch_size=size, **common)
         if test is not None:
             size = settings.predict_batch_size

@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.config.settings import FinetuningSettings
 from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
@@ -29,6 +28,7 @@ from bert_tf.model.task import Features, Network
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.finetuning.settings import FinetuningSettings
 from bert_tf.train.evaluation import Figure, Results
 from bert_tf.train.job import InitialWeights, Model, TrainingData
 from bert_tf.train.plan import Plan
@@ -128,7 +128,7 @@ def open_finetuning(
         make_task(parts.config),
         parts.vocabulary,
         tokenizer_files=parts.tokenizer_files,
-        initial=InitialWeights(settings.run.init_checkpoint),
+        initial=InitialWeights(settings.run.start.init_checkpoint),
     )
     if teacher is None:
         return parts, model, length
@@ -145,10 +145,10 @@ def open_model(
     A student without weights has the architecture of its teacher, with fewer layers. Raises
     UserError if something is missing.
     """
-    weights = Path(settings.run.init_checkpoint or settings.run.output_dir)
-    has_weights = settings.run.init_checkpoint or run.start.checkpoint
+    weights = Path(settings.run.start.init_checkpoint or settings.run.output_dir)
+    has_weights = settings.run.start.init_checkpoint or run.start.checkpoint
     # A dry run does not create its output directory.
-    is_new = not settings.run.init_checkpoint and not weights.is_dir()
+    is_new = not settings.run.start.init_checkpoint and not weights.is_dir()
     if teacher is not None and not has_weights:
         from bert_tf.tasks.distillation.teacher import student_config
 

@@ -43,7 +43,9 @@ class FinetuningSettings(Settings):
     features_dir: Path = setting(
         ..., "Directory of the records (output_dir/features).", kind=Path, parse=Path, per_host=True
     )
-    max_seq_length: int = setting(..., "Maximum tokens of a sequence.", kind=int, bounds=AT_LEAST_ONE)
+    max_seq_length: int = setting(
+        ..., "Maximum tokens of a sequence.", kind=int, bounds=AT_LEAST_ONE
+    )
     length_buckets: bool = setting(
         True,
         "Batch sequences of similar length; off keeps random order and pads to --max_seq_length.",

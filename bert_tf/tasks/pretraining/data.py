@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.input import pipeline
 from bert_tf.input.masking import MaskingSettings, MaskShares
 from bert_tf.input.order import GlobalBatchSlice
@@ -18,6 +17,7 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.train.evaluation import LossEvaluation
@@ -140,7 +140,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
         train = _open_records(
             settings.data.train_files, settings.data.train_patterns, writes=writes
         )
-    if settings.run.do_eval:
+    if settings.run.evaluation.do_eval:
         require_listed_files(settings.data.eval_patterns)
         eval_ = _open_records(settings.data.eval_files, settings.data.eval_patterns, writes=writes)
     infos = [info for _, info in (train, eval_) if info is not None]
@@ -271,9 +271,9 @@ def loss_evaluation(
     settings: PretrainingSettings, task: PretrainingTask, records: RunRecords, ranks: Ranks
 ) -> LossEvaluation | None:
     """The evaluation on held-out records; None without ``do_eval``."""
-    if not settings.run.do_eval:
+    if not settings.run.evaluation.do_eval:
         return None
-    global_batch_size = settings.run.eval_batch_size * ranks.world_size
+    global_batch_size = settings.run.evaluation.eval_batch_size * ranks.world_size
     batch = GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size)
 
     def eval_input() -> tf.data.Dataset:
@@ -281,4 +281,6 @@ def loss_evaluation(
             records.for_evaluation(task.config), batch, seed=settings.run.seed
         )
 
-    return LossEvaluation(eval_input, ranks=ranks, task=task, max_steps=settings.run.max_eval_steps)
+    return LossEvaluation(
+        eval_input, ranks=ranks, task=task, max_steps=settings.run.evaluation.max_eval_steps
+    )

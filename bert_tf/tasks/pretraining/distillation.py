@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_tf.config.settings import DistillationSettings, PretrainingSettings
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.distillation.kept_targets import TargetFiles, TargetSource, make_targets
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.teacher import (
     Teacher,
     check_vocabulary,
@@ -15,6 +15,7 @@ from bert_tf.tasks.distillation.teacher import (
     with_teacher,
 )
 from bert_tf.tasks.pretraining.data import RunRecords
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.train.arithmetic import Arithmetic
@@ -52,7 +53,7 @@ def _with_students_network(
             check_vocabulary(teacher, used)
         files = files.with_vocabulary_of(teacher.files.tokenizer_files)
     network = settings.network
-    has_weights = run.start.checkpoint or settings.run.init_checkpoint
+    has_weights = run.start.checkpoint or settings.run.start.init_checkpoint
     if not (has_weights or settings.bert_config_file):
         network = {**student_config(settings.distillation, teacher.config).to_dict(), **network}
     return dataclasses.replace(settings, tokenizer_files=files, network=network)

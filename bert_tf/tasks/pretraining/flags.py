@@ -195,9 +195,7 @@ def pretraining_optimization(values: flags.FlagValues) -> OptimizationSettings:
         made["num_train_steps"] = None
     if _has_warmup_proportion(values):
         proportion = values.warmup_proportion
-        made["warmup_proportion"] = (
-            _DEFAULT_WARMUP_PROPORTION if proportion is None else proportion
-        )
+        made["warmup_proportion"] = _DEFAULT_WARMUP_PROPORTION if proportion is None else proportion
         made["num_warmup_steps"] = None
     return optimization_settings(values, **made)
 

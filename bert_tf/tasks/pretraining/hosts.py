@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.ranks.host_work import on_each_host, run_command
 from bert_tf.records.local_cache import LocalCopies, NoRoomError, local_copies
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.train.run import Run
 
 _GB = 1e9

@@ -11,10 +11,10 @@ import dataclasses
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
 from bert_tf.checkpoint.same_model import known_configs
-from bert_tf.config.settings import PretrainingSettings
 from bert_tf.model.config import BertConfig, read_config
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
@@ -52,7 +52,7 @@ def find_model(
 
     Raises UserError if something is missing or contradictory.
     """
-    weights = run.start.checkpoint or settings.run.init_checkpoint
+    weights = run.start.checkpoint or settings.run.start.init_checkpoint
     found = _find(settings, weights, records) if run.ranks.is_chief else None
     return run.ranks.broadcast(found)
 

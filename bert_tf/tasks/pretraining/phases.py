@@ -14,7 +14,8 @@ from typing import Callable
 from absl import flags
 
 from bert_tf.cli.flags import parse_flag_file
-from bert_tf.config.settings import PretrainingSettings, RuntimeSettings
+from bert_tf.config.settings import RuntimeSettings
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
 

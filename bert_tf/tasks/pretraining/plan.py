@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.run_record import read_run_record
-from bert_tf.config.settings import PretrainingSettings, dry
+from bert_tf.config.settings import StartSettings, dry
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.hosts import run_before_training
 from bert_tf.tasks.pretraining.phases import Phase, Phases
@@ -29,6 +29,7 @@ from bert_tf.tasks.pretraining.plan_ledger import (
     write_plan,
 )
 from bert_tf.tasks.pretraining.run import Prepared
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.ledger import format_ledger
@@ -62,7 +63,7 @@ def _recorded(plan: Phases) -> Entries:
     """The entries of an earlier start, the same on all ranks; empty in a new directory."""
     settings = plan.phases[0].settings.run
     whole = dataclasses.replace(
-        settings, output_dir=plan.directory, plan_dir=None, init_checkpoint=None, resume_from=None
+        settings, output_dir=plan.directory, plan_dir=None, start=StartSettings()
     )
     found = None
     with begin(whole, plan.runtime) as begun:
@@ -136,8 +137,8 @@ def _check_phases(plan: Phases, recorded: Entries) -> Entries:
 
 
 def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
-    settings = phase.settings.run
-    changes = entry.changed_flags(comparable_flags(settings.flags, settings.host_flags))
+    command = phase.settings.run.command
+    changes = entry.changed_flags(comparable_flags(command.values, command.per_host))
     ignored = ""
     if changes:
         listed = ", ".join(f"{name} {change}" for name, change in changes.items())
@@ -147,7 +148,7 @@ def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
 
 def _starts_from(settings: PretrainingSettings, before: Prepared) -> bool:
     """Whether a run starts from the checkpoint of a phase that has not reached its end."""
-    given = (settings.run.init_checkpoint, settings.run.resume_from)
+    given = (settings.run.start.init_checkpoint, settings.run.start.resume_from)
     return str(before.job.settings.output_dir) in given
 
 
@@ -157,7 +158,7 @@ def _without_start(
     """A phase whose start does not exist yet, as a run from random weights, to check the rest."""
     run, job = settings.run, before.job
     optimizer = settings.optimization.optimizer
-    if run.resume_from and optimizer != job.optimization.optimizer:
+    if run.start.resume_from and optimizer != job.optimization.optimizer:
         raise UserError(
             f"{phase.flag_file}: --resume_from keeps the optimizer's state of the phase before, "
             f"which trains with {job.optimization.optimizer}, not with {optimizer}; give the same "
@@ -169,7 +170,7 @@ def _without_start(
     files = settings.tokenizer_files.with_vocabulary_of(job.model.tokenizer_files)
     return dataclasses.replace(
         settings,
-        run=dataclasses.replace(run, init_checkpoint=None, resume_from=None, reset_step=False),
+        run=dataclasses.replace(run, start=StartSettings()),
         network=network,
         tokenizer_files=files,
     )
@@ -194,7 +195,7 @@ def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> N
 def _resumes_from(phase: Phase, previous: Phase) -> bool:
     """Whether a phase counts on from the last step of the one before it."""
     run = phase.settings.run
-    return run.resume_from == str(previous.directory) and not run.reset_step
+    return run.start.resume_from == str(previous.directory) and not run.start.reset_step
 
 
 def _first_step(phase: Phase, start: StartPoint, earlier: PhaseEntry | None) -> int:
@@ -204,7 +205,7 @@ def _first_step(phase: Phase, start: StartPoint, earlier: PhaseEntry | None) -> 
     entry at an earlier start of the plan.
     """
     run = phase.settings.run
-    if not run.resume_from or run.reset_step:
+    if not run.start.resume_from or run.start.reset_step:
         return 0
     if start.is_elsewhere:
         return start.step
@@ -229,7 +230,7 @@ def _entry(
     return PhaseEntry(
         name=phase.name,
         flag_file=phase.flag_file,
-        flags=comparable_flags(run.flags, run.host_flags),
+        flags=comparable_flags(run.command.values, run.command.per_host),
         length=job.data.training.max_seq_length,
         global_batch=batch.global_batch_size,
         last_step=last_step,

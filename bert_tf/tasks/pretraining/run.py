@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from bert_tf.config.settings import DataSettings, OptimizationSettings, PretrainingSettings
+from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input import pipeline
 from bert_tf.input.cutting import cut_predictions
 from bert_tf.model.config import BertConfig
@@ -21,6 +21,7 @@ from bert_tf.tasks.pretraining.data import (
 )
 from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
 from bert_tf.tasks.pretraining.network import find_model
+from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
 from bert_tf.train.arithmetic import Arithmetic
@@ -242,7 +243,7 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         task,
         found.vocabulary,
         tokenizer_files=found.tokenizer_files,
-        initial=InitialWeights(settings.run.init_checkpoint),
+        initial=InitialWeights(settings.run.start.init_checkpoint),
     )
     if teacher is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
@@ -265,7 +266,7 @@ def _with_lengths_of_records(
     for name, value in records.lengths().items():
         # A ramp of lengths has been read with the default.
         is_fixed = name == "max_seq_length" and settings.optimization.length_ramp is not None
-        if name not in settings.run.defaulted or is_fixed:
+        if name not in settings.run.command.defaulted or is_fixed:
             continue
         if value != getattr(settings.data, name):
             changed[name] = run.decide(name, value, "as in the records")

@@ -114,9 +114,9 @@ def planned_curve(
 
     Raises UserError for contradictory settings, and for an unknown number of updates.
     """
-    if optimization.counts_epochs and num_records is None:
+    if optimization.steps.counts_epochs and num_records is None:
         raise UserError(
-            f"the number of updates in --num_train_epochs={optimization.num_train_epochs:g} "
+            f"the number of updates in --num_train_epochs={optimization.steps.num_train_epochs:g} "
             "follows from the number of training records; give --num_records, or "
             "--num_train_steps instead of epochs."
         )

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_tf.config.settings import PretrainingSettings
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.input.pipeline import PretrainingRecords, record_order
 from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_records
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.host_work import on_each_host
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.run import Run
 from bert_tf.tuning.session import session_config
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.input.length_buckets import padded_length
-from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
+from bert_tf.tasks.question_answering.answers import SpanCandidates, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import (
     Window,
     WindowSettings,
@@ -92,7 +93,6 @@ class Answerer:
                 f"{longest} positions; lower it."
             )
         self.settings = settings or AnswerSettings()
-        self.settings.validate()
         self._tokenizer = parts.tokenizer
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.spans import (
     RankedAnswer,
     SpanCandidates,
@@ -32,32 +32,6 @@ from bert_tf.util.files import PathLike, atomic_open
 PREDICTIONS_NAME = "predictions.json"
 NBEST_NAME = "nbest_predictions.json"
 NULL_ODDS_NAME = "null_odds.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class AnswerSettings:
-    """How answers are chosen.
-
-    Attributes:
-      n_best_size: answers listed for each question; in v2.0 the best span and "" are always listed.
-      max_answer_length: the largest length of an answer in tokens.
-      version_2_with_negative: whether "" is a possible answer.
-      null_score_diff_threshold: the answer is "" if its score exceeds that of the best other answer
-        by more than this.
-    """
-
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    version_2_with_negative: bool = False
-    null_score_diff_threshold: float = 0.0
-
-    def validate(self) -> None:
-        """Raises UserError for invalid values."""
-        for name in ("n_best_size", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}={getattr(self, name)} must be at least 1.")
-        if math.isnan(self.null_score_diff_threshold):
-            raise UserError("--null_score_diff_threshold=nan must be a number.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +76,6 @@ def decode_answers(
     Raises:
       UserError: scores are not finite, or the candidates do not match the questions' windows.
     """
-    settings.validate()
     _require_finite_scores(candidates)
     predictions = Predictions({}, {}, {}, {})
     row = 0

@@ -13,7 +13,6 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.tasks.question_answering.answers import (
-    AnswerSettings,
     Predictions,
     SpanCandidates,
     best_span_texts,
@@ -22,6 +21,7 @@ from bert_tf.tasks.question_answering.answers import (
 )
 from bert_tf.tasks.question_answering.examples import SquadFile
 from bert_tf.tasks.question_answering.metrics import evaluate
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.thresholds import official_best
 from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from bert_tf.config.settings import OptimizationSettings, SquadSettings
+from bert_tf.config.settings import OptimizationSettings
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.tasks.finetuning.run import (
     data_entries,
@@ -17,11 +17,12 @@ from bert_tf.tasks.finetuning.run import (
     run_with_seeds,
     training_data,
 )
-from bert_tf.tasks.question_answering.answers import AnswerSettings, best_span_texts
+from bert_tf.tasks.question_answering.answers import best_span_texts
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
 from bert_tf.tasks.question_answering.features import feature_stage, most_windows
 from bert_tf.tasks.question_answering.prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.question_answering.report.collect import Trained, write_squad_report
+from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.question_answering.thresholds import (
     ThresholdPoint,
@@ -154,14 +155,9 @@ class OpenedSquad:
             questions,
             self.parts.tokenizer,
             self.parts.config,
-            settings=AnswerSettings(
-                n_best_size=settings.n_best_size,
-                max_answer_length=settings.max_answer_length,
-                version_2_with_negative=settings.version_2_with_negative,
-                null_score_diff_threshold=settings.null_score_diff_threshold,
-            ),
+            settings=settings.answers,
             ranks=run.ranks,
-            batch_size=settings.run.eval_batch_size,
+            batch_size=settings.run.evaluation.eval_batch_size,
             length_buckets=settings.length_buckets,
         )
 
@@ -169,13 +165,13 @@ class OpenedSquad:
 def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
     parts, model, length = open_finetuning(
-        settings, run, lambda config: SpanTask(config, num_candidates=settings.n_best_size)
+        settings, run, lambda config: SpanTask(config, num_candidates=settings.answers.n_best_size)
     )
     windows = _fit_windows(settings, run, length)
     train = _read(settings, training=True) if settings.run.do_train else None
-    predict = _read_predict_file(settings, run) if settings.run.do_eval else None
+    predict = _read_predict_file(settings, run) if settings.run.evaluation.do_eval else None
     windows.validate()
-    if settings.run.eval_every_steps is not None and not is_scored(predict):
+    if settings.run.evaluation.eval_every_steps is not None and not is_scored(predict):
         raise UserError(
             f"--eval_every_steps compares scores, but {predict.path} has no answers; drop the flag "
             "or give a file with answers."
@@ -191,7 +187,7 @@ def _windows(settings: SquadSettings, max_seq_length: int) -> WindowSettings:
 def _fit_windows(settings: SquadSettings, run: Run, max_seq_length: int) -> WindowSettings:
     """The windows, with defaults of stride and question lowered for a length that needs it."""
     given = _windows(settings, max_seq_length)
-    defaulted = settings.run.defaulted
+    defaulted = settings.run.command.defaulted
     if "max_seq_length" not in defaulted and given.has_room:
         return given
     fitting, lowered = fitting_windows(max_seq_length), {}
@@ -208,7 +204,7 @@ def _read(settings: SquadSettings, *, training: bool) -> SquadFile:
     return read_squad(
         getattr(settings, flag),
         flag=flag,
-        version_2_with_negative=settings.version_2_with_negative,
+        version_2_with_negative=settings.answers.version_2_with_negative,
         needs_answers=training,
     )
 
@@ -228,7 +224,7 @@ def _report(opened: OpenedSquad, job: Job, by_seed: Mapping[int, Results]) -> No
     settings, squad = opened.settings, opened.predict
     predictions = job.data.evaluation.predictions
     curve: list[ThresholdPoint] = []
-    if settings.version_2_with_negative:
+    if settings.answers.version_2_with_negative:
         curve = threshold_curve(squad, best_span_texts(squad, predictions), predictions.null_odds)
     path = write_squad_report(
         settings,

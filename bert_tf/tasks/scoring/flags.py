@@ -69,21 +69,19 @@ def evaluation_settings(values: flags.FlagValues) -> ScoringSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags."""
     require(values, "output_dir", "init_checkpoint", "input_file")
     files = tuple(expand_record_files(values.input_file, flag="input_file"))
-    texts = from_flags(
-        TextSettings, values, input_files=files, has_records=_has_records(values, files)
-    )
     return from_flags(
         ScoringSettings,
         values,
         bert_config_file=optional_file(values, "bert_config_file"),
         tokenizer_files=TokenizerFiles.from_flags(values),
-        texts=texts,
+        input_files=files,
+        has_records=_has_records(values, files),
         run=from_flags(
             RunSettings,
             values,
             do_eval=True,
             # For the measurement of what is fastest, in the shape of a full batch.
-            eval_batch_size=max(1, values.batch_tokens // texts.max_seq_length),
+            eval_batch_size=max(1, values.batch_tokens // max(1, values.max_seq_length)),
             command=command_line(values),
         ),
         runtime=from_flags(RuntimeSettings, values),

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.config.settings import MASKED, METRICS, PSEUDO
 from bert_tf.tasks.scoring.perplexity import CONFIDENCE
 from bert_tf.tasks.scoring.sequences import Sequences
+from bert_tf.tasks.scoring.settings import MASKED, METRICS, PSEUDO
 from bert_tf.util.files import atomic_open, write_json
 from bert_tf.util.pictures import picture
 

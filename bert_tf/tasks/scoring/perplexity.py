@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.config.settings import MASKED, PSEUDO
 from bert_tf.tasks.scoring.sequences import Sequences
+from bert_tf.tasks.scoring.settings import MASKED, PSEUDO
 from bert_tf.tasks.scoring.work import Copies, CopyScores
 from bert_tf.util.errors import UserError
 

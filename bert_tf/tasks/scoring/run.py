@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.config.settings import MASKED, PSEUDO, EvaluationSettings
 from bert_tf.inference.model_directory import ModelParts, find_model
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
@@ -40,8 +39,9 @@ from bert_tf.tasks.scoring.sequences import (
     sequences_of_records,
     sequences_of_texts,
 )
+from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
 from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
-from bert_tf.tasks.scoring.texts import TextSettings, read_texts
+from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import CopyScores, Work, WorkSettings, sum_losses
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
@@ -55,7 +55,7 @@ _SECONDS_A_ROUND = 5.0
 _FEWEST_GROWTH, _MOST_GROWTH = 0.25, 4.0
 
 
-def run(settings: EvaluationSettings) -> list[dict[str, Any]]:
+def run(settings: ScoringSettings) -> list[dict[str, Any]]:
     """Evaluates according to the settings; returns the results, one for each checkpoint.
 
     Raises UserError for bad input, and for scores that are not finite.
@@ -64,9 +64,9 @@ def run(settings: EvaluationSettings) -> list[dict[str, Any]]:
         return _evaluate(settings, begun)
 
 
-def _evaluate(settings: EvaluationSettings, run: Run) -> list[dict[str, Any]]:
+def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
     parts = find_model(
-        init_checkpoint=settings.run.init_checkpoint,
+        init_checkpoint=settings.run.start.init_checkpoint,
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
@@ -83,7 +83,9 @@ def _evaluate(settings: EvaluationSettings, run: Run) -> list[dict[str, Any]]:
             f"--input_file: none of the {sequences.read} texts in {settings.input_files[0]} can be "
             f"scored ({_reasons(sequences)}); give others, or a larger --sample."
         )
-    found = find_checkpoints(Path(settings.run.init_checkpoint), every_one=settings.all_checkpoints)
+    found = find_checkpoints(
+        Path(settings.run.start.init_checkpoint), every_one=settings.all_checkpoints
+    )
     check_same_on_all_ranks(
         run.ranks,
         {
@@ -128,7 +130,7 @@ def _evaluate(settings: EvaluationSettings, run: Run) -> list[dict[str, Any]]:
     return results
 
 
-def _read(settings: EvaluationSettings, parts: ModelParts, length: int | None) -> Sequences:
+def _read(settings: ScoringSettings, parts: ModelParts, length: int | None) -> Sequences:
     """The sequences to score; raises UserError for input that does not suit the model.
 
     ``length`` is the most tokens of a sequence of a text, None for records.
@@ -139,10 +141,10 @@ def _read(settings: EvaluationSettings, parts: ModelParts, length: int | None) -
         sample=settings.sample,
         seed=settings.run.seed,
         score_unknown=settings.score_unknown,
-        wikitext=settings.wikitext,
+        wikitext=settings.texts.wikitext,
     )
     if settings.has_records:
-        require_listed_files(settings.run.flags["input_file"])
+        require_listed_files(settings.run.command.values["input_file"])
         records = RecordSet(settings.input_files)
         info = inspect_records(records)
         if info.seq_length > positions:
@@ -162,11 +164,7 @@ def _read(settings: EvaluationSettings, parts: ModelParts, length: int | None) -
                 f"model's, {parts.vocabulary.source}; make them with that one."
             )
         return sequences_of_records(records, info, parts.tokenizer, wanted)
-    texts = read_texts(
-        settings.input_files,
-        TextSettings(settings.text_unit, settings.text_column, settings.wikitext),
-        flag="input_file",
-    )
+    texts = read_texts(settings.input_files, settings.texts, flag="input_file")
     return sequences_of_texts(texts, parts.tokenizer, wanted)
 
 
@@ -186,17 +184,18 @@ def _reasons(sequences: Sequences) -> str:
 
 
 def _arithmetic(
-    settings: EvaluationSettings, run: Run, parts: ModelParts, sequences: Sequences
+    settings: ScoringSettings, run: Run, parts: ModelParts, sequences: Sequences
 ) -> Arithmetic:
     """How scores are computed: an evaluation that is continued keeps what was measured before."""
     earlier = run.ranks.broadcast(
         read_plan(settings.run.output_dir) if run.ranks.is_chief else None
     )
     runtime = run.runtime
-    if earlier is not None and runtime.precision == "auto":
-        wanted = ("precision", "native_ops") if runtime.native_ops is None else ("precision",)
-        known = {name: earlier[f"--{name}"] for name in wanted if f"--{name}" in earlier}
-        runtime = dataclasses.replace(runtime, **known)
+    if earlier is not None and runtime.numerics.precision == "auto":
+        precision = earlier.get("--precision", "auto")
+        numerics = dataclasses.replace(runtime.numerics, precision=precision)
+        native = earlier.get("--native_ops") if runtime.native_ops is None else runtime.native_ops
+        runtime = dataclasses.replace(runtime, numerics=numerics, native_ops=native)
     arithmetic = choose_arithmetic(
         run,
         parts.config,
@@ -214,7 +213,7 @@ def _arithmetic(
 
 
 def _plan(
-    settings: EvaluationSettings,
+    settings: ScoringSettings,
     run: Run,
     arithmetic: Arithmetic,
     parts: ModelParts,
@@ -232,7 +231,7 @@ def _plan(
         "--score_unknown": settings.score_unknown,
         "--precision": arithmetic.precision,
         "--native_ops": arithmetic.options.native_layers,
-        "--precision_policy": dict(run.runtime.policy_changes),
+        "--precision_policy": dict(run.runtime.numerics.policy_changes),
         "sha256 of the texts": sequences.sha256,
         "sha256 of the vocabulary": parts.tokenizer.vocab_sha256,
         "network": parts.config.to_dict(),
@@ -249,7 +248,7 @@ def _plan(
 
 
 def _evaluate_checkpoint(
-    settings: EvaluationSettings,
+    settings: ScoringSettings,
     run: Run,
     parts: ModelParts,
     arithmetic: Arithmetic,
@@ -345,7 +344,7 @@ def _check_finite(scores: dict[int, CopyScores], work: Work, checkpoint: Checkpo
 
 
 def _result(
-    settings: EvaluationSettings,
+    settings: ScoringSettings,
     checkpoint: Checkpoint,
     sequences: Sequences,
     work: Work,
@@ -374,7 +373,7 @@ def _result(
     return result
 
 
-def _write(settings: EvaluationSettings, run: Run, about: dict[str, Any]) -> None:
+def _write(settings: ScoringSettings, run: Run, about: dict[str, Any]) -> None:
     """Writes what is known of all checkpoints that were evaluated so far."""
     output_dir = settings.run.output_dir
     results = finished_results(output_dir)

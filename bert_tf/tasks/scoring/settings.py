@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
 from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -28,16 +28,8 @@ def _metrics(text: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings(Settings):
-    """The texts to score, and how they are cut into sequences.
+    """How texts are read from files."""
 
-    Attributes:
-      input_files: texts, tables or records.
-      has_records: whether they are pre-training records.
-      text_column: None for text files.
-    """
-
-    input_files: tuple[Path, ...]
-    has_records: bool
     text_unit: str = setting(
         LINE,
         "What a text is in a text file: a line, or the lines between blank ones.",
@@ -53,9 +45,27 @@ class TextSettings(Settings):
         False,
         "Undo WikiText's markers: ' @-@ ' becomes '-', and '<unk>' an unknown token.",
     )
-    score_unknown: bool = setting(
-        True, "Score [UNK] tokens too; otherwise they are only context."
-    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoringSettings(Settings):
+    """Perplexities of a masked language model.
+
+    Attributes:
+      bert_config_file: None uses the file stored with the weights.
+      tokenizer_files: override those stored with the weights.
+      input_files: texts, tables or records.
+      has_records: whether they are pre-training records.
+    """
+
+    bert_config_file: Path | None
+    tokenizer_files: TokenizerFiles
+    input_files: tuple[Path, ...]
+    has_records: bool
+    run: RunSettings
+    runtime: RuntimeSettings
+    texts: TextSettings = group(TextSettings)
+    score_unknown: bool = setting(True, "Score [UNK] tokens too; otherwise they are only context.")
     sample: float = setting(
         1.0, "Fraction of the texts to score, chosen at random by --seed.", bounds=_FRACTION
     )
@@ -66,22 +76,6 @@ class TextSettings(Settings):
         bounds=Interval(3),
         advice="[CLS], a token, [SEP]",
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class ScoringSettings(Settings):
-    """Perplexities of a masked language model.
-
-    Attributes:
-      bert_config_file: None uses the file stored with the weights.
-      tokenizer_files: override those stored with the weights.
-    """
-
-    bert_config_file: Path | None
-    tokenizer_files: TokenizerFiles
-    texts: TextSettings
-    run: RunSettings
-    runtime: RuntimeSettings
     all_checkpoints: bool = setting(
         False, "Evaluate every checkpoint in the directory --init_checkpoint, not only the latest."
     )
@@ -91,9 +85,7 @@ class ScoringSettings(Settings):
         kind=str,
         parse=_metrics,
     )
-    num_draws: int = setting(
-        5, "Draws of masks for the masked perplexity.", bounds=AT_LEAST_ONE
-    )
+    num_draws: int = setting(5, "Draws of masks for the masked perplexity.", bounds=AT_LEAST_ONE)
     masked_lm_prob: float = setting(
         0.15,
         "Fraction of a sequence's tokens, without [CLS] and [SEP], that a draw chooses.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import hashlib
 import itertools
 import re
@@ -12,31 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_tf.config.settings import DOCUMENT, LINE
+from bert_tf.tasks.scoring.settings import DOCUMENT, TextSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_lines
 
 # WikiText (Merity et al. 2016) writes these for a sign inside a number or word, and for rare words.
 _WIKITEXT_SIGN = re.compile(r" @([-,.])@ ")
 WIKITEXT_UNKNOWN = "<unk>"
-
-
-@dataclasses.dataclass(frozen=True)
-class TextSettings:
-    """How texts are read.
-
-    Attributes:
-      unit: ``line``: each line that is not blank is a text; ``document``: so is each block of lines
-        between blank ones, joined by blanks.
-      column: read the texts from this column of tables instead: a name in their header, or a number
-        from 1 for tables without a header.
-      wikitext: undo the markers of WikiText: `` @-@ `` becomes ``-``, and ``<unk>`` an unknown
-        token.
-    """
-
-    unit: str = LINE
-    column: str | None = None
-    wikitext: bool = False
 
 
 def read_texts(files: Sequence[Path], settings: TextSettings, *, flag: str) -> list[str]:
@@ -47,10 +28,10 @@ def read_texts(files: Sequence[Path], settings: TextSettings, *, flag: str) -> l
     texts: list[str] = []
     for path in files:
         lines = read_lines(path, flag=flag)
-        if settings.column is not None:
-            texts += _column(path, lines, settings.column, flag=flag)
+        if settings.text_column is not None:
+            texts += _column(path, lines, settings.text_column, flag=flag)
         else:
-            texts += _blocks(lines, settings.unit)
+            texts += _blocks(lines, settings.text_unit)
     if not texts:
         raise UserError(f"--{flag}: {files[0]} contains no text; give a file with text.")
     return [_without_markers(text) for text in texts] if settings.wikitext else texts

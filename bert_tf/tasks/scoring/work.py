@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.config.settings import MASKED, PSEUDO
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring.sequences import TokenSequence
+from bert_tf.tasks.scoring.settings import MASKED, PSEUDO
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class WorkSettings:
     """Which copies there are.
 
     Attributes:
-      metrics: some of ``config.settings.METRICS``.
+      metrics: some of ``settings.METRICS``.
       batch_tokens: most tokens in a batch; a batch has at least one copy.
       num_draws: draws of masks for the masked perplexity.
       seed: decides the masks.

@@ -9,8 +9,8 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.label_file import LABELS_NAME, Labels
 from bert_tf.checkpoint.loading import open_with_heads
 from bert_tf.checkpoint.model_files import require_checkpoint
-from bert_tf.config.settings import DirectorySettings, DistillationSettings
 from bert_tf.records.sequences import SequenceStage
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.finetuning.directory_run import (
     Files,
     FileTask,
@@ -24,6 +24,7 @@ from bert_tf.tasks.finetuning.run import (
     report_seeds,
     run_with_seeds,
 )
+from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.tasks.tagging.features import check_length, feature_stage
 from bert_tf.tasks.tagging.formats import (
     DEV,
@@ -135,7 +136,7 @@ def _agree_on_labels(settings: DirectorySettings, run: Run, train: TaggedFile | 
 
 def _stored_labels(run: Run) -> Labels | None:
     """The labels of the weights that a run starts from, None if it starts without a head."""
-    checkpoint, initial = run.start.checkpoint, run.settings.init_checkpoint
+    checkpoint, initial = run.start.checkpoint, run.settings.start.init_checkpoint
     if checkpoint is not None:
         labels = open_source(checkpoint).labels
         if labels is None:

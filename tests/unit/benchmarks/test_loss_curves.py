@@ -148,8 +148,8 @@ def test_run_pretraining_takes_the_flags_of_every_variant(variant, tmp_path, mon
     values(training.command())
     runtime = pretraining_settings(values).runtime
     name, _, how = variant.partition("-")
-    assert runtime.precision == ("fp32" if name == "amp" else name)
-    assert (runtime.amp, runtime.use_xla) == (name == "amp", how == "xla")
+    assert runtime.numerics.precision == ("fp32" if name == "amp" else name)
+    assert (runtime.numerics.amp, runtime.use_xla) == (name == "amp", how == "xla")
     assert runtime.native_ops is (False if how == "tensorflow" else None)
     resolved = {flag: values[flag].value for flag in training.flags}
     assert resolved == training.flags, "what run.json records must equal what was asked for"

@@ -93,8 +93,8 @@ def test_run_pretraining_takes_the_flags(values, tmp_path, record_maker):
     define_pretraining_flags(parsed)
     parsed(dataclasses.replace(training, flags=given).command())
     optimization = pretraining_settings(parsed).optimization
-    steps = (optimization.num_train_steps, optimization.num_warmup_steps)
-    assert (*steps, optimization.micro_batch_size) == (50, 5, 8)
+    steps = (optimization.steps.num_train_steps, optimization.steps.num_warmup_steps)
+    assert (*steps, optimization.batch.micro_batch_size) == (50, 5, 8)
     assert {name: parsed[name].value for name in given} == given
 
 

@@ -5,8 +5,8 @@ import importlib
 import pytest
 from absl import app, flags
 
-from bert_tf.cli.flags import NO_PATHS, Number, mark_defaults, parse_flags, run_command
-from bert_tf.cli.training_flags import Definer
+from bert_tf.cli.flags import NO_PATHS, Number, as_typed, parse_flags, run_command
+from bert_tf.cli.settings_flags import Definer
 from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.question_answering import flags as squad_flags
 from bert_tf.util.errors import UserError
@@ -311,9 +311,9 @@ def test_help_is_for_this_command_alone(program_flags, capsys):
 )
 def test_a_value_that_nobody_typed_is_marked(program_flags, sentence, expected):
     parse_flags(["program", "--output_dir=a"])
-    assert mark_defaults(sentence, program_flags) == expected
+    assert as_typed(sentence, program_flags) == expected
     parse_flags(["program", "--steps=5", "--learning_rate=0.1", "--do_lower_case"])
-    assert mark_defaults(sentence, program_flags) == sentence
+    assert as_typed(sentence, program_flags) == sentence
 
 
 def test_an_error_of_a_command_marks_them(program_flags, monkeypatch, capsys):

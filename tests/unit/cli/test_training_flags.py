@@ -76,9 +76,9 @@ def test_google_names_and_defaults(parse):
     settings = parse()
     assert settings.data.max_seq_length == 128
     assert settings.data.max_predictions_per_seq == 20
-    assert settings.optimization.learning_rate == 5e-5
-    assert settings.optimization.num_train_steps == 100_000
-    assert settings.optimization.num_warmup_steps == 10_000
+    assert settings.optimization.schedule.learning_rate == 5e-5
+    assert settings.optimization.steps.num_train_steps == 100_000
+    assert settings.optimization.steps.num_warmup_steps == 10_000
     assert settings.run.save_checkpoints_steps == 1000
     assert settings.optimization.optimizer == "adam"
     assert settings.next_sentence
@@ -100,7 +100,7 @@ def test_side_files_of_records_are_not_records(parse):
     ],
 )
 def test_unset_step_scaling_is_decided_by_the_run(parse, given, scaled):
-    assert parse(*given).optimization.scale_steps_by_ranks is scaled
+    assert parse(*given).optimization.steps.scale_steps_by_ranks is scaled
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_both_names_of_the_communication_frequency(parse, given, every):
 
 
 def test_both_names_of_the_micro_batch(parse):
-    assert parse("--train_batch_size=7").optimization.micro_batch_size == 7
-    assert parse("--micro_batch_size=7").optimization.micro_batch_size == 7
+    assert parse("--train_batch_size=7").optimization.batch.micro_batch_size == 7
+    assert parse("--micro_batch_size=7").optimization.batch.micro_batch_size == 7
     for name in ("train_batch_size", "micro_batch_size"):
         assert parse(f"--{name}=7").optimization.micro_batch_flag == name
-    assert parse("--micro_batch_size=7", "--train_batch_size=7").optimization.micro_batch_size == 7
+    assert parse("--micro_batch_size=7", "--train_batch_size=7").optimization.batch.micro_batch_size == 7
 
 
 def test_no_clip(parse):
@@ -203,13 +203,13 @@ def test_contradictory_options(parse, given, sentence):
 
 
 def test_nvidias_names_for_precision(parse):
-    assert parse("--manual_fp16").runtime.precision == "fp16"
+    assert parse("--manual_fp16").runtime.numerics.precision == "fp16"
     assert parse("--amp").runtime == parse("--amp", "--precision=fp32").runtime
     older = parse("--use_fp16").runtime
     assert older == parse("--amp", "--use_fp16").runtime
     assert dataclasses.replace(older, amp_flag="--amp") == parse("--amp").runtime
     for given in (["--nouse_fp16"], ["--noamp"], ["--noamp", "--use_fp16=false"]):
-        assert not parse(*given).runtime.amp
+        assert not parse(*given).runtime.numerics.amp
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_a_policy_file_can_be_combined_with_any_precision(parse, policy_file):
     given = f"--precision_policy={policy_file}"
     for flags in ([], ["--precision=fp16"], ["--manual_fp16"]):
         runtime = parse(given, *flags).runtime
-        assert runtime.policy_changes == {"softmax": "bfloat16"}
-        assert runtime.precision == parse(*flags).runtime.precision
-    assert parse().runtime.policy_changes == {}
+        assert runtime.numerics.policy_changes == {"softmax": "bfloat16"}
+        assert runtime.numerics.precision == parse(*flags).runtime.numerics.precision
+    assert parse().runtime.numerics.policy_changes == {}
     assert parse(given).run.flags["precision_policy"] == str(policy_file)
 
 
@@ -354,7 +354,7 @@ def test_every_host_flag_exists(script, tmp_path):
     }
     values(["program", f"--output_dir={tmp_path}", "--do_train", *given[script]])
     settings = getattr(module, f"{script}_settings")(values)
-    assert settings.run.host_flags <= set(values)
+    assert settings.run.command.per_host <= set(values)
 
 
 @pytest.mark.parametrize(("given", "seconds"), [([], 300), (["--rank_timeout=0"], 0),
@@ -495,8 +495,8 @@ def test_a_limit_without_a_cache_and_a_cache_without_room(parse, given):
 )
 def test_a_default_warm_up_fits_the_run(parse, capsys, given, steps, proportion):
     optimization = parse(*given).optimization
-    assert optimization.num_warmup_steps == steps
-    assert optimization.warmup_proportion == proportion
+    assert optimization.steps.num_warmup_steps == steps
+    assert optimization.steps.warmup_proportion == proportion
     said = "since the default of 10,000 does not fit" in capsys.readouterr().out
     assert said == (proportion == 0.1)
 

@@ -197,12 +197,12 @@ def test_pretraining(settings_of, name):
         "adam": (16, 1, 1_144_000, 1e-4, "fp32", False),
     }
     assert expected[name] == (
-        optimization.micro_batch_size,
-        optimization.accumulation_steps,
-        optimization.num_train_steps,
-        optimization.learning_rate,
-        runtime.precision,
-        runtime.amp,
+        optimization.batch.micro_batch_size,
+        optimization.batch.accumulation_steps,
+        optimization.steps.num_train_steps,
+        optimization.schedule.learning_rate,
+        runtime.numerics.precision,
+        runtime.numerics.amp,
     )
 
 
@@ -210,14 +210,14 @@ def test_pretraining(settings_of, name):
 def test_squad(settings_of, name):
     found = settings_of(SQUAD[name])
     settings = found.settings
-    assert settings.run.do_eval
+    assert settings.run.evaluation.do_eval
     assert ("NVIDIA's scripts" in found.said) == ("nvidia" in name)
     assert ("--use_tpu has no effect" in found.said) == ("TPU" in SQUAD[name])
     assert settings.version_2_with_negative == ("version_2_with_negative=True" in SQUAD[name])
     assert settings.null_score_diff_threshold == (-1.97 if "threshold" in name else 0.0)
     assert settings.tokenizer_files.do_lower_case is (False if "cased" in name else None)
     assert settings.run.do_train == (name not in NO_TRAINING)
-    assert settings.runtime.amp == (name in ("nvidia", "nvidia, fp16"))
+    assert settings.runtime.numerics.amp == (name in ("nvidia", "nvidia, fp16"))
     assert (settings.runtime.library == "horovod") == ("--horovod" in SQUAD[name])
 
 
@@ -227,8 +227,8 @@ def test_classification(settings_of, tmp_path):
     run, optimization = settings.run, settings.optimization
     assert (run.do_train, run.do_eval, settings.do_predict) == (True, True, False)
     assert (settings.task_name, settings.data_dir) == ("mrpc", tmp_path / "MRPC")
-    assert (settings.max_seq_length, optimization.micro_batch_size) == (128, 32)
-    assert (optimization.num_train_epochs, optimization.learning_rate) == (3.0, 2e-5)
+    assert (settings.max_seq_length, optimization.batch.micro_batch_size) == (128, 32)
+    assert (optimization.steps.num_train_epochs, optimization.schedule.learning_rate) == (3.0, 2e-5)
 
 
 def test_prediction_of_classes(settings_of, tmp_path):
@@ -236,7 +236,7 @@ def test_prediction_of_classes(settings_of, tmp_path):
     settings = settings_of(GOOGLE_MRPC_PREDICTION + " --use_tpu=False").settings
     run = settings.run
     assert (run.do_train, run.do_eval, settings.do_predict) == (False, False, True)
-    assert settings.optimization.warmup_proportion == 0.1
+    assert settings.optimization.steps.warmup_proportion == 0.1
     assert settings.predict_batch_size == 8
 
 
@@ -256,14 +256,14 @@ NO_TRAINING = ("google, threshold", "nvidia, inference", "nvidia, triton")
 def test_they_train_as_in_nvidias_scripts(settings_of, tmp_path, command, schedule):
     (tmp_path / "chem").mkdir()
     optimization = settings_of(command).settings.optimization
-    assert optimization.learning_rate_scaling == "linear"
+    assert optimization.schedule.learning_rate_scaling == "linear"
     assert schedule == (
         optimization.optimizer,
-        optimization.schedule,
-        optimization.schedule_options["decay_power"],
+        optimization.schedule.name,
+        optimization.schedule.options["decay_power"],
     )
     # Steps are counted as given, on any number of ranks: the next script looks for the last one.
-    assert optimization.scale_steps_by_ranks == (
+    assert optimization.steps.scale_steps_by_ranks == (
         None if command in (NVIDIA_SQUAD, NVIDIA_NER) else False
     )
     post = "--allreduce_post_accumulation=True" in command
@@ -276,7 +276,7 @@ def test_labels_of_words(settings_of, tmp_path):
     run, optimization = found.settings.run, found.settings.optimization
     assert (run.do_train, run.do_eval, found.settings.do_predict) == (True, True, True)
     assert (found.settings.data_dir, found.settings.max_seq_length) == (tmp_path / "chem", 128)
-    assert (optimization.micro_batch_size, optimization.learning_rate) == (8, 3.125e-6)
-    assert found.settings.runtime.amp
+    assert (optimization.batch.micro_batch_size, optimization.schedule.learning_rate) == (8, 3.125e-6)
+    assert found.settings.runtime.numerics.amp
     for name in ("task_name", "do_prepare"):
         assert f"warning: --{name} has no effect here and is ignored." in found.said

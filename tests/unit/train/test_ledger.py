@@ -41,12 +41,12 @@ def make_ledger(ranks=None, *, num_records=3000, **changes):
     ranks = ranks or TwoRanks()
     optimization = optimization_settings(**{**OPTIMIZATION, **changes})
     steps = resolve_step_plan(
-        num_train_steps=optimization.num_train_steps,
-        num_warmup_steps=optimization.num_warmup_steps,
-        learning_rate=optimization.learning_rate,
+        num_train_steps=optimization.steps.num_train_steps,
+        num_warmup_steps=optimization.steps.num_warmup_steps,
+        learning_rate=optimization.schedule.learning_rate,
         world_size=ranks.world_size,
-        scale_steps_by_ranks=optimization.scale_steps_by_ranks,
-        learning_rate_scaling=optimization.learning_rate_scaling,
+        scale_steps_by_ranks=optimization.steps.scale_steps_by_ranks,
+        learning_rate_scaling=optimization.schedule.learning_rate_scaling,
     )
     return ledger.training_ledger(
         ranks=ranks,

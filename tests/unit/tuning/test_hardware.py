@@ -37,7 +37,7 @@ def gpu(major, minor):
 def chosen_policy(hardware, **changes):
     """What a run with these settings takes on the hardware."""
     runtime = runtime_settings(**changes)
-    return choose_policy(runtime, resolve_precision(runtime.precision, hardware), hardware)
+    return choose_policy(runtime, resolve_precision(runtime.numerics.precision, hardware), hardware)
 
 
 @pytest.mark.parametrize(

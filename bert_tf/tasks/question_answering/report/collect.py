@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bert_tf.config.settings import SquadSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.tasks.question_answering.answers import Predictions
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.report.page import QuestionRow, ReportData, write_report
 from bert_tf.tasks.question_answering.scores import QuestionScore, question_scores
+from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.thresholds import ThresholdPoint
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
@@ -59,7 +59,7 @@ def write_squad_report(
       trained: the training; None if the run only predicts.
     """
     output_dir = settings.run.output_dir
-    version_2 = settings.version_2_with_negative
+    version_2 = settings.answers.version_2_with_negative
     training_log = read_history(output_dir, STEPS)
     data = ReportData(
         title=f"Question answering: {squad.path.name}",
@@ -73,7 +73,7 @@ def write_squad_report(
         results=results,
         questions=_rows(squad, predictions, version_2=version_2),
         threshold_curve=curve,
-        chosen_threshold=settings.null_score_diff_threshold if version_2 else None,
+        chosen_threshold=settings.answers.null_score_diff_threshold if version_2 else None,
         training_log=training_log,
         evaluation_log=read_history(output_dir, EVALUATIONS),
         seed_scores=by_seed if len(by_seed) > 1 else {},
@@ -85,7 +85,7 @@ def write_squad_report(
 
 def _model(settings: SquadSettings, config: BertConfig) -> str:
     size = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
-    start = settings.run.init_checkpoint
+    start = settings.run.start.init_checkpoint
     origin = f"from {Path(start).name}" if start else "from random weights"
     return f"{settings.run.output_dir.resolve().name} ({size}; {origin})"
 
@@ -122,9 +122,9 @@ def seconds_of_training(log: Sequence[Mapping[str, float]], global_batch_size: i
 def _settings(settings: SquadSettings, results: Results) -> dict[str, object]:
     shown = ("max_seq_length", "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
     return {
-        "init_checkpoint": settings.run.init_checkpoint or "none",
+        "init_checkpoint": settings.run.start.init_checkpoint or "none",
         "step": results["global_step"],
-        "learning_rate": settings.optimization.learning_rate,
+        "learning_rate": settings.optimization.schedule.learning_rate,
         "seed": settings.run.seed,
         **{name: getattr(settings, name) for name in shown},
     }

@@ -3,7 +3,7 @@
 import pytest
 from absl import flags as absl_flags
 
-from bert_tf.config.settings import DistillationSettings
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.bert import bert_specs
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.pretraining import distillation_flags as pretraining_distillation_flags
@@ -182,7 +182,7 @@ def test_a_finetuning_weighs_teacher_and_labels_alike(finetuning):
 
 def test_cached_targets_are_those_of_whole_records(parse):
     given = ["--cache_teacher=x", "--restrict_ce_to_mask", "--alpha_cos=0", "--top_k_targets=3"]
-    assert parse(*given, "--batch_ramp=8:0,32:9").optimization.batch_ramp is not None
+    assert parse(*given, "--batch_ramp=8:0,32:9").optimization.batch.ramp is not None
     with pytest.raises(UserError, match=r"^--length_ramp cuts records, but --cache_teacher keeps"):
         parse(*given, "--length_ramp=64:0,128:9")
 

@@ -163,7 +163,7 @@ def test_sentence_order_has_its_own_name(settings, tmp_path, capsys):
     record = json.loads((settings.run.output_dir / "run.json").read_text())
     assert record["ledger"]["data"]["sentence_pairs"] == "sentence_order"
     capsys.readouterr()
-    steps = settings.optimization.num_train_steps + 1
+    steps = settings.optimization.steps.num_train_steps + 1
     longer = dataclasses.replace(settings.optimization, num_train_steps=steps)
     other = write_records(tmp_path / "next")
     settings = dataclasses.replace(settings, optimization=longer)

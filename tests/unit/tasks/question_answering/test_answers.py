@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.tasks.question_answering.answers import (
-    AnswerSettings,
     Predictions,
     SpanCandidates,
     best_span_texts,
     decode_answers,
     write_predictions,
 )
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_squad
 from bert_tf.tasks.question_answering.spans import Spans, rank_answers
 from bert_tf.tasks.question_answering.windows import WindowSettings

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.config.settings import EvaluationSettings, RunSettings
+from bert_tf.config.settings import RunSettings
+from bert_tf.tasks.scoring.settings import ScoringSettings
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring import run as scoring
 from bert_tf.text.tokenizer_files import TokenizerFiles
