@@ -35,11 +35,11 @@ from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import Found
 from benchmarks.speed.steps import Job
 from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
-from bert_tf.tasks.scoring.settings import PSEUDO
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.manifest import SPECIAL_NAMES
 from bert_tf.tasks.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts
-from bert_tf.tasks.scoring.texts import TextSettings, read_texts
+from bert_tf.tasks.scoring.settings import PSEUDO, TextSettings
+from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import Work, WorkSettings, sum_losses
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.util.files import require_file

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
+from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.native import library
 from bert_tf.update.schedules import schedule_options
 from tests import preloaded
@@ -150,22 +150,68 @@ def _checked(done, check):
     return done
 
 
+# Settings by names of their own, where those in their group are too short.
+_FIELDS = {
+    "schedule": "name",
+    "schedule_options": "options",
+    "batch_ramp": "ramp",
+    "loss_scale": "static",
+    "initial_loss_scale": "initial",
+    "min_loss_scale": "minimum",
+    "loss_scale_window": "window",
+    "flags": "values",
+}
+
+
+def changed(settings, **values):
+    """The same settings with other values, of their own or of the groups in them."""
+    given = {_FIELDS.get(name, name): value for name, value in values.items()}
+    own, left = {}, dict(given)
+    for field in dataclasses.fields(settings):
+        inner = getattr(settings, field.name)
+        if field.name in left:
+            own[field.name] = left.pop(field.name)
+        elif dataclasses.is_dataclass(inner):
+            below = {name: left.pop(name) for name in list(left) if _has(inner, name)}
+            if below:
+                own[field.name] = changed(inner, **below)
+    assert not left, f"no settings {sorted(left)}"
+    return dataclasses.replace(settings, **own)
+
+
+def _has(settings, name):
+    if not dataclasses.is_dataclass(settings):
+        return False
+    return any(
+        field.name == name or _has(getattr(settings, field.name), name)
+        for field in dataclasses.fields(settings)
+    )
+
+
 def optimization_settings(**changes: object) -> OptimizationSettings:
     """Settings of a plain AdamW run with micro batches of four.
 
     ``changes`` replace some, or are options of the schedule.
     """
-    plain = OptimizationSettings(
-        micro_batch_size=4, num_train_steps=1, num_warmup_steps=0, learning_rate=1e-3
-    )
     options = {name: changes.pop(name) for name in schedule_options() if name in changes}
-    return dataclasses.replace(plain, **{"schedule_options": options, **changes})
+    usual = {
+        "micro_batch_size": 4,
+        "num_train_steps": 1,
+        "num_warmup_steps": 0,
+        "learning_rate": 1e-3,
+        "schedule_options": options,
+    }
+    return changed(OptimizationSettings(), **{**usual, **changes})
 
 
 def runtime_settings(**changes: object) -> RuntimeSettings:
     """Settings of one quiet process; ``changes`` replace some."""
-    plain = RuntimeSettings(rank_timeout_seconds=0.0, num_threads=1)
-    return dataclasses.replace(plain, **changes)
+    return changed(RuntimeSettings(), **{"rank_timeout_seconds": 0.0, "num_threads": 1, **changes})
+
+
+def run_settings(output_dir: Path, **changes: object) -> RunSettings:
+    """Settings of a run in a directory; ``changes`` replace some."""
+    return changed(RunSettings(output_dir), **changes)
 
 
 def variables_of(checkpoint: Path) -> dict[str, np.ndarray]:

@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.config.settings import RunSettings
-from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.records.tfrecord import TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.util.errors import UserError
-from tests.support import content_of, optimization_settings, runtime_settings
+from tests.support import content_of, optimization_settings, run_settings, runtime_settings
 
 S, P, V = 12, 3, 40
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -82,8 +81,8 @@ def pretraining_settings(directory: Path, *, vocabulary: str = "ab") -> Pretrain
             masked_lm_prob=0.15,
             whole_word=False,
         ),
-        run=RunSettings(
-            output_dir=directory / "model",
+        run=run_settings(
+            directory / "model",
             do_train=True,
             eval_batch_size=4,
             save_checkpoints_steps=10,

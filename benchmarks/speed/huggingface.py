@@ -12,8 +12,8 @@ import transformers
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import DISTILLATION, PRETRAINING, RECIPE, Batch, StepJob, time_steps
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.config import BertConfig
+from bert_tf.tasks.distillation.settings import DistillationSettings
 
 # transformers' names of the two forms of GELU; both are one operation of torch.
 _ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu_tanh": "gelu_pytorch_tanh", "gelu_erf": "gelu"}

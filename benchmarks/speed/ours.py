@@ -13,13 +13,13 @@ import tensorflow.compat.v1 as tf
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import DISTILLATION, RECIPE, SPANS, StepJob, time_steps
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import Task, create_network
 from bert_tf.ranks.single import SingleProcess
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask

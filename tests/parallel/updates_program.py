@@ -18,12 +18,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
 from bert_tf.ranks.connect import connect
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask

@@ -120,7 +120,10 @@ def test_both_names_of_the_micro_batch(parse):
     assert parse("--micro_batch_size=7").optimization.batch.micro_batch_size == 7
     for name in ("train_batch_size", "micro_batch_size"):
         assert parse(f"--{name}=7").optimization.micro_batch_flag == name
-    assert parse("--micro_batch_size=7", "--train_batch_size=7").optimization.batch.micro_batch_size == 7
+    assert (
+        parse("--micro_batch_size=7", "--train_batch_size=7").optimization.batch.micro_batch_size
+        == 7
+    )
 
 
 def test_no_clip(parse):

@@ -276,7 +276,10 @@ def test_labels_of_words(settings_of, tmp_path):
     run, optimization = found.settings.run, found.settings.optimization
     assert (run.do_train, run.do_eval, found.settings.do_predict) == (True, True, True)
     assert (found.settings.data_dir, found.settings.max_seq_length) == (tmp_path / "chem", 128)
-    assert (optimization.batch.micro_batch_size, optimization.schedule.learning_rate) == (8, 3.125e-6)
+    assert (optimization.batch.micro_batch_size, optimization.schedule.learning_rate) == (
+        8,
+        3.125e-6,
+    )
     assert found.settings.runtime.numerics.amp
     for name in ("task_name", "do_prepare"):
         assert f"warning: --{name} has no effect here and is ignored." in found.said

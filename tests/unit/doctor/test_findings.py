@@ -1,6 +1,5 @@
 """Findings, and the judgements that need no run."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from absl import flags
 
 from bert_tf.commands.doctor import split_command
-from bert_tf.config.settings import OptimizationSettings
 from bert_tf.doctor.examination import show
 from bert_tf.doctor.findings import Findings, Grade
 from bert_tf.doctor.machine import free_memory, judge_memory
@@ -17,7 +15,7 @@ from bert_tf.train.memory import MemoryEstimate
 from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
 from tests.jobs import batch_and_steps
-from tests.support import run
+from tests.support import optimization_settings, run
 
 GIB = 1 << 30
 
@@ -130,11 +128,13 @@ def test_free_memory(tmp_path):
 
 
 def grade_of_rate(rate, batch, optimizer="adam"):
-    optimization = OptimizationSettings(
-        micro_batch_size=batch, num_train_steps=9, num_warmup_steps=1, learning_rate=rate
-    )
-    optimization = dataclasses.replace(
-        optimization, optimizer=optimizer, scale_steps_by_ranks=False
+    optimization = optimization_settings(
+        micro_batch_size=batch,
+        num_train_steps=9,
+        num_warmup_steps=1,
+        learning_rate=rate,
+        optimizer=optimizer,
+        scale_steps_by_ranks=False,
     )
     findings = Findings()
     judge_rate(findings, optimization, *batch_and_steps(optimization), PRETRAINING_RATES)

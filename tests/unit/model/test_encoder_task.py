@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask

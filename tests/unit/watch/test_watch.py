@@ -1,7 +1,6 @@
 """What a rank's watch notices, says and does, on real connections inside one process."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import queue
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config.settings import RunSettings
 from bert_tf.ranks import failures
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
@@ -22,6 +20,7 @@ from bert_tf.watch import rank_links, watch
 from bert_tf.watch.interface import NoWatch
 from bert_tf.watch.rank_links import Link
 from bert_tf.watch.watch import RankWatch, watched
+from tests.support import changed, run_settings
 from tests.thread_ranks import LIMIT, run_ranks
 
 # A process that ends is played by a thread that ends.
@@ -437,7 +436,7 @@ def test_a_rank_fails_though_nobody_can_read_why(job, nobody_reads, monkeypatch,
 
 
 def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
-    settings = RunSettings(tmp_path)
+    settings = run_settings(tmp_path)
 
     def work(ranks):
         with watched(ranks, settings, timeout_seconds=5.0, records_read=int) as found:
@@ -448,7 +447,7 @@ def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
 
 
 def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
-    settings = RunSettings(tmp_path)
+    settings = run_settings(tmp_path)
     with watched(SingleProcess(), settings, timeout_seconds=5.0, records_read=int) as found:
         assert type(found) is NoWatch
 
@@ -459,7 +458,7 @@ def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
     assert run_ranks(2, work) == [(NoWatch, False)] * 2
 
 
-TRAINING = RunSettings(Path("out"), do_train=True)
+TRAINING = run_settings(Path("out"), do_train=True)
 IF_SAVED = "start again to resume from the latest checkpoint in out, if one was saved"
 
 
@@ -470,7 +469,7 @@ IF_SAVED = "start again to resume from the latest checkpoint in out, if one was 
 ])  # fmt: skip
 def test_how_to_resume(monkeypatch, newest, init_checkpoint, says):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
-    settings = dataclasses.replace(TRAINING, init_checkpoint=init_checkpoint)
+    settings = changed(TRAINING, init_checkpoint=init_checkpoint)
     assert watch._how_to_resume(settings, look=True) == says
     assert watch._how_to_resume(settings, look=False) == IF_SAVED
 
@@ -479,7 +478,7 @@ def test_how_to_resume(monkeypatch, newest, init_checkpoint, says):
 @pytest.mark.parametrize("look", [True, False])
 def test_an_evaluation_has_no_checkpoint_to_resume_from(monkeypatch, newest, look):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
-    settings = RunSettings(Path("out"), init_checkpoint="bert", do_eval=True)
+    settings = run_settings(Path("out"), init_checkpoint="bert", do_eval=True)
     assert watch._how_to_resume(settings, look=look) == "start again"
 
 

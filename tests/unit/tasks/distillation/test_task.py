@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -18,6 +17,7 @@ from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import (
     TEACHER,
     DistillationTask,

@@ -12,14 +12,14 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation import teacher as distillation
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.teacher import open_teacher
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.jobs import begun
-from tests.support import variables_of
+from tests.support import changed, variables_of
 from tests.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
 from tests.torch_networks import random_values
 
@@ -59,8 +59,8 @@ def distilling(directory, teacher, *, network=None, changes=None, **settings):
     for name in ("run", "optimization", "runtime"):
         part = getattr(usual, name)
         known = {field.name for field in dataclasses.fields(part)} & changes.keys()
-        parts[name] = dataclasses.replace(part, **{field: changes[field] for field in known})
-    return dataclasses.replace(
+        parts[name] = changed(part, **{field: changes[field] for field in known})
+    return changed(
         usual,
         bert_config_file=None,
         next_sentence=False,
@@ -253,15 +253,15 @@ def resumed(settings, **changes):
     """The same run for one more step, with other settings of the distillation."""
     return dataclasses.replace(
         settings,
-        optimization=dataclasses.replace(settings.optimization, num_train_steps=2),
-        distillation=dataclasses.replace(settings.distillation, **changes),
+        optimization=changed(settings.optimization, num_train_steps=2),
+        distillation=changed(settings.distillation, **changes),
     )
 
 
 def test_what_changes_in_a_resumed_run_is_said(distilled, teacher, tmp_path, capsys):
     directory = tmp_path / "model"
     shutil.copytree(distilled.run.output_dir, directory)
-    run = dataclasses.replace(distilled.run, output_dir=directory, do_eval=False)
+    run = changed(distilled.run, output_dir=directory, do_eval=False)
     settings = dataclasses.replace(distilled, run=run)
     other = shutil.copytree(teacher, tmp_path / "other")
     values = {name: value + 1 for name, value in weights_of(teacher).items()}
@@ -416,5 +416,5 @@ def test_the_configuration_of_a_teacher(teacher, tmp_path):
         "; give the configuration that the teacher was trained with.",
     )
     settings = with_config(bare)
-    run = dataclasses.replace(settings.run, **DRY)
+    run = changed(settings.run, **DRY)
     pretraining.run(dataclasses.replace(settings, run=run))

@@ -12,8 +12,8 @@ import pytest
 from bert_tf.commands.ask import read_document, read_questions, sentence_around
 from bert_tf.inference.model_directory import find_model
 from bert_tf.tasks.question_answering.answerer import Answerer
-from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError

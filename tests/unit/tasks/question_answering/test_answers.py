@@ -18,8 +18,8 @@ from bert_tf.tasks.question_answering.answers import (
     decode_answers,
     write_predictions,
 )
-from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_squad
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.spans import Spans, rank_answers
 from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.loading import load_tokenizer

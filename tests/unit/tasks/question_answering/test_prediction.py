@@ -10,9 +10,9 @@ from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.layouts import SQUAD_PREDICTION
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.finetuning.run import RATE
-from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile
 from bert_tf.tasks.question_answering.prediction import Questions, SpanEvaluation
+from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.loading import load_tokenizer
 from tests.naive_squad_metric import naive_result

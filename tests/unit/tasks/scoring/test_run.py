@@ -1,6 +1,5 @@
 """Perplexities against an implementation with one position at a time, in transformers."""
 
-import dataclasses
 import json
 import math
 import shutil
@@ -10,13 +9,12 @@ import pytest
 import torch
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.config.settings import RunSettings
-from bert_tf.tasks.scoring.settings import ScoringSettings
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring import run as scoring
+from bert_tf.tasks.scoring.settings import ScoringSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from tests.support import requires_native_ops, runtime_settings
+from tests.support import changed, requires_native_ops, run_settings, runtime_settings
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(35))]
@@ -54,26 +52,20 @@ def directory(model, tmp_path_factory):
 def settings_of(directory, output_dir, **changes):
     runtime = runtime_settings(precision="fp32", native_ops=changes.pop("native_ops", False))
     checkpoint = changes.pop("init_checkpoint", directory)
-    settings = EvaluationSettings(
+    settings = ScoringSettings(
         bert_config_file=None,
         tokenizer_files=TokenizerFiles(),
         all_checkpoints=False,
         input_files=(directory / "texts.txt",),
         has_records=False,
-        text_unit="line",
-        text_column=None,
-        wikitext=False,
-        score_unknown=True,
         max_seq_length=MAX_LENGTH,
-        sample=1.0,
-        metrics=("masked", "pseudo"),
         num_draws=3,
         masked_lm_prob=0.3,
         batch_tokens=20,
-        run=RunSettings(output_dir=output_dir, init_checkpoint=str(checkpoint), seed=5),
+        run=run_settings(output_dir, init_checkpoint=str(checkpoint), seed=5),
         runtime=runtime,
     )
-    return dataclasses.replace(settings, **changes)
+    return changed(settings, **changes)
 
 
 def log_probability(model, ids, place, token):
@@ -289,7 +281,7 @@ def test_a_network_with_fewer_positions(directory, tmp_path):
 
 def test_a_default_length_follows_the_network(directory, tmp_path, capsys):
     def run(output_dir, length, **changes):
-        run = RunSettings(output_dir, str(directory), seed=5, **changes)
+        run = run_settings(output_dir, init_checkpoint=str(directory), seed=5, **changes)
         scoring.run(settings_of(directory, output_dir, max_seq_length=length, run=run))
         return (output_dir / "perplexity.json").read_bytes()
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bert_tf.tasks.scoring.texts import TextSettings, read_texts, sampled
+from bert_tf.tasks.scoring.settings import TextSettings
+from bert_tf.tasks.scoring.texts import read_texts, sampled
 from bert_tf.util.errors import UserError
 
 
@@ -15,15 +16,15 @@ def test_a_line_or_a_document_is_a_text(tmp_path):
     content = "\ufeffone\ntwo\r\n\n \nthree\u2028four"
     path = tmp_path / "texts.txt"
     assert read(path, content) == ["one", "two", "three\u2028four"]
-    assert read(path, content, unit="document") == ["one two", "three\u2028four"]
+    assert read(path, content, text_unit="document") == ["one two", "three\u2028four"]
 
 
 def test_columns_of_tables(tmp_path):
     tsv = 'id\ttext\n1\tsaid "so"\n2\t\n'
-    assert read(tmp_path / "a.tsv", tsv, column="text") == ['said "so"', ""]
-    assert read(tmp_path / "a.tsv", tsv, column="2") == ["text", 'said "so"', ""]
+    assert read(tmp_path / "a.tsv", tsv, text_column="text") == ['said "so"', ""]
+    assert read(tmp_path / "a.tsv", tsv, text_column="2") == ["text", 'said "so"', ""]
     csv = 'id,text\n1,"a, ""b""\nc"\n\n2,d\n'
-    assert read(tmp_path / "a.csv", csv, column="text") == ['a, "b"\nc', "d"]
+    assert read(tmp_path / "a.csv", csv, text_column="text") == ['a, "b"\nc', "d"]
 
 
 def test_markers_of_wikitext(tmp_path):
