@@ -163,7 +163,7 @@ _FIELDS = {
 }
 
 
-def changed(settings, **values):
+def with_values(settings, **values):
     """The same settings with other values, of their own or of the groups in them."""
     given = {_FIELDS.get(name, name): value for name, value in values.items()}
     own, left = {}, dict(given)
@@ -174,7 +174,7 @@ def changed(settings, **values):
         elif dataclasses.is_dataclass(inner):
             below = {name: left.pop(name) for name in list(left) if _has(inner, name)}
             if below:
-                own[field.name] = changed(inner, **below)
+                own[field.name] = with_values(inner, **below)
     assert not left, f"no settings {sorted(left)}"
     return dataclasses.replace(settings, **own)
 
@@ -201,17 +201,19 @@ def optimization_settings(**changes: object) -> OptimizationSettings:
         "learning_rate": 1e-3,
         "schedule_options": options,
     }
-    return changed(OptimizationSettings(), **{**usual, **changes})
+    return with_values(OptimizationSettings(), **{**usual, **changes})
 
 
 def runtime_settings(**changes: object) -> RuntimeSettings:
     """Settings of one quiet process; ``changes`` replace some."""
-    return changed(RuntimeSettings(), **{"rank_timeout_seconds": 0.0, "num_threads": 1, **changes})
+    return with_values(
+        RuntimeSettings(), **{"rank_timeout_seconds": 0.0, "num_threads": 1, **changes}
+    )
 
 
 def run_settings(output_dir: Path, **changes: object) -> RunSettings:
     """Settings of a run in a directory; ``changes`` replace some."""
-    return changed(RunSettings(output_dir), **changes)
+    return with_values(RunSettings(output_dir), **changes)
 
 
 def variables_of(checkpoint: Path) -> dict[str, np.ndarray]:

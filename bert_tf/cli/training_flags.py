@@ -14,7 +14,6 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, command_line, from_flags
-from bert_tf.config.schedules import check_lengths
 from bert_tf.config.settings import (
     BatchSettings,
     CommunicationSettings,
@@ -171,7 +170,7 @@ def optimization_settings(values: flags.FlagValues, **made: Any) -> Optimization
     ``made`` is as in ``from_flags``.
     """
     options = {flag: values[flag].value for flag in option_flags()}
-    settings = from_flags(
+    return from_flags(
         OptimizationSettings,
         values,
         micro_batch_size=_value_of_either(values, "train_batch_size", "micro_batch_size"),
@@ -181,9 +180,6 @@ def optimization_settings(values: flags.FlagValues, **made: Any) -> Optimization
         or not values.allreduce_post_accumulation,
         **made,
     )
-    if values.do_train:
-        check_lengths(settings)
-    return settings
 
 
 def schedule_settings(values: flags.FlagValues) -> ScheduleSettings:

@@ -224,16 +224,14 @@ def plan_batch(optimization: OptimizationSettings, world_size: int, *, scaled: b
     sizes, lengths = optimization.batch.ramp, optimization.length_ramp
     return dataclasses.replace(
         plan,
-        sizes=None if sizes is None else _size_ramp(sizes, plan, optimization, divisor),
+        sizes=None if sizes is None else _size_ramp(sizes, plan, divisor),
         lengths=None
         if lengths is None
         else lengths.ramp(lengths.full, full_flag="--max_seq_length", divisor=divisor),
     )
 
 
-def _size_ramp(
-    settings: RampSettings, plan: BatchPlan, optimization: OptimizationSettings, divisor: int
-) -> Ramp:
+def _size_ramp(settings: RampSettings, plan: BatchPlan, divisor: int) -> Ramp:
     ramp = settings.ramp(plan.global_batch_size, full_flag="the global batch", divisor=divisor)
     part = plan.micro_batch_size * plan.world_size
     for size in ramp.values:

@@ -11,7 +11,7 @@ import transformers
 
 from bert_tf.tasks.pretraining import run as pretraining
 from tests.end_to_end.squad_files import ENTRIES, LENGTHS, write_squad
-from tests.support import changed, run, variables_of
+from tests.support import run, variables_of, with_values
 from tests.tiny_pretraining import V, pretraining_settings
 
 TEXT = "Anna lives in Paris. Bob lives in Rome, a town of the old friend."
@@ -158,7 +158,7 @@ def test_pretraining_continues_without_next_sentences(tmp_path, capsys):
         settings,
         bert_config_file=None,
         next_sentence=False,
-        run=changed(settings.run, init_checkpoint=str(tmp_path / "start")),
+        run=with_values(settings.run, init_checkpoint=str(tmp_path / "start")),
     )
     with tf.Graph().as_default():
         pretraining.run(settings)

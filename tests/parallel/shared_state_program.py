@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.tasks.pretraining import run as pretraining
-from tests.support import changed
+from tests.support import with_values
 from tests.tiny_pretraining import pretraining_settings
 
 GLOBAL_BATCH, STEPS = 12, 6
@@ -26,7 +26,7 @@ GLOBAL_BATCH, STEPS = 12, 6
 def train(usual, directory, name, shared, steps, optimizer, micro="2"):
     """One run; the schedule is that of all steps, whatever the ranks."""
     world_size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
-    optimization = changed(
+    optimization = with_values(
         usual.optimization,
         micro_batch_size=int(micro),
         global_batch_size=GLOBAL_BATCH,

@@ -22,7 +22,7 @@ from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
 from tests.jobs import batch_and_steps, begun, job_of
-from tests.support import ROOT, changed
+from tests.support import ROOT, with_values
 
 RECIPES = ROOT / "recipes"
 PRETRAINING = sorted(
@@ -140,7 +140,7 @@ def parsed(tmp_path, monkeypatch):
 def settled(optimization):
     """As a new run with --horovod does (``plan.scales_steps``)."""
     if optimization.steps.scale_steps_by_ranks is None:
-        return changed(optimization, scale_steps_by_ranks=True)
+        return with_values(optimization, scale_steps_by_ranks=True)
     return optimization
 
 

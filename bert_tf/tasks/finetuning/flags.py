@@ -19,6 +19,7 @@ from bert_tf.cli.training_flags import (
     optimization_settings,
     run_settings,
 )
+from bert_tf.config.schedules import check_lengths
 from bert_tf.tasks.distillation.flags import (
     FOR_PRETRAINING,
     define_teacher_flags,
@@ -141,6 +142,8 @@ def finetuning_settings(
         raise UserError("--seeds makes several runs, but --dllog_path is a single file; drop one.")
     run = run_settings(values, does=does)
     optimization = optimization_settings(values)
+    if values.do_train:
+        check_lengths(optimization)
     features_dir = Path(values.features_dir or run.output_dir / "features")
     return from_flags(
         kind,

@@ -1,5 +1,6 @@
 """Stored masks against drawn ones: records, trainings and table; trainings by a stand-in."""
 
+import dataclasses
 import random
 
 import pytest
@@ -90,7 +91,7 @@ def test_run_pretraining_takes_the_flags(values, tmp_path, record_maker):
     given = {**training.flags, "input_file": str(path), "eval_file": str(path)}
     parsed = flags.FlagValues()
     define_pretraining_flags(parsed)
-    parsed(changed(training, flags=given).command())
+    parsed(dataclasses.replace(training, flags=given).command())
     optimization = pretraining_settings(parsed).optimization
     steps = (optimization.steps.num_train_steps, optimization.steps.num_warmup_steps)
     assert (*steps, optimization.batch.micro_batch_size) == (50, 5, 8)

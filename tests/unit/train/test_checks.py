@@ -22,7 +22,7 @@ from bert_tf.train.trainer import build_update, create_run_state
 from bert_tf.util.errors import UserError
 from tests.jobs import job_of
 from tests.small_span_model import CONFIG as SPAN_CONFIG
-from tests.support import changed, content_of, optimization_settings
+from tests.support import content_of, optimization_settings, with_values
 from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse, write_records
 
 VOCABULARY = "ab" * 32
@@ -52,13 +52,13 @@ def changed(settings, *, config=None, **changes):
     for part in ("run", "optimization", "data", "runtime"):
         section = getattr(settings, part)
         names = {field.name for field in dataclasses.fields(section)} & changes.keys()
-        parts[part] = changed(section, **{name: changes.pop(name) for name in names})
+        parts[part] = with_values(section, **{name: changes.pop(name) for name in names})
     assert not changes
     if config is not None:
         path = parts["run"].output_dir.parent / "other_config.json"
         path.write_text(json.dumps({**CONFIG.to_dict(), **config}))
         parts["bert_config_file"] = path
-    return changed(settings, **parts)
+    return with_values(settings, **parts)
 
 
 def alone(settings):

@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.model.variables import VariableSpec
 from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
-from tests.support import changed, optimization_settings
+from tests.support import optimization_settings, with_values
 from tests.tiny_pretraining import pretraining_settings
 
 GIB = 1 << 30
@@ -29,7 +29,7 @@ def test_weights_and_two_moments_for_each(tmp_path, start, last, written):
     )
     found = checkpoint_sizes(SPECS, settings, ADAM, start_step=start, last_step=last)
     assert found == CheckpointSizes(one=12_000, best=0, keep=2, written=written)
-    evaluated = changed(settings, do_eval=True)
+    evaluated = with_values(settings, do_eval=True)
     assert checkpoint_sizes(SPECS, evaluated, ADAM, start_step=0, last_step=1).best == 4000
 
 

@@ -18,7 +18,7 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
-from tests.support import changed, no_room
+from tests.support import no_room, with_values
 
 
 class FakeUpdate:
@@ -103,7 +103,7 @@ SETTINGS = hooks.ProgressSettings(
 def progress(update, log, timer=None, **changes):
     return hooks.ProgressHook(
         update.outputs,
-        changed(SETTINGS, **changes),
+        with_values(SETTINGS, **changes),
         ranks=SingleProcess(),
         log=log,
         timer=timer or hooks.UpdateTimer(clock=FakeClock()),

@@ -14,7 +14,7 @@ from bert_tf.train.run_log import RunLog
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
-from tests.support import changed, requires_native_ops, variables_of
+from tests.support import requires_native_ops, variables_of, with_values
 from tests.tiny_pretraining import pretraining_settings
 from tests.updates import applied
 
@@ -27,13 +27,13 @@ def trained(directory, every, *, native, **changes):
     """Lines of layer_log.jsonl, of log.jsonl, and the checkpoint after each step."""
     directory.mkdir()
     settings = pretraining_settings(directory)
-    run = changed(
+    run = with_values(
         settings.run,
         layer_summary_steps=every,
         save_checkpoints_steps=1,
         keep_checkpoint_max=STEPS + 1,
     )
-    optimization = changed(
+    optimization = with_values(
         settings.optimization,
         num_train_steps=STEPS,
         accumulation_steps=2,

@@ -10,15 +10,15 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train.saved_batch import read_batches
 from bert_tf.util.errors import UserError
-from tests.support import changed, content_of, variables_of
+from tests.support import content_of, variables_of, with_values
 from tests.tiny_pretraining import pretraining_settings
 
 
 def with_changes(settings, *, run=None, runtime=None, **optimization):
     changed = {"runtime": {"native_ops": False, **(runtime or {})}, "run": run or {}}
-    parts = {name: changed(getattr(settings, name), **c) for name, c in changed.items()}
-    parts["optimization"] = changed(settings.optimization, **optimization)
-    return changed(settings, **parts)
+    parts = {name: with_values(getattr(settings, name), **c) for name, c in changed.items()}
+    parts["optimization"] = with_values(settings.optimization, **optimization)
+    return with_values(settings, **parts)
 
 
 def failure_of(settings):
@@ -97,7 +97,7 @@ def run_with_a_loss_scale_that_is_too_large(tmp_path):
 
 def replayed(settings, path, **changes):
     run = {"dry_run": True, "replay_batch": path, **changes}
-    return dataclasses.replace(settings, run=changed(settings.run, **run))
+    return dataclasses.replace(settings, run=with_values(settings.run, **run))
 
 
 def test_a_saved_batch_is_computed_again(scaled_too_much, capsys):

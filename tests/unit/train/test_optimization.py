@@ -24,11 +24,11 @@ from bert_tf.util.errors import UserError
 from tests import momentum_optimizer
 from tests.jobs import batch_and_steps, begun, job_of, step_plan
 from tests.support import (
-    changed,
     optimization_settings,
     requires_native_ops,
     runtime_settings,
     variables_of,
+    with_values,
 )
 from tests.tiny_pretraining import pretraining_settings
 from tests.updates import apply_gradients
@@ -203,7 +203,7 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
         *given, "--lr_schedule=exponential", "--lr_decay_rate=0.5", "--lr_decay_steps=10"
     )
     for scaled, expected in ((False, (101, 2, 50, 9, 10)), (True, (26, 1, 13, 3, 2.5))):
-        settings = changed(settings, scale_steps_by_ranks=scaled)
+        settings = with_values(settings, scale_steps_by_ranks=scaled)
         _, steps = batch_and_steps(settings, 4)
         found = schedule_of(settings, steps)
         assert expected == (
@@ -217,12 +217,12 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
 
 def test_only_a_run_that_trains_needs_room_for_its_schedule():
     settings = optimization("--lr_schedule=one_cycle", "--num_train_steps=3")
-    settings = changed(settings, scale_steps_by_ranks=False)
+    settings = with_values(settings, scale_steps_by_ranks=False)
     batch_and_steps(settings, trains=False)
     with pytest.raises(UserError, match=r"must be from 1 to half of --num_train_steps=3"):
         batch_and_steps(settings)
     # Settings from Python have not been through flags.
-    settings = changed(settings, schedule_options={"cycle_start": 2.0})
+    settings = with_values(settings, schedule_options={"cycle_start": 2.0})
     with pytest.raises(UserError, match=r"--lr_cycle_start=2 must be in"):
         batch_and_steps(settings, trains=False)
 
@@ -291,8 +291,8 @@ def trained_run(tmp_path):
         settings = dataclasses.replace(
             plain,
             run=run,
-            runtime=changed(plain.runtime, native_ops=False, **(runtime or {})),
-            optimization=changed(plain.optimization, num_train_steps=2, **changes),
+            runtime=with_values(plain.runtime, native_ops=False, **(runtime or {})),
+            optimization=with_values(plain.optimization, num_train_steps=2, **changes),
         )
         pretraining.run(settings)
         return settings.run.output_dir

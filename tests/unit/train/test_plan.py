@@ -18,7 +18,7 @@ from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
 from tests.jobs import arithmetic, batch_and_steps, begun
-from tests.support import changed, optimization_settings
+from tests.support import optimization_settings, with_values
 
 
 class Ranks(SingleProcess):
@@ -166,7 +166,7 @@ def test_the_ledger_shows_ramps_and_what_they_consume():
     assert found["consumption"]["sequences"] == 6 * 4 + after
     assert found["consumption"]["positions"] == 16 * (10 * 4 + 5 * 8) + 32 * (5 * 8 + 21 * 16)
     assert "batch_ramp=4:0,8:10,16:20  length_ramp=16:0,32:15" in ledger.format_ledger(found)
-    plain = ledger_of(changed(ramped(), batch_ramp=None, length_ramp=None))
+    plain = ledger_of(with_values(ramped(), batch_ramp=None, length_ramp=None))
     assert "ramp" not in ledger.format_ledger(plain)
     assert "positions" not in plain["consumption"]
 

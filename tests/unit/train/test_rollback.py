@@ -15,7 +15,7 @@ from bert_tf.train.rollback_record import RECORD_NAME, Rollback, read_rollbacks
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
-from tests.support import changed, optimization_settings, runtime_settings, variables_of
+from tests.support import optimization_settings, runtime_settings, variables_of, with_values
 from tests.tiny_pretraining import CONFIG, pretraining_settings
 
 BATCH, RATE, FACTOR = 4, 0.05, 0.5
@@ -46,7 +46,7 @@ def training(tmp_path):
                 output_shapes={name: shape for name, (_, shape) in spec.items()},
             )
 
-        settings = changed(
+        settings = with_values(
             usual,
             output_dir=tmp_path / directory,
             rollback_rate_factor=factor,

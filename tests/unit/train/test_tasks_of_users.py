@@ -14,7 +14,7 @@ from bert_tf.train.execute import run_task
 from bert_tf.train.job import Model
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
-from tests.support import changed, optimization_settings, runtime_settings, variables_of
+from tests.support import optimization_settings, runtime_settings, variables_of, with_values
 from tests.teacher_task import TEACHER, TeacherTask
 from tests.tiny_pretraining import CONFIG, S, V, pretraining_settings
 
@@ -49,7 +49,7 @@ def training(tmp_path):
     usual = pretraining_settings(tmp_path).run
 
     def train(task, read, *, steps, frozen=None, directory="model", rate=1e-3, **changes):
-        settings = changed(usual, output_dir=tmp_path / directory, do_eval=True, **changes)
+        settings = with_values(usual, output_dir=tmp_path / directory, do_eval=True, **changes)
         optimization = optimization_settings(num_train_steps=steps, learning_rate=rate)
         return run_task(
             Model(task, None, frozen=frozen or {}),

@@ -95,8 +95,6 @@ def test_a_host_without_its_gpu_is_named():
 def test_float16_on_a_cpu_is_refused_unless_requested_twice():
     with pytest.raises(UserError, match=r"--precision=fp16 on a CPU .*--precision=auto,"):
         chosen_policy(CPU, precision="fp16")
-    with pytest.raises(UserError, match="--manual_fp16 on a CPU"):
-        chosen_policy(CPU, precision="fp16", precision_flag="--manual_fp16")
     allowed = chosen_policy(CPU, precision="fp16", allow_slow_fp16=True)
     assert allowed == policy_for("fp16")
 

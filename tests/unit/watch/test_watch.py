@@ -20,7 +20,7 @@ from bert_tf.watch import rank_links, watch
 from bert_tf.watch.interface import NoWatch
 from bert_tf.watch.rank_links import Link
 from bert_tf.watch.watch import RankWatch, watched
-from tests.support import changed, run_settings
+from tests.support import run_settings, with_values
 from tests.thread_ranks import LIMIT, run_ranks
 
 # A process that ends is played by a thread that ends.
@@ -469,7 +469,7 @@ IF_SAVED = "start again to resume from the latest checkpoint in out, if one was 
 ])  # fmt: skip
 def test_how_to_resume(monkeypatch, newest, init_checkpoint, says):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
-    settings = changed(TRAINING, init_checkpoint=init_checkpoint)
+    settings = with_values(TRAINING, init_checkpoint=init_checkpoint)
     assert watch._how_to_resume(settings, look=True) == says
     assert watch._how_to_resume(settings, look=False) == IF_SAVED
 

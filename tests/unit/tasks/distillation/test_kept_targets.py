@@ -22,7 +22,7 @@ from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.util.errors import UserError
 from tests.jobs import arithmetic, begun
-from tests.support import changed, variables_of
+from tests.support import variables_of, with_values
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import CONFIG, P, S, V, refuse
 from tests.unit.tasks.distillation.test_teacher import distilling, write_teacher
@@ -176,7 +176,7 @@ def test_batches_of_similar_length_get_the_targets_of_their_records(cached, teac
         by_length = dataclasses.replace(
             settings,
             data=dataclasses.replace(settings.data, length_buckets=True),
-            optimization=changed(settings.optimization, batch_ramp=None),
+            optimization=with_values(settings.optimization, batch_ramp=None),
         )
         pretraining.run(by_length)
         found.append(losses_of(by_length))
@@ -221,7 +221,7 @@ def test_ranks_with_different_records_fill_no_cache_together(finished, tmp_path)
     records = finished.source.records
 
     def sentences(**changes):
-        info = changed(records.info, **changes)
+        info = with_values(records.info, **changes)
         other = dataclasses.replace(
             finished.source, records=dataclasses.replace(records, info=info)
         )

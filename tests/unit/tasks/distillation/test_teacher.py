@@ -19,7 +19,7 @@ from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.jobs import begun
-from tests.support import changed, variables_of
+from tests.support import variables_of, with_values
 from tests.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
 from tests.torch_networks import random_values
 
@@ -59,8 +59,8 @@ def distilling(directory, teacher, *, network=None, changes=None, **settings):
     for name in ("run", "optimization", "runtime"):
         part = getattr(usual, name)
         known = {field.name for field in dataclasses.fields(part)} & changes.keys()
-        parts[name] = changed(part, **{field: changes[field] for field in known})
-    return changed(
+        parts[name] = with_values(part, **{field: changes[field] for field in known})
+    return with_values(
         usual,
         bert_config_file=None,
         next_sentence=False,
@@ -253,15 +253,15 @@ def resumed(settings, **changes):
     """The same run for one more step, with other settings of the distillation."""
     return dataclasses.replace(
         settings,
-        optimization=changed(settings.optimization, num_train_steps=2),
-        distillation=changed(settings.distillation, **changes),
+        optimization=with_values(settings.optimization, num_train_steps=2),
+        distillation=with_values(settings.distillation, **changes),
     )
 
 
 def test_what_changes_in_a_resumed_run_is_said(distilled, teacher, tmp_path, capsys):
     directory = tmp_path / "model"
     shutil.copytree(distilled.run.output_dir, directory)
-    run = changed(distilled.run, output_dir=directory, do_eval=False)
+    run = with_values(distilled.run, output_dir=directory, do_eval=False)
     settings = dataclasses.replace(distilled, run=run)
     other = shutil.copytree(teacher, tmp_path / "other")
     values = {name: value + 1 for name, value in weights_of(teacher).items()}
@@ -416,5 +416,5 @@ def test_the_configuration_of_a_teacher(teacher, tmp_path):
         "; give the configuration that the teacher was trained with.",
     )
     settings = with_config(bare)
-    run = changed(settings.run, **DRY)
+    run = with_values(settings.run, **DRY)
     pretraining.run(dataclasses.replace(settings, run=run))

@@ -19,7 +19,7 @@ from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.training_order import shared_lengths
 from bert_tf.train.run import begin
 from tests.jobs import begun
-from tests.support import changed, content_of, variables_of
+from tests.support import content_of, variables_of, with_values
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import CONFIG as SHORTER
 from tests.tiny_pretraining import P, pretraining_settings
@@ -44,7 +44,7 @@ def settings(tmp_path_factory):
     [path] = found.data.train_files
     make_longer(path)
     data = dataclasses.replace(found.data, max_seq_length=S, length_buckets=True)
-    optimization = changed(
+    optimization = with_values(
         found.optimization,
         micro_batch_size=2,
         global_batch_size=4,
@@ -79,8 +79,8 @@ def make_longer(path):
 
 
 def in_directory(settings, directory, *, stop=None, **changes):
-    run = changed(settings.run, output_dir=directory, **changes)
-    optimization = changed(settings.optimization, stop_after_steps=stop)
+    run = with_values(settings.run, output_dir=directory, **changes)
+    optimization = with_values(settings.optimization, stop_after_steps=stop)
     return dataclasses.replace(settings, run=run, optimization=optimization)
 
 
@@ -131,7 +131,7 @@ def test_padding_changes_no_update(settings, whole, tmp_path, monkeypatch):
 
 def test_another_cut_of_the_global_batch_has_the_same_updates(settings, whole, tmp_path):
     other = in_directory(settings, tmp_path / "other")
-    optimization = changed(other.optimization, micro_batch_size=4)
+    optimization = with_values(other.optimization, micro_batch_size=4)
     pretraining.run(dataclasses.replace(other, optimization=optimization))
     for line, expected in zip(log_of(tmp_path / "other"), log_of(whole)):
         assert line == pytest.approx(expected, rel=1e-4)

@@ -15,7 +15,7 @@ from bert_tf.tasks.pretraining.network import find_model
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
-from tests.support import changed
+from tests.support import with_values
 from tests.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -43,9 +43,9 @@ def settings_without_a_model(tmp_path):
 
 
 def find(settings, records=None, *, init_checkpoint=None, resumed=None, **changes):
-    run = changed(settings.run, init_checkpoint=init_checkpoint and str(init_checkpoint))
+    run = with_values(settings.run, init_checkpoint=init_checkpoint and str(init_checkpoint))
     start = SimpleNamespace(checkpoint=resumed and str(resumed / "model.ckpt-1"))
-    settings = changed(settings, run=run, **changes)
+    settings = with_values(settings, run=run, **changes)
     return find_model(settings, SimpleNamespace(start=start, ranks=SingleProcess()), records)
 
 
@@ -94,7 +94,7 @@ def test_records_without_a_manifest_leave_the_files_size(settings, tmp_path):
 def test_flags_change_the_network_of_a_file(settings, tmp_path):
     changes = {"hidden_size": 16, "num_hidden_layers": 3, "hidden_dropout_prob": 0.2}
     model = find(settings, bert_config_file=config_file(tmp_path), network=changes)
-    assert model.config == changed(CONFIG, **changes)
+    assert model.config == with_values(CONFIG, **changes)
 
 
 def test_flags_without_a_file_change_bert_base(settings, tmp_path):

@@ -16,7 +16,7 @@ from bert_tf.train.memory import estimate_memory
 from bert_tf.train.run import begin
 from bert_tf.train.saved_batch import read_batches
 from bert_tf.util.errors import UserError
-from tests.support import changed, variables_of
+from tests.support import variables_of, with_values
 from tests.tiny_pretraining import P, S, pretraining_settings
 
 SHORT = 8
@@ -43,7 +43,7 @@ def settings(tmp_path_factory):
 
 
 def with_optimization(settings, **changes):
-    return dataclasses.replace(settings, optimization=changed(settings.optimization, **changes))
+    return dataclasses.replace(settings, optimization=with_values(settings.optimization, **changes))
 
 
 def ramped(settings):
@@ -55,7 +55,7 @@ def ramped(settings):
 
 
 def in_directory(settings, directory, **changes):
-    run = changed(settings.run, output_dir=directory, **changes)
+    run = with_values(settings.run, output_dir=directory, **changes)
     return dataclasses.replace(settings, run=run)
 
 

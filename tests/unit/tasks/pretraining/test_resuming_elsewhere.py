@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
-from tests.support import changed, content_of
+from tests.support import content_of, with_values
 from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse
 
 STEPS = 6
@@ -20,7 +20,7 @@ STEPS = 6
 def whole(tmp_path_factory):
     """A run of the whole schedule."""
     settings = pretraining_settings(tmp_path_factory.mktemp("whole"))
-    optimization = changed(
+    optimization = with_values(
         settings.optimization, num_train_steps=STEPS, num_warmup_steps=2, optimizer="lamb"
     )
     settings = dataclasses.replace(settings, optimization=optimization)
@@ -39,8 +39,8 @@ def half(whole, tmp_path_factory):
 def changed(settings, output_dir, *, stop_after_steps=None, num_train_steps=STEPS, **run):
     return dataclasses.replace(
         settings,
-        run=changed(settings.run, output_dir=output_dir, **run),
-        optimization=changed(
+        run=with_values(settings.run, output_dir=output_dir, **run),
+        optimization=with_values(
             settings.optimization,
             stop_after_steps=stop_after_steps,
             num_train_steps=num_train_steps,

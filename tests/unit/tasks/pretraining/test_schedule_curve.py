@@ -7,13 +7,13 @@ import pytest
 
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve
-from tests.support import changed
+from tests.support import with_values
 from tests.tiny_pretraining import pretraining_settings
 
 
 def test_a_run_and_its_second_phase_follow_their_curve(tmp_path, capfd):
     settings = pretraining_settings(tmp_path)
-    first = changed(
+    first = with_values(
         settings.optimization,
         schedule="cosine",
         num_train_steps=6,
@@ -21,7 +21,7 @@ def test_a_run_and_its_second_phase_follow_their_curve(tmp_path, capfd):
         end_learning_rate=1e-4,
         scale_steps_by_ranks=False,
     )
-    both = changed(first, num_train_steps=11, rewarm_at_step=6, num_rewarm_steps=2)
+    both = with_values(first, num_train_steps=11, rewarm_at_step=6, num_rewarm_steps=2)
     for optimization in (first, both):
         pretraining.run(dataclasses.replace(settings, optimization=optimization))
     said = capfd.readouterr().out

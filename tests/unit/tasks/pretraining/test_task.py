@@ -17,7 +17,7 @@ from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.data import open_run_records
 from bert_tf.tasks.pretraining.task import MASKED_LM, NEXT_SENTENCE, PretrainingTask
 from bert_tf.util.errors import UserError
-from tests.support import changed
+from tests.support import with_values
 from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
 
 
@@ -143,7 +143,7 @@ def with_files(settings, *, train=None, held_out=None):
     if held_out is not None:
         patterns = str(held_out.parent)
         data = dataclasses.replace(data, eval_files=(held_out,), eval_patterns=patterns)
-        run = changed(settings.run, do_eval=True)
+        run = with_values(settings.run, do_eval=True)
         settings = dataclasses.replace(settings, run=run)
     return dataclasses.replace(settings, data=data)
 
@@ -165,7 +165,7 @@ def test_sentence_order_has_its_own_name(settings, tmp_path, capsys):
     assert record["ledger"]["data"]["sentence_pairs"] == "sentence_order"
     capsys.readouterr()
     steps = settings.optimization.steps.num_train_steps + 1
-    longer = changed(settings.optimization, num_train_steps=steps)
+    longer = with_values(settings.optimization, num_train_steps=steps)
     other = write_records(tmp_path / "next")
     settings = dataclasses.replace(settings, optimization=longer)
     results = pretraining.run(with_files(settings, train=other, held_out=other))
@@ -244,15 +244,15 @@ def trained(tmp_path_factory):
 
 def continued(trained, directory, init_checkpoint, **changes):
     """A run from just the weights, for two epochs."""
-    run = changed(trained.run, output_dir=directory, init_checkpoint=str(init_checkpoint))
-    optimization = changed(
+    run = with_values(trained.run, output_dir=directory, init_checkpoint=str(init_checkpoint))
+    optimization = with_values(
         trained.optimization,
         num_train_steps=None,
         num_warmup_steps=None,
         num_train_epochs=2.0,
         warmup_proportion=0.4,
     )
-    return changed(
+    return with_values(
         trained,
         run=run,
         optimization=optimization,
@@ -283,7 +283,7 @@ def test_a_model_directory_is_all_that_the_next_command_needs(trained, more):
 
 
 def for_epochs(settings, epochs):
-    optimization = changed(settings.optimization, num_train_epochs=epochs)
+    optimization = with_values(settings.optimization, num_train_epochs=epochs)
     return dataclasses.replace(settings, optimization=optimization)
 
 
@@ -328,7 +328,7 @@ def test_missing_heads_cannot_be_evaluated(trained, tmp_path):
     run = dataclasses.replace(settings.run, do_train=False)
     with pytest.raises(UserError, match=r"bare/model\.ckpt-1 has no masked-LM head, so there is"):
         pretraining.run(dataclasses.replace(settings, run=run))
-    allowed = changed(run, allowed_fresh=("cls/predictions",))
+    allowed = with_values(run, allowed_fresh=("cls/predictions",))
     assert pretraining.run(dataclasses.replace(settings, run=allowed)) is not None
 
 
@@ -341,11 +341,11 @@ def test_a_resumed_run_must_have_its_heads(trained, tmp_path):
 
 def test_default_lengths_follow_the_records(settings, capsys):
     flags = {"max_seq_length": 128}
-    data = changed(settings.data, **flags)
-    run = changed(settings.run, flags=flags, dry_run=True)
+    data = with_values(settings.data, **flags)
+    run = with_values(settings.run, flags=flags, dry_run=True)
     with pytest.raises(UserError, match="--max_seq_length=128, but the records in"):
         pretraining.run(dataclasses.replace(settings, data=data, run=run))
-    run = changed(run, defaulted=frozenset(flags))
+    run = with_values(run, defaulted=frozenset(flags))
     pretraining.run(dataclasses.replace(settings, data=data, run=run))
     said = f"--max_seq_length: {settings.data.max_seq_length}, as in the records, instead of the"
     assert f"{said} default 128" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.end_to_end.squad_files import LENGTHS, write_squad
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
-from tests.support import changed, content_of
+from tests.support import content_of, with_values
 
 
 @pytest.fixture(scope="module")
@@ -172,11 +172,11 @@ def test_default_lengths_follow_the_network(start, tmp_path, capsys):
     settings = settings_of(start, tmp_path / "out", f"--init_checkpoint={start}", "--dry_run")
     names = frozenset({"max_seq_length", "doc_stride", "max_query_length"})
     flags = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
-    run = changed(settings.run, defaulted=names, flags=flags)
+    run = with_values(settings.run, defaulted=names, flags=flags)
     positions = CONFIG.max_position_embeddings
     for changes, stride in (({}, positions // 3), ({"doc_stride": 7}, 7)):
-        asked = changed(run, defaulted=names - changes.keys())
-        lengths = changed(settings, run=asked, **{**flags, **changes})
+        asked = with_values(run, defaulted=names - changes.keys())
+        lengths = with_values(settings, run=asked, **{**flags, **changes})
         with begin(asked, settings.runtime) as begun:
             opened = squad_task.open_squad(lengths, begun)
         windows = opened.windows

@@ -14,7 +14,7 @@ from bert_tf.tasks.scoring import run as scoring
 from bert_tf.tasks.scoring.settings import ScoringSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from tests.support import changed, requires_native_ops, run_settings, runtime_settings
+from tests.support import requires_native_ops, run_settings, runtime_settings, with_values
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(35))]
@@ -65,7 +65,7 @@ def settings_of(directory, output_dir, **changes):
         run=run_settings(output_dir, init_checkpoint=str(checkpoint), seed=5),
         runtime=runtime,
     )
-    return changed(settings, **changes)
+    return with_values(settings, **changes)
 
 
 def log_probability(model, ids, place, token):
