@@ -4,7 +4,9 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.cli import training_flags as flags
+from bert_tf.cli.settings_flags import Definer
 from bert_tf.config.schedules import check_lengths, options_of
+from bert_tf.config.settings import ScheduleSettings
 from bert_tf.update.schedules import SCHEDULES, schedule_options
 from bert_tf.util.errors import UserError
 from tests.support import optimization_settings
