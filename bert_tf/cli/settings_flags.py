@@ -126,7 +126,7 @@ def from_flags(kind: type[AnySettings], values: flags.FlagValues, **made: Any) -
     for field in dataclasses.fields(kind):
         name, group = field.name, groups_of(kind).get(field.name)
         flags_of_field = (flag_of.get((base, name)) for base in kind.__mro__)
-        flag = next(filter(None, flags_of_field), None)
+        flag = next((found for found in flags_of_field if found is not None), None)
         if name in made:
             found[name] = made[name]
         elif group is not None:

@@ -1,38 +1,103 @@
-"""What a learning rate schedule may be given: checks of its options, ends and lengths.
+"""The learning rate as settings: its schedule, with checks of options, ends and lengths.
 
 The schedules and their options are in ``bert_tf.update.schedules``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, setting
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow, schedule_options, schedule_row
 from bert_tf.util.errors import UserError
-from bert_tf.util.options import OptionValue, shown
-
-if TYPE_CHECKING:
-    from bert_tf.config.settings import OptimizationSettings, ScheduleSettings
+from bert_tf.util.options import Options, OptionValue, shown
 
 
-def options_of(schedule: ScheduleSettings) -> dict[str, OptionValue]:
-    """The options of a schedule, by keyword, with defaults for those that are left out."""
-    given = schedule.options
-    row = schedule_row(schedule.name)
-    return {name: given.get(name, option.default) for name, option in row.options.items()}
+@dataclasses.dataclass(frozen=True)
+class ScheduleSettings(Settings):
+    """The learning rate.
 
+    Attributes:
+      options: those of the schedule, by keyword; defaults apply to those that are left out.
+    """
 
-def schedule_problems(schedule: ScheduleSettings) -> Iterator[str]:
-    """A sentence for each value that no length of training makes valid."""
-    row, known = schedule_row(schedule.name), schedule_options()
-    for name, value in schedule.options.items():
-        if name not in known:
-            yield f"no learning rate schedule has an option {name}; drop it."
-        elif name not in row.options and value != known[name].default:
-            yield _foreign(name, value, schedule.name)
-    yield from _wrong_values(schedule, row)
-    yield from _wrong_rewarming(schedule, row)
+    learning_rate: float = setting(5e-5, "Peak learning rate.")
+    learning_rate_scaling: str = setting(
+        "none",
+        "Multiply the learning rate by 1, the number of ranks or its square root.",
+        choices=("none", "linear", "sqrt"),
+    )
+    name: str = setting(
+        "polynomial",
+        "; ".join(f"{name}: {row.title}" for name, row in SCHEDULES.items()) + ".",
+        flag="lr_schedule",
+        choices=SCHEDULES,
+    )
+    options: Options = dataclasses.field(default_factory=dict)
+    end_learning_rate: float = setting(
+        0.0, "Learning rate after the last step.", bounds=NOT_NEGATIVE
+    )
+    rewarm_at_step: int | None = setting(
+        None,
+        "Update, on one rank, after which the schedule begins again for the remaining ones.",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+    num_rewarm_steps: int | None = setting(
+        None,
+        "Warm-up updates after --rewarm_at_step, on one rank.",
+        kind=int,
+        bounds=AT_LEAST_ONE,
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """Values that no length of training makes valid."""
+        row, known = schedule_row(self.name), schedule_options()
+        for name, value in self.options.items():
+            if name not in known:
+                yield f"no learning rate schedule has an option {name}; drop it."
+            elif name not in row.options and value != known[name].default:
+                yield _foreign(name, value, self.name)
+        yield from self._wrong_values(row)
+        yield from self._wrong_rewarming(row)
+
+    def all_options(self) -> dict[str, OptionValue]:
+        """The options by keyword, with defaults for those that are left out."""
+        row, given = schedule_row(self.name), self.options
+        return {name: given.get(name, option.default) for name, option in row.options.items()}
+
+    def _wrong_values(self, row: ScheduleRow) -> Iterator[str]:
+        """A sentence for each value that is out of its range or contradicts another."""
+        options, end, peak = self.all_options(), self.end_learning_rate, self.learning_rate
+        for name, option in row.options.items():
+            problem = option.problem(options[name])
+            if problem is not None:
+                yield problem
+        if end and not row.has_end:
+            yield (
+                f"{self.given('end_learning_rate')} is never reached with {self.given('name')}; "
+                "leave one of them out."
+            )
+        if end > peak > 0:
+            yield (
+                f"{self.given('end_learning_rate')} is greater than "
+                f"{self.given('learning_rate')}, the peak; lower it."
+            )
+        problem = row.contradiction and row.contradiction(options, peak, end)
+        if problem:
+            yield problem
+
+    def _wrong_rewarming(self, row: ScheduleRow) -> Iterator[str]:
+        at, warmup = self.rewarm_at_step, self.num_rewarm_steps
+        if (at is None) != (warmup is None):
+            yield "--rewarm_at_step and --num_rewarm_steps need each other; give both."
+        elif at is not None and not row.can_rewarm:
+            possible = [name for name, other in SCHEDULES.items() if other.can_rewarm]
+            yield (
+                f"{self.given('rewarm_at_step')} cannot be combined with {self.given('name')}; "
+                f"drop it, or choose {', '.join(possible[:-1])} or {possible[-1]}."
+            )
 
 
 def _foreign(name: str, value: OptionValue, schedule: str) -> str:
@@ -45,49 +110,14 @@ def _foreign(name: str, value: OptionValue, schedule: str) -> str:
     )
 
 
-def _wrong_values(schedule: ScheduleSettings, row: ScheduleRow) -> Iterator[str]:
-    """A sentence for each value that is out of its range or contradicts another."""
-    options, end, peak = options_of(schedule), schedule.end_learning_rate, schedule.learning_rate
-    for name, option in row.options.items():
-        problem = option.problem(options[name])
-        if problem is not None:
-            yield problem
-    if end and not row.has_end:
-        yield (
-            f"--end_learning_rate={end:g} is never reached with --lr_schedule={schedule.name}; "
-            "leave one of them out."
-        )
-    if end > peak > 0:
-        yield (
-            f"--end_learning_rate={end:g} is greater than --learning_rate={peak:g}, the peak; "
-            "lower it."
-        )
-    problem = row.contradiction and row.contradiction(options, peak, end)
-    if problem:
-        yield problem
+def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | None) -> None:
+    """Raises UserError for parts of a schedule that do not fit into its steps.
 
-
-def _wrong_rewarming(schedule: ScheduleSettings, row: ScheduleRow) -> Iterator[str]:
-    at, warmup = schedule.rewarm_at_step, schedule.num_rewarm_steps
-    if (at is None) != (warmup is None):
-        yield "--rewarm_at_step and --num_rewarm_steps need each other; give both."
-    elif at is not None and not row.can_rewarm:
-        possible = [name for name, other in SCHEDULES.items() if other.can_rewarm]
-        yield (
-            f"--rewarm_at_step={at} cannot be combined with --lr_schedule={schedule.name}; "
-            f"drop it, or choose {', '.join(possible[:-1])} or {possible[-1]}."
-        )
-
-
-def check_lengths(optimization: OptimizationSettings) -> None:
-    """Raises UserError for parts of a schedule that do not fit into ``num_train_steps``.
-
-    Lengths that follow from the number of records are not checked.
+    ``total`` and ``warmup`` are steps on one rank; None, for a number that follows from that of the
+    records, passes.
     """
-    total, warmup = optimization.steps.num_train_steps, optimization.steps.num_warmup_steps
     if total is None or warmup is None:
         return
-    schedule = optimization.schedule
     at = schedule.rewarm_at_step
     if warmup > total > 0:
         raise UserError(
@@ -125,7 +155,7 @@ def most_warmup_steps(schedule: ScheduleSettings, num_train_steps: int) -> float
 
 def _most_warmup(schedule: ScheduleSettings, total: int) -> float:
     row = schedule_row(schedule.name)
-    return total if row.most_warmup is None else row.most_warmup(total, options_of(schedule))
+    return total if row.most_warmup is None else row.most_warmup(total, schedule.all_options())
 
 
 def _check_phase(schedule: ScheduleSettings, total: int, warmup: int, until: str) -> None:
@@ -133,4 +163,4 @@ def _check_phase(schedule: ScheduleSettings, total: int, warmup: int, until: str
     row = schedule_row(schedule.name)
     fits = row.least_warmup <= warmup <= _most_warmup(schedule, total)
     if row.misfit is not None and not fits:
-        raise UserError(row.misfit(warmup, until, options_of(schedule)))
+        raise UserError(row.misfit(warmup, until, schedule.all_options()))

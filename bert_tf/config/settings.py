@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, group, setting
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.ramps import RampSettings, parse_ramp
-from bert_tf.config.schedules import schedule_problems
+from bert_tf.config.schedules import ScheduleSettings, check_lengths
 from bert_tf.update.optimizers import OPTIMIZERS
-from bert_tf.update.schedules import SCHEDULES
 from bert_tf.util.options import LARGEST_FLOAT32, Interval, Options
 
 # Skipped updates in a row that end a run with a loss scale: more than it takes to halve the largest
@@ -331,48 +330,6 @@ class StepSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class ScheduleSettings(Settings):
-    """The learning rate.
-
-    Attributes:
-      options: those of the schedule, by keyword; defaults apply to those that are left out.
-    """
-
-    learning_rate: float = setting(5e-5, "Peak learning rate.")
-    learning_rate_scaling: str = setting(
-        "none",
-        "Multiply the learning rate by 1, the number of ranks or its square root.",
-        choices=("none", "linear", "sqrt"),
-    )
-    name: str = setting(
-        "polynomial",
-        "; ".join(f"{name}: {row.title}" for name, row in SCHEDULES.items()) + ".",
-        flag="lr_schedule",
-        choices=tuple(SCHEDULES),
-    )
-    options: Options = dataclasses.field(default_factory=dict)
-    end_learning_rate: float = setting(
-        0.0, "Learning rate after the last step.", bounds=NOT_NEGATIVE
-    )
-    rewarm_at_step: int | None = setting(
-        None,
-        "Update, on one rank, after which the schedule begins again for the remaining ones.",
-        kind=int,
-        bounds=AT_LEAST_ONE,
-    )
-    num_rewarm_steps: int | None = setting(
-        None,
-        "Warm-up updates after --rewarm_at_step, on one rank.",
-        kind=int,
-        bounds=AT_LEAST_ONE,
-    )
-
-    def contradictions(self) -> Iterator[str]:
-        """Values that no length of training makes valid."""
-        return schedule_problems(self)
-
-
-@dataclasses.dataclass(frozen=True)
 class OptimizationSettings(Settings):
     """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
 
@@ -392,7 +349,7 @@ class OptimizationSettings(Settings):
         + ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items())
         + ".",
         flag="optimizer_type",
-        choices=tuple(OPTIMIZERS),
+        choices=OPTIMIZERS,
     )
     optimizer_options: Options = dataclasses.field(default_factory=dict)
     weight_decay: float = setting(0.01, "Decoupled weight decay.", bounds=NOT_NEGATIVE)
@@ -414,6 +371,11 @@ class OptimizationSettings(Settings):
     )
     length_ramp: RampSettings | None = None
     rate_factors: tuple[tuple[str, float], ...] = ()
+
+    def check_lengths(self) -> None:
+        """Raises UserError for a schedule that does not fit into its steps, if they are known."""
+        steps = self.steps
+        check_lengths(self.schedule, steps.num_train_steps, steps.num_warmup_steps)
 
     def with_steps(self, train: int, warmup: int) -> OptimizationSettings:
         """The same settings with a length that is known."""

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 from bert_tf.config.ramps import RampSettings
-from bert_tf.config.schedules import check_lengths, options_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.ranks import Ranks
@@ -170,7 +169,7 @@ def plan_steps(
         stop_after_steps=optimization.steps.stop_after_steps if trains else None,
     )
     if trains:
-        check_lengths(optimization)
+        optimization.check_lengths()
         _check_ramps_end(batch, steps)
     return steps
 
@@ -259,7 +258,7 @@ def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
 
 def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
     """The learning rate's schedule, from settings that :func:`plan_steps` has checked."""
-    options = options_of(optimization.schedule)
+    options = optimization.schedule.all_options()
     for name, option in schedule_row(optimization.schedule.name).options.items():
         if option.counts_steps:
             options[name] /= steps.divisor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Callable, Union
 
 # Numbers are used in float32, in which anything larger is infinite.
@@ -53,7 +53,7 @@ class Option:
         default.
       bounds: where its values must lie; None for anywhere.
       advice: what else a message about a value out of bounds says.
-      choices: its possible values, if it is a text with a few of them.
+      choices: its possible values, if it is a text with a few of them; a registry's may grow.
       counts_steps: whether it is a number of updates on one rank, which is divided by the number of
         ranks wherever all steps are.
       per_host: whether it may differ between hosts: paths of files whose contents are compared
@@ -69,7 +69,7 @@ class Option:
     kind: type | None = None
     bounds: Interval | None = None
     advice: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     counts_steps: bool = False
     per_host: bool = False
     parse: Callable[[Any], Any] | None = None

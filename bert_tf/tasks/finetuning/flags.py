@@ -19,7 +19,6 @@ from bert_tf.cli.training_flags import (
     optimization_settings,
     run_settings,
 )
-from bert_tf.config.schedules import check_lengths
 from bert_tf.tasks.distillation.flags import (
     FOR_PRETRAINING,
     define_teacher_flags,
@@ -143,7 +142,7 @@ def finetuning_settings(
     run = run_settings(values, does=does)
     optimization = optimization_settings(values)
     if values.do_train:
-        check_lengths(optimization)
+        optimization.check_lengths()
     features_dir = Path(values.features_dir or run.output_dir / "features")
     return from_flags(
         kind,

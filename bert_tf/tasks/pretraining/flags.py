@@ -22,7 +22,7 @@ from bert_tf.cli.training_flags import (
 )
 from bert_tf.compat.nvidia_defaults import PRETRAINING, adopt_and_say
 from bert_tf.config.ramps import RampSettings, parse_length_ramp
-from bert_tf.config.schedules import check_lengths, most_warmup_steps
+from bert_tf.config.schedules import most_warmup_steps
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.config import CONFIG_NAME, BertConfig
 from bert_tf.tasks.distillation.settings import DistillationSettings
@@ -178,7 +178,7 @@ def pretraining_settings(
         distillation=distillation,
     )
     if values.do_train:
-        check_lengths(optimization)
+        optimization.check_lengths()
         _say_shorter_warmup(values, optimization)
     return settings
 

@@ -10,6 +10,7 @@ from bert_tf.cli.settings_flags import Definer
 from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.question_answering import flags as squad_flags
 from bert_tf.util.errors import UserError
+from bert_tf.util.options import Option
 from tests.support import ROOT
 
 # Where infinity says something: no limit, never, always.
@@ -120,7 +121,7 @@ def program_flags(monkeypatch):
     flags.DEFINE_string("input_file", None, "Files.", flag_values=values)
     flags.DEFINE_string("output_dir", None, "Results.", flag_values=values)
     flags.DEFINE_string("flagfile", "", "As absl's.", flag_values=values)
-    Definer(values).boolean_or_auto("use_xla", False, "Compile.")
+    Definer(values).option(Option(False, "use_xla", "Compile.", takes_auto=True))
     monkeypatch.setattr(flags, "FLAGS", values)
     return values
 

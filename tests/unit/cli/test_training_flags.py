@@ -238,7 +238,7 @@ def test_a_policy_file_can_be_combined_with_any_precision(parse, policy_file):
         assert runtime.numerics.policy_changes == {"softmax": "bfloat16"}
         assert runtime.numerics.precision == parse(*flags).runtime.numerics.precision
     assert parse().runtime.numerics.policy_changes == {}
-    assert parse(given).run.flags["precision_policy"] == str(policy_file)
+    assert parse(given).run.command.values["precision_policy"] == str(policy_file)
 
 
 def test_a_policy_file_cannot_be_combined_with_the_rewrite(parse, policy_file):
@@ -282,7 +282,10 @@ def test_where_a_run_resumes(parse):
 
 
 def test_a_run_goes_back_only_if_it_is_told_to(parse):
-    assert (parse().run.rollback_rate_factor, parse().run.max_rollbacks) == (None, 3)
+    assert (parse().run.recovery.rollback_rate_factor, parse().run.recovery.max_rollbacks) == (
+        None,
+        3,
+    )
     run = parse("--rollback_rate_factor=0.5", "--max_rollbacks=7").run
     assert (run.rollback_rate_factor, run.max_rollbacks) == (0.5, 7)
 
@@ -324,7 +327,7 @@ def test_contradictions_about_where_a_run_starts(parse, given, sentence):
 
 
 def test_exactly_our_flags_are_recorded(parse):
-    recorded = parse("--learning_rate=0.25").run.flags
+    recorded = parse("--learning_rate=0.25").run.command.values
     assert recorded["learning_rate"] == 0.25
     assert recorded["output_dir"].endswith("out")
     assert "flagfile" not in recorded
@@ -333,7 +336,7 @@ def test_exactly_our_flags_are_recorded(parse):
 
 def test_flags_that_ranks_compare(parse):
     """All except host flags: data may be anywhere on a host, by either name."""
-    compared = parse("--num_threads=4", "--seed=3").run.compared_flags()
+    compared = parse("--num_threads=4", "--seed=3").run.command.compared()
     assert compared["--seed"] == 3
     of_a_host = {"--output_dir", "--init_checkpoint", "--input_file", "--input_files_dir"}
     of_a_host |= {"--resume_from", "--eval_file", "--eval_files_dir", "--num_threads", "--verbose"}

@@ -213,8 +213,10 @@ def test_squad(settings_of, name):
     assert settings.run.evaluation.do_eval
     assert ("NVIDIA's scripts" in found.said) == ("nvidia" in name)
     assert ("--use_tpu has no effect" in found.said) == ("TPU" in SQUAD[name])
-    assert settings.version_2_with_negative == ("version_2_with_negative=True" in SQUAD[name])
-    assert settings.null_score_diff_threshold == (-1.97 if "threshold" in name else 0.0)
+    assert settings.answers.version_2_with_negative == (
+        "version_2_with_negative=True" in SQUAD[name]
+    )
+    assert settings.answers.null_score_diff_threshold == (-1.97 if "threshold" in name else 0.0)
     assert settings.tokenizer_files.do_lower_case is (False if "cased" in name else None)
     assert settings.run.do_train == (name not in NO_TRAINING)
     assert settings.runtime.numerics.amp == (name in ("nvidia", "nvidia, fp16"))

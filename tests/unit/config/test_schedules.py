@@ -5,8 +5,7 @@ from absl import flags as absl_flags
 
 from bert_tf.cli import training_flags as flags
 from bert_tf.cli.settings_flags import Definer
-from bert_tf.config.schedules import check_lengths, options_of
-from bert_tf.config.settings import ScheduleSettings
+from bert_tf.config.schedules import ScheduleSettings
 from bert_tf.update.schedules import SCHEDULES, schedule_options
 from bert_tf.util.errors import UserError
 from tests.support import optimization_settings
@@ -27,18 +26,18 @@ def parsed(*given):
 def test_flags_arrive_and_defaults_are_those_of_the_settings():
     found = parsed()
     assert found.options == {n: o.default for n, o in schedule_options().items()}
-    assert options_of(found) == options_of(ScheduleSettings())
+    assert found.all_options() == ScheduleSettings().all_options()
     assert (found.name, found.rewarm_at_step, found.num_rewarm_steps) == (
         "polynomial",
         None,
         None,
     )
     found = parsed(*EXPONENTIAL, "--lr_warmup_power=2")
-    assert options_of(found) == {"decay_rate": 0.9, "decay_steps": 250, "warmup_power": 2.0}
+    assert found.all_options() == {"decay_rate": 0.9, "decay_steps": 250, "warmup_power": 2.0}
     found = parsed(*WSD, "--lr_decay_share=0.2", "--lr_decay_form=1-sqrt")
-    assert options_of(found) == {"decay_share": 0.2, "decay_form": "1-sqrt", "warmup_power": 1.0}
+    assert found.all_options() == {"decay_share": 0.2, "decay_form": "1-sqrt", "warmup_power": 1.0}
     found = parsed("--lr_schedule=one_cycle", "--lr_cycle_start=0.04")
-    assert options_of(found)["cycle_start"] == 0.04
+    assert found.all_options()["cycle_start"] == 0.04
     found = parsed("--rewarm_at_step=50", "--num_rewarm_steps=5")
     assert (found.rewarm_at_step, found.num_rewarm_steps) == (50, 5)
 
@@ -102,7 +101,7 @@ def test_every_schedule_has_valid_defaults_but_one():
         settings = optimization_settings(
             schedule=name, num_train_steps=100, num_warmup_steps=10, learning_rate=1.0
         )
-        check_lengths(settings)
+        settings.check_lengths()
 
 
 def test_names_from_python():
@@ -165,7 +164,7 @@ def test_parts_fit_into_the_training(schedule, changes, sentence):
     given = {"num_train_steps": 100, "num_warmup_steps": 10, **changes}
     settings = optimization_settings(schedule=schedule, learning_rate=1.0, **given)
     if sentence is None:
-        check_lengths(settings)
+        settings.check_lengths()
         return
     with pytest.raises(UserError, match=sentence):
-        check_lengths(settings)
+        settings.check_lengths()
