@@ -24,7 +24,7 @@ from bert_tf.util.options import LARGEST_FLOAT32, Interval, Options
 DEFAULT_MAX_SKIPPED = 40
 
 _LARGEST_SCALE = 2.0**32
-_LEAST_RANK_TIMEOUT = 5
+_RANK_TIMEOUTS = Interval(5, 1e6)
 
 _AnySettings = TypeVar("_AnySettings", bound=Any)
 
@@ -550,7 +550,6 @@ class RuntimeSettings(Settings):
         300.0,
         "Seconds after which a silent or hanging rank ends the job; 0: never.",
         flag="rank_timeout",
-        bounds=Interval(0, 1e6),
     )
     communication: CommunicationSettings = group(CommunicationSettings)
     numerics: NumericsSettings = group(NumericsSettings)
@@ -585,10 +584,10 @@ class RuntimeSettings(Settings):
 
     def contradictions(self) -> Iterator[str]:
         """Timing that decides where the same bits are wanted, and a timeout that is too short."""
-        if 0 < self.rank_timeout_seconds < _LEAST_RANK_TIMEOUT:
+        if self.rank_timeout_seconds and self.rank_timeout_seconds not in _RANK_TIMEOUTS:
             yield (
                 f"{self.given('rank_timeout_seconds')} must be 0, for no limit, or at least "
-                f"{_LEAST_RANK_TIMEOUT} seconds."
+                f"{_RANK_TIMEOUTS.low:g} seconds."
             )
         if not self.deterministic:
             return

@@ -34,11 +34,13 @@ class Interval:
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def __str__(self) -> str:
-        """What a number in it is: ``in (0, 1]``, ``at least 1``, ``greater than 0``."""
+        """What a number in it must: ``be in (0, 1]``, ``be at least 1``, ``not be negative``."""
+        if self == Interval(0):
+            return "not be negative"
         if self.high is None:
-            return f"{'greater than' if self.open_low else 'at least'} {self.low:g}"
+            return f"be {'greater than' if self.open_low else 'at least'} {self.low:g}"
         left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
-        return f"in {left}{self.low:g}, {self.high:g}{right}"
+        return f"be in {left}{self.low:g}, {self.high:g}{right}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Option:
             return f"--{self.flag}=nan must be a number."
         if self.bounds is not None and value is not None and value not in self.bounds:
             advice = f"; {self.advice}" if self.advice else ""
-            return f"--{self.flag}={shown(value)} must be {self.bounds}{advice}."
+            return f"--{self.flag}={shown(value)} must {self.bounds}{advice}."
         return None
 
 

@@ -188,7 +188,7 @@ def test_pretraining(settings_of, name):
         getattr(found.settings, part) for part in ("run", "optimization", "runtime")
     )
     assert run.do_train
-    assert run.do_eval
+    assert run.evaluation.do_eval
     assert ("NVIDIA's scripts" in found.said) == (name != "google")
     expected = {
         "google": (32, None, 20, 2e-5, "auto", False),
@@ -227,7 +227,7 @@ def test_classification(settings_of, tmp_path):
     (tmp_path / "MRPC").mkdir()
     settings = settings_of(GOOGLE_MRPC).settings
     run, optimization = settings.run, settings.optimization
-    assert (run.do_train, run.do_eval, settings.do_predict) == (True, True, False)
+    assert (run.do_train, run.evaluation.do_eval, settings.do_predict) == (True, True, False)
     assert (settings.task_name, settings.data_dir) == ("mrpc", tmp_path / "MRPC")
     assert (settings.max_seq_length, optimization.batch.micro_batch_size) == (128, 32)
     assert (optimization.steps.num_train_epochs, optimization.schedule.learning_rate) == (3.0, 2e-5)
@@ -237,7 +237,7 @@ def test_prediction_of_classes(settings_of, tmp_path):
     (tmp_path / "MRPC").mkdir()
     settings = settings_of(GOOGLE_MRPC_PREDICTION + " --use_tpu=False").settings
     run = settings.run
-    assert (run.do_train, run.do_eval, settings.do_predict) == (False, False, True)
+    assert (run.do_train, run.evaluation.do_eval, settings.do_predict) == (False, False, True)
     assert settings.optimization.steps.warmup_proportion == 0.1
     assert settings.predict_batch_size == 8
 
@@ -276,7 +276,7 @@ def test_labels_of_words(settings_of, tmp_path):
     (tmp_path / "chem").mkdir()
     found = settings_of(NVIDIA_NER)
     run, optimization = found.settings.run, found.settings.optimization
-    assert (run.do_train, run.do_eval, found.settings.do_predict) == (True, True, True)
+    assert (run.do_train, run.evaluation.do_eval, found.settings.do_predict) == (True, True, True)
     assert (found.settings.data_dir, found.settings.max_seq_length) == (tmp_path / "chem", 128)
     assert (optimization.batch.micro_batch_size, optimization.schedule.learning_rate) == (
         8,

@@ -88,7 +88,7 @@ def parsed(*given):
 
 def test_flags():
     found = parsed("--batch_ramp=64+64:600", "--length_ramp=64:0,100:9", "--max_seq_length=100")
-    assert (found.batch_ramp.text, found.length_ramp.full) == ("64+64:600", 100)
-    assert (parsed().batch_ramp, parsed().length_ramp) == (None, None)
+    assert (found.batch.ramp.text, found.length_ramp.full) == ("64+64:600", 100)
+    assert (parsed().batch.ramp, parsed().length_ramp) == (None, None)
     with pytest.raises(UserError, match=r"--max_seq_length is 128"):
         parsed("--length_ramp=64:0,100:9")
