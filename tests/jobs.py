@@ -1,7 +1,7 @@
 """Runs, plans and jobs for tests that look at one thing of them: everything else is as in a run."""
 
 import contextlib
-from types import SimpleNamespace
+from pathlib import Path
 
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.single import SingleProcess
@@ -15,14 +15,14 @@ from bert_tf.tuning.session import SessionSettings
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.watch.interface import NoWatch
-from tests.support import optimization_settings, runtime_settings
+from tests.support import optimization_settings, run_settings, runtime_settings
 
 
 def begun(**changes):
     """A run of one process that has begun, on a CPU and from scratch."""
     ranks = changes.get("ranks", SingleProcess(1))
     usual = {
-        "settings": SimpleNamespace(seed=1, flags={}, init_checkpoint=None, do_train=True),
+        "settings": run_settings(Path("out"), seed=1, do_train=True),
         "runtime": runtime_settings(),
         "ranks": ranks,
         "watch": NoWatch(ranks),

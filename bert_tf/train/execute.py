@@ -330,13 +330,17 @@ def _ledger(job: Job) -> Ledger:
 
 
 def _loss_scale_entries(job: Job) -> dict[str, Any]:
-    runtime = job.run.runtime
+    scale = job.run.runtime.numerics.loss_scale
     if not job.plan.arithmetic.scales_loss:
         return {}
-    if runtime.numerics.loss_scale.static is not None:
-        return {"loss_scale": runtime.numerics.loss_scale.static}
-    names = ("initial_loss_scale", "min_loss_scale", "loss_scale_window")
-    return {"loss_scale": "dynamic", **{name: getattr(runtime, name) for name in names}}
+    if scale.static is not None:
+        return {"loss_scale": scale.static}
+    return {
+        "loss_scale": "dynamic",
+        "initial_loss_scale": scale.initial,
+        "min_loss_scale": scale.minimum,
+        "loss_scale_window": scale.window,
+    }
 
 
 def _report_changes(job: Job, run_ledger: Ledger) -> None:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import require_checkpoint
 from bert_tf.checkpoint.run_record import RunRecord, read_run_record
-from bert_tf.config.settings import RunSettings, RuntimeSettings
+from bert_tf.config.settings import LossScaleSettings, RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
@@ -260,12 +260,11 @@ def _check_precision(settings: RunSettings, runtime: RuntimeSettings, hardware: 
     policy = choose_policy(runtime, precision, hardware)
     if needs_loss_scale(runtime, policy, hardware) or not settings.do_train:
         return
-    usual = RuntimeSettings()
-    for name in ("loss_scale", "min_loss_scale", "loss_scale_window"):
-        value = getattr(runtime, name)
-        if value != getattr(usual, name):
+    scale, usual = runtime.numerics.loss_scale, LossScaleSettings()
+    for name in ("static", "minimum", "window"):
+        if getattr(scale, name) != getattr(usual, name):
             raise UserError(
-                f"--{name}={value:g} is for gradients that pass through float16, but with "
+                f"{scale.given(name)} is for gradients that pass through float16, but with "
                 f"--precision={precision} none do; drop it or give --precision=fp16."
             )
 

@@ -14,6 +14,7 @@ from typing import Callable
 from absl import flags
 
 from bert_tf.cli.flags import parse_flag_file
+from bert_tf.config.declared import options_of
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
@@ -28,7 +29,6 @@ _START_FLAGS = ("init_checkpoint", "resume_from", "reset_step")
 _FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
 # What is set up once for all phases.
 _SHARED = ("library", "rank_timeout_seconds", "communication", "deterministic", "verbose")
-_FLAG_NAMES = {"library": "horovod", "rank_timeout_seconds": "rank_timeout"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +145,8 @@ def _set_start(values: flags.FlagValues, flag_file: str, before: Path | None) ->
 def _check_shared(first: Phase, phase: Phase) -> None:
     for name in _SHARED:
         if getattr(first.settings.runtime, name) != getattr(phase.settings.runtime, name):
-            flag = _FLAG_NAMES.get(name, name)
-            what = "flags of communication" if name == "communication" else f"--{flag}"
+            option = options_of(RuntimeSettings).get(name)
+            what = "flags of communication" if option is None else f"--{option.flag}"
             raise UserError(
                 f"{phase.flag_file}: {what} must be the same in all phases; give them on the "
                 "command line."

@@ -38,7 +38,6 @@ def test_settings_in_the_units_that_horovod_reads():
     settings = CommunicationSettings(
         compression="fp16",
         adasum=True,
-        groups=3,
         fusion_threshold_mb=0.5,
         cycle_time_ms=2.5,
         hierarchical=False,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ from bert_tf.train.trainer import build_update, create_run_state
 from bert_tf.util.errors import UserError
 from tests.jobs import job_of
 from tests.small_span_model import CONFIG as SPAN_CONFIG
-from tests.support import content_of, optimization_settings, with_values
+from tests.support import content_of, optimization_settings, run_settings, with_values
 from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse, write_records
 
 VOCABULARY = "ab" * 32
@@ -48,17 +49,12 @@ def settings_of_a_copy(finished, tmp_path):
 
 def changed(settings, *, config=None, **changes):
     """The settings with some values replaced; ``config`` changes the configuration file."""
-    parts = {}
-    for part in ("run", "optimization", "data", "runtime"):
-        section = getattr(settings, part)
-        names = {field.name for field in dataclasses.fields(section)} & changes.keys()
-        parts[part] = with_values(section, **{name: changes.pop(name) for name in names})
-    assert not changes
-    if config is not None:
-        path = parts["run"].output_dir.parent / "other_config.json"
-        path.write_text(json.dumps({**CONFIG.to_dict(), **config}))
-        parts["bert_config_file"] = path
-    return with_values(settings, **parts)
+    settings = with_values(settings, **changes)
+    if config is None:
+        return settings
+    path = settings.run.output_dir.parent / "other_config.json"
+    path.write_text(json.dumps({**CONFIG.to_dict(), **config}))
+    return dataclasses.replace(settings, bert_config_file=path)
 
 
 def alone(settings):
@@ -249,7 +245,7 @@ def resumed(recorded, *, horovod, consumed=8):
     return SimpleNamespace(
         record=record,
         start=StartPoint("model.ckpt-2", 2, 2, consumed),
-        settings=SimpleNamespace(do_train=True),
+        settings=run_settings(Path("out"), do_train=True),
         runtime=SimpleNamespace(library="horovod" if horovod else None),
         ranks=SingleProcess(1),
     )

@@ -134,6 +134,7 @@ _TRAIN = """
 import dataclasses, json, sys
 from pathlib import Path
 from bert_tf.tasks.pretraining import run as pretraining
+from tests.support import with_values
 from tests.tiny_pretraining import CONFIG, pretraining_settings
 directory, *dry_run = sys.argv[1:]
 settings = pretraining_settings(Path(directory))
@@ -141,9 +142,7 @@ config = dataclasses.replace(
     CONFIG, hidden_size=512, num_hidden_layers=2, intermediate_size=2048, vocab_size=40_000
 )
 Path(directory, "bert_config.json").write_text(json.dumps(config.to_dict()))
-optimization = dataclasses.replace(
-    settings.optimization, micro_batch_size=16, num_train_steps=2
-)
+optimization = with_values(settings.optimization, micro_batch_size=16, num_train_steps=2)
 pretraining.run(
     dataclasses.replace(
         settings,

@@ -11,6 +11,7 @@ from absl import flags as absl_flags
 
 from bert_tf.checkpoint import names
 from bert_tf.cli import training_flags as flags
+from bert_tf.cli.settings_flags import Definer
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
@@ -41,7 +42,7 @@ def optimization(*given):
     """The settings that flags give, as a training script parses them."""
     values = absl_flags.FlagValues()
     flags.define_optimization_flags(
-        flags.Definer(values), optimizer="adam", num_train_steps=STEPS, num_warmup_steps=WARMUP
+        Definer(values), num_train_steps={"default": STEPS}, num_warmup_steps={"default": WARMUP}
     )
     values(["program", f"--learning_rate={RATE}", *given])
     return flags.optimization_settings(values)
@@ -53,18 +54,20 @@ def what_is_built(monkeypatch):
     calls = []
     monkeypatch.setattr(trainer, "build_train_op", lambda *_, **given: calls.append(given))
 
-    def build(*given, kernels=None, initial_loss_scale=None, **scaling):
+    def build(*given, kernels=None, **scaling):
         """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
-        in_half = initial_loss_scale is not None
+        in_half = "initial_loss_scale" in scaling
         job = job_of(
             None,
-            run=begun(runtime=runtime_settings(initial_loss_scale=initial_loss_scale, **scaling)),
+            run=begun(runtime=runtime_settings(**scaling)),
             options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
             kernels=kernels,
             scales_loss=in_half,
             steps=step_plan(
-                settings.num_train_steps, settings.num_warmup_steps, settings.learning_rate
+                settings.steps.num_train_steps,
+                settings.steps.num_warmup_steps,
+                settings.schedule.learning_rate,
             ),
             optimization=settings,
         )
@@ -222,9 +225,8 @@ def test_only_a_run_that_trains_needs_room_for_its_schedule():
     with pytest.raises(UserError, match=r"must be from 1 to half of --num_train_steps=3"):
         batch_and_steps(settings)
     # Settings from Python have not been through flags.
-    settings = with_values(settings, schedule_options={"cycle_start": 2.0})
     with pytest.raises(UserError, match=r"--lr_cycle_start=2 must be in"):
-        batch_and_steps(settings, trains=False)
+        with_values(settings, schedule_options={"cycle_start": 2.0})
 
 
 @pytest.mark.parametrize("initial", [2.0**20, 8.0])
@@ -271,9 +273,8 @@ def test_no_loss_scale_where_nothing_underflows(built):
 
 
 def test_a_misspelt_optimizer_trains_nothing():
-    settings = optimization_settings(optimizer="Lamb")
-    with tf.Graph().as_default(), pytest.raises(UserError, match="'Lamb' is not one of adam, lamb"):
-        trainer.create_run_state(None, settings)
+    with pytest.raises(UserError, match="--optimizer_type=Lamb is not one of adam, lamb"):
+        optimization_settings(optimizer="Lamb")
 
 
 # ---- Runs: the real job in this process, on a tiny network ----

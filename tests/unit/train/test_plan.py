@@ -1,7 +1,7 @@
 """The arithmetic of runs with ramps: ranks, epochs, resuming, the ledger."""
 
 import dataclasses
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
 from tests.jobs import arithmetic, batch_and_steps, begun
-from tests.support import optimization_settings, with_values
+from tests.support import optimization_settings, run_settings, with_values
 
 
 class Ranks(SingleProcess):
@@ -98,11 +98,11 @@ def test_epochs_are_consumed_in_growing_updates(scaled, world_size):
 
 
 def started(**changes):
-    return begun(settings=SimpleNamespace(seed=1, do_train=True), **changes)
+    return begun(settings=run_settings(Path("out"), seed=1, do_train=True), **changes)
 
 
 def plan_of(run, settings):
-    scaled = settings.scale_steps_by_ranks
+    scaled = settings.steps.scale_steps_by_ranks
     batch = plan_batch(settings, run.ranks.world_size, scaled=scaled)
     return make_plan(run, settings, batch, arithmetic(), scaled=scaled, records=1)
 

@@ -1,7 +1,6 @@
 """What the trainer asks of rank 0 alone, and what it repeats after a kill. Training: end_to_end."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +9,7 @@ from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint
 from bert_tf.train.trainer import Trainer
 from tests.jobs import begun, job_of
+from tests.support import run_settings
 
 
 class Ranks(SingleProcess):
@@ -26,8 +26,13 @@ class Measuring(Trainer):
     """A trainer that notes evaluations instead of making them."""
 
     def __init__(self, ranks, output_dir, *, step=0, every=2, patience=None):
-        settings = SimpleNamespace(
-            output_dir=output_dir, eval_every_steps=every, early_stopping_evaluations=patience
+        settings = run_settings(
+            output_dir,
+            do_train=True,
+            do_eval=True,
+            save_checkpoints_steps=1,
+            eval_every_steps=every,
+            early_stopping_evaluations=patience,
         )
         start = StartPoint("model.ckpt", step, step, step)
         log = RunLog(output_dir) if ranks.is_chief else None

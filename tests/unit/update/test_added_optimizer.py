@@ -7,6 +7,7 @@ from absl import flags as absl_flags
 
 from bert_tf.checkpoint.names import is_optimizer_state
 from bert_tf.cli import training_flags as flags
+from bert_tf.cli.settings_flags import Definer
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.update.optimizers.row import Change, OptimizerRow
@@ -75,7 +76,7 @@ def test_it_has_its_flag():
     def settings(*given):
         values = absl_flags.FlagValues()
         flags.define_optimization_flags(
-            flags.Definer(values), optimizer="adam", num_train_steps=10, num_warmup_steps=1
+            Definer(values), num_train_steps={"default": 10}, num_warmup_steps={"default": 1}
         )
         return flags.optimization_settings(values(["program", *given]) and values)
 

@@ -5,7 +5,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.cli import training_flags as flags
-from bert_tf.config.schedules import options_of
+from bert_tf.cli.settings_flags import Definer
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table
 from bert_tf.train.ledger import schedule_entries
 from bert_tf.train.plan import schedule_of
@@ -44,7 +44,7 @@ def registered(monkeypatch):
 def settings(*given):
     values = absl_flags.FlagValues()
     flags.define_optimization_flags(
-        flags.Definer(values), optimizer="adam", num_train_steps=16, num_warmup_steps=0
+        Definer(values), num_train_steps={"default": 16}, num_warmup_steps={"default": 0}
     )
     values(["program", "--learning_rate=1", "--train_batch_size=2", *given])
     return flags.optimization_settings(values)
@@ -55,7 +55,7 @@ STAIRCASE = ("--lr_schedule=staircase", "--lr_stair_factor=0.25")
 
 def test_its_options_arrive_in_the_schedule_and_in_the_ledger():
     found = settings(*STAIRCASE, "--scale_steps_by_ranks")
-    assert options_of(found) == {"stair_steps": 4, "stair_factor": 0.25}
+    assert found.schedule.all_options() == {"stair_steps": 4, "stair_factor": 0.25}
     _, steps = batch_and_steps(found, 2)
     schedule = schedule_of(found, steps)
     np.testing.assert_array_equal(schedule.rate(np.arange(5)), [1, 1, 0.25, 0.25, 0.0625])

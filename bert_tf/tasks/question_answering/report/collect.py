@@ -120,13 +120,16 @@ def seconds_of_training(log: Sequence[Mapping[str, float]], global_batch_size: i
 
 
 def _settings(settings: SquadSettings, results: Results) -> dict[str, object]:
-    shown = ("max_seq_length", "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
     return {
         "init_checkpoint": settings.run.start.init_checkpoint or "none",
         "step": results["global_step"],
         "learning_rate": settings.optimization.schedule.learning_rate,
         "seed": settings.run.seed,
-        **{name: getattr(settings, name) for name in shown},
+        "max_seq_length": settings.max_seq_length,
+        "doc_stride": settings.doc_stride,
+        "max_query_length": settings.max_query_length,
+        "max_answer_length": settings.answers.max_answer_length,
+        "n_best_size": settings.answers.n_best_size,
     }
 
 
