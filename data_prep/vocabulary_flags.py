@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from absl import flags
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
-from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.cli.flags import flag_group
+from bert_tf.model_directory.directory import ModelFiles, model_files, require_checkpoint
+from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.records.stage import report
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError

@@ -22,8 +22,6 @@ import torch
 from safetensors.torch import save_file
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.label_file import read_labels
-from bert_tf.checkpoint.model_files import model_files
 from bert_tf.checkpoint.pytorch_file import PytorchFile
 from bert_tf.checkpoint.safetensors_file import SafetensorsFile
 from bert_tf.checkpoint.tensorflow_file import (
@@ -33,6 +31,8 @@ from bert_tf.checkpoint.tensorflow_file import (
 )
 from bert_tf.compat import deepspeed
 from bert_tf.config.policy_file import read_policy_file
+from bert_tf.model_directory.directory import model_files
+from bert_tf.model_directory.labels import read_labels
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import keep_lengths, lengths_path, read_lengths

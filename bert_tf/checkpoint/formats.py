@@ -13,17 +13,17 @@ import numpy as np
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import ArrayFile, Shape
-from bert_tf.checkpoint.label_file import LABELS_NAME, Labels
-from bert_tf.checkpoint.model_files import (
+from bert_tf.checkpoint.pytorch_file import PytorchFile
+from bert_tf.checkpoint.safetensors_file import SafetensorsFile
+from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import (
     SAFETENSORS_SUFFIX,
     SHARD_INDEX_SUFFIXES,
     ModelFiles,
     find_pytorch_weights,
     model_files,
 )
-from bert_tf.checkpoint.pytorch_file import PytorchFile
-from bert_tf.checkpoint.safetensors_file import SafetensorsFile
-from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.labels import LABELS_NAME, Labels
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json

@@ -17,14 +17,14 @@ from absl import flags
 from safetensors import SafetensorError
 
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
-from bert_tf.checkpoint.model_files import ModelFiles, name_vocabulary, require_checkpoint
-from bert_tf.checkpoint.same_model import (
+from bert_tf.cli.flags import flag_group, run_command
+from bert_tf.model.config import read_config
+from bert_tf.model_directory.directory import ModelFiles, name_vocabulary, require_checkpoint
+from bert_tf.model_directory.same_model import (
     known_vocabularies,
     other_function,
     other_vocabulary,
 )
-from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.model.config import read_config
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError, first_line

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
-from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.doctor.findings import Findings
 from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model_directory.directory import ModelFiles, model_files, require_checkpoint
+from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.network import table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in

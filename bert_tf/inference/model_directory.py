@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.cli.flags import flag_group
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model_directory.directory import ModelFiles, model_files, require_checkpoint
+from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.util.errors import UserError

@@ -9,13 +9,13 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
-from bert_tf.checkpoint.model_files import model_files
-from bert_tf.checkpoint.same_model import known_configs, other_vocabulary
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.config.sharding import check_sharding
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
+from bert_tf.model_directory.directory import model_files
+from bert_tf.model_directory.same_model import known_configs, other_vocabulary
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import Model
 from bert_tf.train.run import Run

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
-from bert_tf.checkpoint.model_files import CONFIG_NAME
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train import ledger

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import require_checkpoint
-from bert_tf.checkpoint.run_record import RunRecord, read_run_record
 from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import require_checkpoint
+from bert_tf.model_directory.run_record import RunRecord, read_run_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
 from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect

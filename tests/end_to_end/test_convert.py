@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 import torch
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.model_files import model_files
-from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.commands import convert as command
+from bert_tf.model_directory.directory import model_files
+from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file

@@ -10,11 +10,11 @@ from typing import Any
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_another_head
-from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
 from bert_tf.checkpoint.names import is_run_state
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.config.settings import DistillationSettings
 from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model_directory.directory import ModelFiles, require_checkpoint
+from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.tasks.distillation.losses import DistilledTask
 from bert_tf.tasks.distillation.task import (
     ATTENTION,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.settings import DirectorySettings, OptimizationSettings
 from bert_tf.inference.model_directory import ModelParts
+from bert_tf.model_directory.directory import model_files
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.finetuning.run import (
     PredictionEvaluation,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
 from bert_tf.config.settings import FinetuningSettings
 from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
@@ -26,6 +25,7 @@ from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.directory import ModelFiles, model_files
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.checkpoint.same_model import known_configs
 from bert_tf.config.settings import PretrainingSettings
 from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model_directory.directory import ModelFiles, model_files
+from bert_tf.model_directory.same_model import known_configs
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in

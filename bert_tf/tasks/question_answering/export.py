@@ -9,13 +9,13 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.inference.predictor import Predictor
 from bert_tf.inference.versions import choose_version, written_atomically
 from bert_tf.model.config import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.directory import write_model_files
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.question_answering.text_signature import text_features
 from bert_tf.tasks.question_answering.windows import WindowSettings

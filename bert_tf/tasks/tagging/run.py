@@ -6,10 +6,10 @@ import dataclasses
 import functools
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.label_file import LABELS_NAME, Labels
 from bert_tf.checkpoint.loading import open_with_heads
-from bert_tf.checkpoint.model_files import require_checkpoint
 from bert_tf.config.settings import DirectorySettings, DistillationSettings
+from bert_tf.model_directory.directory import require_checkpoint
+from bert_tf.model_directory.labels import LABELS_NAME, Labels
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.finetuning.directory_run import (
     Files,

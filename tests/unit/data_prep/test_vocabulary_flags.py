@@ -3,8 +3,8 @@
 import pytest
 from absl import flags as absl_flags
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import write_model_files
 from bert_tf.records.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError

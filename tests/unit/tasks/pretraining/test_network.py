@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import write_model_files
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import VocabularyEntry

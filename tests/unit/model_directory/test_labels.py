@@ -6,10 +6,10 @@ import pytest
 import transformers
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.label_file import find_labels, read_labels, write_labels
 from bert_tf.checkpoint.loading import open_with_heads
-from bert_tf.checkpoint.model_files import model_files
 from bert_tf.commands.convert import convert
+from bert_tf.model_directory.directory import model_files
+from bert_tf.model_directory.labels import find_labels, read_labels, write_labels
 from bert_tf.tasks.classification.task import CLASSIFICATION_HEAD
 from bert_tf.tasks.tagging.task import TAGGING_HEAD
 from bert_tf.util.errors import UserError

@@ -1,16 +1,15 @@
 """Checks that a configuration and a vocabulary are those that weights were trained with.
 
 Shapes do not reveal it: networks with equal shapes may differ in heads or activation, vocabularies
-of equal size in every word. The files stored with the weights do. This module does not need
-TensorFlow.
+of equal size in every word. The files stored with the weights do.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bert_tf.checkpoint.model_files import ModelFiles
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import ModelFiles
 from bert_tf.text.tokenizer_files import Vocabulary, vocabulary_named_in
 
 # Settings that change what a network computes but not the shapes of its variables.

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from bert_tf.checkpoint.formats import Source
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.commands.convert import _with_given_files
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import ModelFiles, model_files
+from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 

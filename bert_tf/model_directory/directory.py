@@ -1,7 +1,4 @@
-"""Files that accompany weights in a model directory: configuration, vocabulary, labels, record.
-
-This module does not need TensorFlow.
-"""
+"""Files that accompany weights in a model directory: configuration, vocabulary, labels, record."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.checkpoint.label_file import LABELS_NAME, Labels, find_labels, write_labels
-from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.model.config import (
     CONFIG_NAME,
     BertConfig,
@@ -21,6 +16,8 @@ from bert_tf.model.config import (
     is_huggingface,
     read_config_file,
 )
+from bert_tf.model_directory.labels import LABELS_NAME, Labels, find_labels, write_labels
+from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
     VOCAB_NAME,
