@@ -5,7 +5,7 @@ from __future__ import annotations
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.model_directory.directory import ModelFiles, model_files, require_checkpoint
+from bert_tf.model_directory.directory import ModelDirectory, model_files, require_checkpoint
 from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.records.stage import report
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -68,7 +68,7 @@ def _model_vocabulary(values: flags.FlagValues, files: TokenizerFiles) -> Tokeni
     return files.with_casing(stored.tokenizer_files.do_lower_case)
 
 
-def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, stored: ModelFiles) -> None:
+def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, stored: ModelDirectory) -> None:
     if stored.config is None:
         return
     model_name = f"of --init_checkpoint={values.init_checkpoint}"

@@ -19,7 +19,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import (
     SAFETENSORS_SUFFIX,
     SHARD_INDEX_SUFFIXES,
-    ModelFiles,
+    ModelDirectory,
     find_pytorch_weights,
     model_files,
 )
@@ -64,7 +64,7 @@ class Source:
 
     path: str
     origin: str
-    files: ModelFiles
+    files: ModelDirectory
     stored: Mapping[str, StoredArray]
     notes: tuple[str, ...] = ()
 
@@ -176,7 +176,7 @@ def open_source(path: PathLike) -> Source:
     return dataclasses.replace(source, notes=(*files.notes, *source.notes, *_notes_on(source)))
 
 
-def _with_labels_of_head(source: Source) -> ModelFiles:
+def _with_labels_of_head(source: Source) -> ModelDirectory:
     """The files, with labels only if there is a head; UserError if they are those of another."""
     if names.CLASSES not in names.heads_of(source.stored):
         return dataclasses.replace(source.files, labels=None)
@@ -197,7 +197,7 @@ def _has_index(path: Path) -> bool:
     return path.with_name(f"{path.name}.index").is_file()
 
 
-def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
+def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
     # Imported here, since finding a vocabulary or configuration does not need TensorFlow.
     from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
 
@@ -212,7 +212,7 @@ def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
     return Source(file.path, origin, files, stored)
 
 
-def _open_pytorch(path: Path, files: ModelFiles) -> Source:
+def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
     located = _locate(path)
     naming = names.naming_of(located)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"

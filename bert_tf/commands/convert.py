@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.model.config import read_config
-from bert_tf.model_directory.directory import ModelFiles, name_vocabulary, require_checkpoint
+from bert_tf.model_directory.directory import ModelDirectory, name_vocabulary, require_checkpoint
 from bert_tf.model_directory.same_model import (
     known_vocabularies,
     other_function,
@@ -116,7 +116,7 @@ def _appearing_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _with_given_files(source: Source, given: ModelFiles) -> Source:
+def _with_given_files(source: Source, given: ModelDirectory) -> Source:
     """The source, with files given by the caller in place of those stored with the weights.
 
     Raises UserError if they do not belong to the same model.
@@ -175,7 +175,7 @@ def main(_) -> None:
     config, notes = None, []
     if values.bert_config_file:
         config, notes = read_config(values.bert_config_file)
-    given = ModelFiles(
+    given = ModelDirectory(
         config=config,
         config_file=Path(values.bert_config_file) if values.bert_config_file else None,
         tokenizer_files=TokenizerFiles.from_flags(values),

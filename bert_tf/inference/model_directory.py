@@ -11,7 +11,7 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.model.config import BertConfig, read_config
-from bert_tf.model_directory.directory import ModelFiles, model_files, require_checkpoint
+from bert_tf.model_directory.directory import ModelDirectory, model_files, require_checkpoint
 from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelParts:
+class CompleteModel:
     """The parts of a model.
 
     Attributes:
@@ -52,7 +52,7 @@ def find_model(
     init_checkpoint: PathLike | None = None,
     bert_config_file: PathLike | None = None,
     tokenizer_files: TokenizerFiles | None = None,
-) -> ModelParts:
+) -> CompleteModel:
     """Collects a model's parts; files that are given explicitly replace the directory's.
 
     They must be those that the weights were trained with, as far as that is known.
@@ -119,11 +119,11 @@ def check_vocabulary_fits(tokenizer: Tokenizer, config: BertConfig) -> None:
 
 def collect_parts(
     checkpoint: Path,
-    files: ModelFiles,
+    files: ModelDirectory,
     *,
     bert_config_file: PathLike | None,
     tokenizer_files: TokenizerFiles,
-) -> ModelParts:
+) -> CompleteModel:
     """As :func:`find_model`, from the files that accompany a model and without comparing them."""
     config, notes = files.config, files.notes
     if bert_config_file:
@@ -140,7 +140,7 @@ def collect_parts(
     tokenizer_files = tokenizer_files.with_casing(files.tokenizer_files.do_lower_case)
     tokenizer = tokenizer_files.load()
     check_vocabulary_fits(tokenizer, config)
-    return ModelParts(
+    return CompleteModel(
         checkpoint=checkpoint,
         config=config,
         tokenizer=tokenizer,
@@ -167,7 +167,7 @@ def define_model_files_flags() -> None:
     flags.DEFINE_bool("do_lower_case", None, "Lower-case the text, overriding the model's casing.")
 
 
-def model_from_flags(values: flags.FlagValues) -> ModelParts:
+def model_from_flags(values: flags.FlagValues) -> CompleteModel:
     """The model that the flags of :func:`define_model_files_flags` name; see :func:`find_model`."""
     return find_model(
         values.model_dir,

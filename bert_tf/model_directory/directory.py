@@ -63,7 +63,7 @@ _WEIGHTS = re.compile(r"\.ckpt|\.(safetensors|bin|pt|pth|index|json)$")
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelFiles:
+class ModelDirectory:
     """The files of a model directory; None for missing ones.
 
     Attributes:
@@ -87,7 +87,7 @@ class ModelFiles:
     labels: Labels | None = None
 
 
-def model_files(path: PathLike) -> ModelFiles:
+def model_files(path: PathLike) -> ModelDirectory:
     """Finds the files that accompany a checkpoint.
 
     Args:
@@ -115,7 +115,7 @@ def model_files(path: PathLike) -> ModelFiles:
         notes += config_notes(values, source=config_file)
     tokenizer_config = directory / TOKENIZER_CONFIG_NAME
     do_lower_case, vocabulary_sha256, tokenizer_notes = _read_tokenizer_config(tokenizer_config)
-    return ModelFiles(
+    return ModelDirectory(
         config=config,
         config_file=config_file,
         tokenizer_files=TokenizerFiles.in_directory(directory, do_lower_case=do_lower_case),

@@ -33,7 +33,7 @@ class InitialWeights(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class RunModel:
     """What a run trains or evaluates, and how its output directory describes it.
 
     Attributes:
@@ -124,7 +124,7 @@ class Job:
 
     run: Run
     plan: Plan
-    model: Model
+    model: RunModel
     data: JobData
     optimization: OptimizationSettings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.config.settings import DirectorySettings, OptimizationSettings
-from bert_tf.inference.model_directory import ModelParts
+from bert_tf.inference.model_directory import CompleteModel
 from bert_tf.model_directory.directory import model_files
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.finetuning.run import (
@@ -21,7 +21,7 @@ from bert_tf.tasks.finetuning.run import (
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import JobData, Model
+from bert_tf.train.job import JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
@@ -119,8 +119,8 @@ class OpenedFiles:
     """
 
     settings: DirectorySettings
-    parts: ModelParts
-    model: Model
+    parts: CompleteModel
+    model: RunModel
     max_seq_length: int
     max_records: int
     files: Files

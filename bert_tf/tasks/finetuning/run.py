@@ -19,18 +19,18 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import FinetuningSettings
-from bert_tf.inference.model_directory import ModelParts, collect_parts
+from bert_tf.inference.model_directory import CompleteModel, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Features, Network
-from bert_tf.model_directory.directory import ModelFiles, model_files
+from bert_tf.model_directory.directory import ModelDirectory, model_files
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.train.evaluation import Figure, Results
-from bert_tf.train.job import InitialWeights, Model, TrainingData
+from bert_tf.train.job import InitialWeights, RunModel, TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import find_start
@@ -108,7 +108,7 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
 
 def open_finetuning(
     settings: FinetuningSettings, run: Run, make_task: Callable[[BertConfig], DistilledTask]
-) -> tuple[ModelParts, Model, int]:
+) -> tuple[CompleteModel, RunModel, int]:
     """Opens the network of a run, and its teacher if it has one. Collective.
 
     Returns the network's parts, the model to train and the maximum length of its sequences. Raises
@@ -124,7 +124,7 @@ def open_finetuning(
         teacher = open_teacher(distillation, run)
     parts = open_model(settings, run, teacher=teacher)
     length = run.fit_length(settings.max_seq_length, parts.config)
-    model = Model(
+    model = RunModel(
         make_task(parts.config),
         parts.vocabulary,
         tokenizer_files=parts.tokenizer_files,
@@ -139,7 +139,7 @@ def open_finetuning(
 
 def open_model(
     settings: FinetuningSettings, run: Run, *, teacher: Teacher | None = None
-) -> ModelParts:
+) -> CompleteModel:
     """The network's configuration and vocabulary, as given or as stored with the weights.
 
     A student without weights has the architecture of its teacher, with fewer layers. Raises
@@ -155,7 +155,7 @@ def open_model(
         config = student_config(settings.distillation, teacher.config)
         weights, files = Path(teacher.path), dataclasses.replace(teacher.files, config=config)
     else:
-        files = ModelFiles() if is_new else model_files(weights)
+        files = ModelDirectory() if is_new else model_files(weights)
     parts = collect_parts(
         weights,
         files,
@@ -217,7 +217,7 @@ def obtain_records(
 
 def data_entries(
     settings: FinetuningSettings,
-    parts: ModelParts,
+    parts: CompleteModel,
     *,
     train: SequenceRecords | None,
     **others: SequenceRecords | None,

@@ -11,7 +11,7 @@ import dataclasses
 
 from bert_tf.config.settings import PretrainingSettings
 from bert_tf.model.config import BertConfig, read_config
-from bert_tf.model_directory.directory import ModelFiles, model_files
+from bert_tf.model_directory.directory import ModelDirectory, model_files
 from bert_tf.model_directory.same_model import known_configs
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
@@ -60,7 +60,7 @@ def find_model(
 def _find(
     settings: PretrainingSettings, weights: str | None, records: RecordVocabulary | None
 ) -> PretrainingModel:
-    stored = model_files(weights) if weights else ModelFiles()
+    stored = model_files(weights) if weights else ModelDirectory()
     files = settings.tokenizer_files
     size, vocabulary, sha256 = None, None, None
     if files.file:
@@ -100,7 +100,7 @@ def _record_vocabulary(records: RecordVocabulary, given: Vocabulary | None) -> V
 def _network(
     settings: PretrainingSettings,
     weights: str | None,
-    stored: ModelFiles,
+    stored: ModelDirectory,
     *,
     vocabulary_size: int | None,
 ) -> tuple[BertConfig, list[str]]:
@@ -152,7 +152,7 @@ def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
     return in_file if is_padded else vocabulary_size
 
 
-def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelFiles) -> None:
+def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirectory) -> None:
     """Raises UserError for a flag that contradicts the configuration of the weights."""
     for path, config in known_configs(stored):
         requested = dataclasses.replace(config, **settings.network)
@@ -163,7 +163,7 @@ def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelFiles
             )
 
 
-def _vocabulary_files(records: RecordVocabulary | None, stored: ModelFiles) -> TokenizerFiles:
+def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) -> TokenizerFiles:
     """The vocabulary's file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
         kind = "vocab_file" if records.entry.kind == "wordpiece" else "spm_model_file"

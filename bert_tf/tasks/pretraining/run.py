@@ -26,7 +26,7 @@ from bert_tf.tasks.pretraining.training_order import report_lengths, training_or
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import InitialWeights, Job, JobData, Model, TrainingData
+from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 
@@ -145,7 +145,7 @@ class OpenedPretraining:
 
     settings: PretrainingSettings
     records: RunRecords
-    model: Model
+    model: RunModel
     vocabulary_sha256: str | None
     teacher: Teacher | None
 
@@ -238,7 +238,7 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         settings.next_sentence,
         sentence_order=SENTENCE_ORDER in records.pair_tasks,
     )
-    model = Model(
+    model = RunModel(
         task,
         found.vocabulary,
         tokenizer_files=found.tokenizer_files,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.inference.model_directory import ModelParts
+from bert_tf.inference.model_directory import CompleteModel
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
@@ -62,7 +62,7 @@ class Answerer:
 
     def __init__(
         self,
-        parts: ModelParts,
+        parts: CompleteModel,
         *,
         windows: WindowSettings | None = None,
         settings: AnswerSettings | None = None,

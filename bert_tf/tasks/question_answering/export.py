@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
-from bert_tf.inference.model_directory import ModelParts
+from bert_tf.inference.model_directory import CompleteModel
 from bert_tf.inference.predictor import Predictor
 from bert_tf.inference.versions import choose_version, written_atomically
 from bert_tf.model.config import INPUTS
@@ -29,7 +29,7 @@ _EXTRA_NAME = "assets.extra"  # the SavedModel directory for files that TensorFl
 
 
 def export_squad(
-    parts: ModelParts,
+    parts: CompleteModel,
     export_dir: PathLike,
     *,
     version: int | None = None,
@@ -122,7 +122,9 @@ def _id_signatures(network: Network, max_seq_length: int) -> dict[str, Signature
     }
 
 
-def _text_signature(network: Network, parts: ModelParts, windows: WindowSettings) -> SignatureDef:
+def _text_signature(
+    network: Network, parts: CompleteModel, windows: WindowSettings
+) -> SignatureDef:
     question = tf.placeholder(tf.string, [None], "serving_question")
     context = tf.placeholder(tf.string, [None], "serving_context")
     features, left_out = text_features(question, context, parts.tokenizer, windows)

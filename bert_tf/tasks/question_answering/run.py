@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bert_tf.config.settings import OptimizationSettings, SquadSettings
-from bert_tf.inference.model_directory import ModelParts
+from bert_tf.inference.model_directory import CompleteModel
 from bert_tf.tasks.finetuning.run import (
     data_entries,
     directory_of_new_records,
@@ -32,7 +32,7 @@ from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_win
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import Job, JobData, Model
+from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
@@ -73,8 +73,8 @@ class OpenedSquad:
     """
 
     settings: SquadSettings
-    parts: ModelParts
-    model: Model
+    parts: CompleteModel
+    model: RunModel
     train: SquadFile | None
     predict: SquadFile | None
 

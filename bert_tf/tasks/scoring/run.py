@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.config.settings import MASKED, PSEUDO, EvaluationSettings
-from bert_tf.inference.model_directory import ModelParts, find_model
+from bert_tf.inference.model_directory import CompleteModel, find_model
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.ranks.agreement import check_same_on_all_ranks
@@ -128,7 +128,7 @@ def _evaluate(settings: EvaluationSettings, run: Run) -> list[dict[str, Any]]:
     return results
 
 
-def _read(settings: EvaluationSettings, parts: ModelParts, length: int | None) -> Sequences:
+def _read(settings: EvaluationSettings, parts: CompleteModel, length: int | None) -> Sequences:
     """The sequences to score; raises UserError for input that does not suit the model.
 
     ``length`` is the most tokens of a sequence of a text, None for records.
@@ -186,7 +186,7 @@ def _reasons(sequences: Sequences) -> str:
 
 
 def _arithmetic(
-    settings: EvaluationSettings, run: Run, parts: ModelParts, sequences: Sequences
+    settings: EvaluationSettings, run: Run, parts: CompleteModel, sequences: Sequences
 ) -> Arithmetic:
     """How scores are computed: an evaluation that is continued keeps what was measured before."""
     earlier = run.ranks.broadcast(
@@ -217,7 +217,7 @@ def _plan(
     settings: EvaluationSettings,
     run: Run,
     arithmetic: Arithmetic,
-    parts: ModelParts,
+    parts: CompleteModel,
     sequences: Sequences,
     found: Sequence[Checkpoint],
     length: int | None,
@@ -251,7 +251,7 @@ def _plan(
 def _evaluate_checkpoint(
     settings: EvaluationSettings,
     run: Run,
-    parts: ModelParts,
+    parts: CompleteModel,
     arithmetic: Arithmetic,
     checkpoint: Checkpoint,
     sequences: Sequences,
@@ -277,7 +277,7 @@ def _evaluate_checkpoint(
 
 def _compute(
     run: Run,
-    parts: ModelParts,
+    parts: CompleteModel,
     arithmetic: Arithmetic,
     checkpoint: Checkpoint,
     work: Work,

@@ -9,7 +9,7 @@ import pytest
 from bert_tf.checkpoint.formats import Source
 from bert_tf.commands.convert import _with_given_files
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.directory import ModelFiles, model_files
+from bert_tf.model_directory.directory import ModelDirectory, model_files
 from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -148,8 +148,8 @@ def test_the_converter_refuses_files_of_another_model(model_dir, tmp_path):
     }
     for words, given in wrong.items():
         with pytest.raises(UserError) as error:
-            _with_given_files(source, ModelFiles(**given))
+            _with_given_files(source, ModelDirectory(**given))
         assert words in str(error.value)
     right = write_vocabulary(tmp_path / "right.txt", line_end="\r\n")
-    given = ModelFiles(tokenizer_files=TokenizerFiles(right))
+    given = ModelDirectory(tokenizer_files=TokenizerFiles(right))
     assert _with_given_files(source, given).tokenizer_files.file == right
