@@ -5,7 +5,7 @@ from __future__ import annotations
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.model_directory.directory import ModelDirectory, model_files, require_checkpoint
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.records.stage import report
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -49,7 +49,7 @@ def chosen_vocabulary(values: flags.FlagValues) -> TokenizerFiles | None:
 def _model_vocabulary(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles:
     checkpoint = values.init_checkpoint
     require_checkpoint(checkpoint, flag="init_checkpoint")
-    stored = model_files(checkpoint)
+    stored = ModelDirectory.of(checkpoint)
     files = files.with_vocabulary_of(stored.tokenizer_files)
     if not files.file:
         raise UserError(

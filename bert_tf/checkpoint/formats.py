@@ -21,7 +21,6 @@ from bert_tf.model_directory.directory import (
     SHARD_INDEX_SUFFIXES,
     ModelDirectory,
     find_pytorch_weights,
-    model_files,
 )
 from bert_tf.model_directory.labels import LABELS_NAME, Labels
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -162,7 +161,7 @@ def open_source(path: PathLike) -> Source:
     """
     path = Path(path)
     weights = find_pytorch_weights(path)
-    files = model_files(path if path.is_dir() or weights is None else weights)
+    files = ModelDirectory.of(path if path.is_dir() or weights is None else weights)
     if weights is not None:
         source = _open_pytorch(weights, files)
     elif path.is_file() and not _may_be_tensorflow(path):

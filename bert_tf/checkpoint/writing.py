@@ -18,14 +18,9 @@ from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_check
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
 from bert_tf.model.heads import masked_lm_specs, next_sentence_specs
-from bert_tf.model_directory.directory import (
-    CONFIG_NAME,
-    HUGGINGFACE_CONFIG_NAME,
-    ModelDirectory,
-    write_model_files,
-    write_tokenizer_config,
-)
+from bert_tf.model_directory.directory import CONFIG_NAME, HUGGINGFACE_CONFIG_NAME, ModelDirectory
 from bert_tf.model_directory.labels import Labels
+from bert_tf.model_directory.writing import write_model_files, write_tokenizer_config
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 

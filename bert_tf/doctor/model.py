@@ -9,7 +9,7 @@ from absl import flags
 
 from bert_tf.doctor.findings import Findings
 from bert_tf.model.config import BertConfig, read_config
-from bert_tf.model_directory.directory import ModelDirectory, model_files, require_checkpoint
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.network import table_size
@@ -68,7 +68,7 @@ def open_weights(findings: Findings, values: flags.FlagValues, start: StartPoint
     weights = start.checkpoint or given["resume_from"] or given["init_checkpoint"]
     if not weights:
         return ModelDirectory()
-    return findings.attempt(CHECKPOINT, model_files, weights) or ModelDirectory()
+    return findings.attempt(CHECKPOINT, ModelDirectory.of, weights) or ModelDirectory()
 
 
 def open_vocabulary(findings: Findings, values: flags.FlagValues) -> TokenizerFiles:

@@ -27,6 +27,17 @@ def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
     return [vocabulary for vocabulary in found if vocabulary is not None]
 
 
+def other_model(
+    files: ModelDirectory, *, config: BertConfig | None, vocabulary: Vocabulary | None
+) -> tuple[str, list[str]]:
+    """As :func:`other_function`, then :func:`other_vocabulary`; None is not compared."""
+    problem, notes = other_function(files, config) if config is not None else ("", [])
+    if not problem and vocabulary is not None:
+        problem, unknown = other_vocabulary(files, vocabulary)
+        notes += unknown
+    return problem, notes
+
+
 def other_vocabulary(files: ModelDirectory, used: Vocabulary | None) -> tuple[str, list[str]]:
     """Compares the vocabulary to be used with that of the weights.
 

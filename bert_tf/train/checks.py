@@ -14,7 +14,7 @@ from bert_tf.config.sharding import check_sharding
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
-from bert_tf.model_directory.directory import model_files
+from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.model_directory.same_model import known_configs, other_vocabulary
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import RunModel
@@ -96,7 +96,7 @@ def _check_resumed(
 ) -> None:
     checkpoint = run.start.checkpoint
     # By the checkpoint's path, so that other weights in the directory are ignored.
-    files = model_files(checkpoint)
+    files = ModelDirectory.of(checkpoint)
     problem = ""
     for path, config in known_configs(files):
         differences = ", ".join(config.differences(model.config).function.values())

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
-from bert_tf.model_directory.directory import write_model_files
 from bert_tf.model_directory.labels import Labels
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan

@@ -12,7 +12,7 @@ from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_another_head
 from bert_tf.checkpoint.names import is_run_state
 from bert_tf.config.settings import DistillationSettings
-from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.tasks.distillation.losses import DistilledTask
@@ -28,7 +28,6 @@ from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import require_file
 
 # A student has these in common with the network that it starts from.
 _COPIED_SIZES = (
@@ -77,11 +76,9 @@ def _open_teacher(settings: DistillationSettings) -> Teacher:
     path = settings.teacher_checkpoint
     require_checkpoint(path, flag="teacher_checkpoint")
     source = open_source(path)
-    config = source.config
-    if settings.teacher_config_file:
-        config, _ = read_config(
-            require_file(settings.teacher_config_file, flag="teacher_config_file")
-        )
+    given = settings.teacher_config_file
+    config = source.files.with_config_file(given, flag="teacher_config_file").config
+    if given:
         problem, _ = other_function(source.files, config)
         if problem:
             raise UserError(

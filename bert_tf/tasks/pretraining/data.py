@@ -20,6 +20,7 @@ from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
+from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.evaluation import LossEvaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
@@ -92,12 +93,13 @@ class RunRecords:
             records, info, config.vocab_size, config.type_vocab_size, self.masking
         )
 
-    def ledger_entries(self, vocabulary_sha256: str | None) -> dict[str, object]:
+    def ledger_entries(self, given: Vocabulary | None) -> dict[str, object]:
         """The ledger's entries on the data.
 
-        ``vocabulary_sha256`` is for records whose manifests do not name their vocabulary.
+        ``given`` is the vocabulary of records whose manifests do not name it; None if unknown.
         """
         train, held_out = self.train_info, self.eval_info
+        vocabulary_sha256 = given.sha256 if given else None
         if self.vocabulary is not None:  # that of this rank's records, which ranks compare
             vocabulary_sha256 = self.vocabulary.entry.sha256
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -20,13 +21,13 @@ from bert_tf.tasks.pretraining.data import (
     open_run_records,
 )
 from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
-from bert_tf.tasks.pretraining.network import find_model
+from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
+from bert_tf.train.job import Job, JobData, RunModel, TrainingData
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 
@@ -139,14 +140,12 @@ class OpenedPretraining:
       settings: what the user requested, with the lengths of the records.
       records: what it reads.
       model: what it trains.
-      vocabulary_sha256: of the network's vocabulary, None if unknown.
       teacher: None trains without one.
     """
 
     settings: PretrainingSettings
     records: RunRecords
     model: RunModel
-    vocabulary_sha256: str | None
     teacher: Teacher | None
 
     is_padded = False
@@ -199,7 +198,7 @@ class OpenedPretraining:
             ),
             loss_evaluation(settings, self.model.evaluated or self.model.task, records, run.ranks),
             entries={
-                **records.ledger_entries(self.vocabulary_sha256),
+                **records.ledger_entries(self.model.vocabulary),
                 "length_buckets": order.lengths is not None,
             },
             names={"eval_sha256": "held-out data"},
@@ -226,24 +225,16 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         teacher, of_network = open_student(settings, run, records)
     else:
         teacher, of_network = None, settings
-    found = find_model(of_network, run, records.vocabulary)
-    for note in found.notes:
-        run.message(note)
-    _check_records(data, records, found.config)
-    if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
-        run.warn(records.train_info.one_sided_labels)
-    task = PretrainingTask(
-        found.config,
-        settings.masked_lm,
-        settings.next_sentence,
+    make_task = functools.partial(
+        PretrainingTask,
+        masked_lm=settings.masked_lm,
+        next_sentence=settings.next_sentence,
         sentence_order=SENTENCE_ORDER in records.pair_tasks,
     )
-    model = RunModel(
-        task,
-        found.vocabulary,
-        tokenizer_files=found.tokenizer_files,
-        initial=InitialWeights(settings.run.init_checkpoint),
-    )
+    model = open_model(of_network, run, records.vocabulary, make_task)
+    _check_records(data, records, model.config)
+    if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
+        run.warn(records.train_info.one_sided_labels)
     if teacher is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
 
@@ -252,7 +243,6 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         dataclasses.replace(settings, data=data),
         records,
         model,
-        found.vocabulary_sha256,
         teacher,
     )
 

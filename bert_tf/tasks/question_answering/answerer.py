@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.inference.model_directory import CompleteModel
 from bert_tf.input.length_buckets import padded_length
+from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
@@ -62,7 +62,7 @@ class Answerer:
 
     def __init__(
         self,
-        parts: CompleteModel,
+        model: CompleteModel,
         *,
         windows: WindowSettings | None = None,
         settings: AnswerSettings | None = None,
@@ -72,10 +72,10 @@ class Answerer:
         """Restores the weights.
 
         Args:
-          parts: the model, from ``model_directory.find_model``.
+          model: the model, from ``model_directory.complete.find_model``.
           windows: None for run_squad.py's defaults, reduced to the length the network supports.
           settings: None for run_squad.py's defaults.
-          options: how layers are computed, from ``model_directory.options_from_flags``; None for
+          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
           threads: number of threads; None for one per core.
 
@@ -83,7 +83,7 @@ class Answerer:
           UserError: the weights do not belong to such a model, or sequences would be too long for
             it.
         """
-        longest = parts.config.max_position_embeddings
+        longest = model.config.max_position_embeddings
         self.windows = windows or fitting_windows(longest)
         self.windows.validate()
         if self.windows.max_seq_length > longest:
@@ -93,14 +93,14 @@ class Answerer:
             )
         self.settings = settings or AnswerSettings()
         self.settings.validate()
-        self._tokenizer = parts.tokenizer
+        self._tokenizer = model.tokenizer
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.question_answering.task import SpanTask
 
         self._predictor = Predictor(
-            SpanTask(parts.config, num_candidates=self.settings.n_best_size),
-            parts.checkpoint,
+            SpanTask(model.config, num_candidates=self.settings.n_best_size),
+            model.checkpoint,
             options=options,
             threads=threads,
         )

@@ -68,7 +68,7 @@ def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Resul
         files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
         labels = _agree_on_labels(settings, run, files.train)
         _check_files(settings, run, files, labels)
-        parts, model, length = open_finetuning(
+        model, length = open_finetuning(
             settings, run, lambda config: TaggingTask(config, len(labels))
         )
         of_files = FileTask(
@@ -80,7 +80,7 @@ def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Resul
         )
         model = dataclasses.replace(model, labels=labels)
         max_records = files.train.num_words if files.train else 1
-        opened = OpenedFiles(settings, parts, model, length, max_records, files, of_files)
+        opened = OpenedFiles(settings, model, length, max_records, files, of_files)
         results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results

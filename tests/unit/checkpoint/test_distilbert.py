@@ -17,7 +17,7 @@ from bert_tf.commands.convert import convert
 from bert_tf.commands.fill_mask import MaskFiller
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.directory import write_model_files
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.question_answering.graph import squad_specs

@@ -4,7 +4,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.directory import write_model_files
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.records.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError

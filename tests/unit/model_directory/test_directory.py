@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bert_tf.commands import convert, fill_mask
-from bert_tf.inference.model_directory import find_model
+from bert_tf.model_directory.complete import find_model
 from bert_tf.model_directory.directory import require_checkpoint
 from bert_tf.util.errors import UserError
 

@@ -12,7 +12,7 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.config.settings import DistillationSettings
-from bert_tf.model_directory.directory import write_model_files
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.distillation import teacher as distillation
 from bert_tf.tasks.distillation.teacher import open_teacher
 from bert_tf.tasks.pretraining import run as pretraining

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_tf.commands.ask import read_document, read_questions, sentence_around
-from bert_tf.inference.model_directory import find_model
+from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.question_answering.answerer import Answerer
 from bert_tf.tasks.question_answering.answers import AnswerSettings
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
