@@ -71,16 +71,13 @@ def _model_vocabulary(values: flags.FlagValues, files: TokenizerFiles) -> Tokeni
 def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, stored: ModelDirectory) -> None:
     if stored.config is None:
         return
-    model_name = f"of --init_checkpoint={values.init_checkpoint}"
-    positions = stored.config.max_position_embeddings
-    if values.max_seq_length > positions:
-        raise UserError(
-            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings="
-            f"{positions} {model_name}; lower it."
-        )
+    length, checkpoint = values.max_seq_length, f"--init_checkpoint={values.init_checkpoint}"
+    stored.config.check_length(
+        length, f"--max_seq_length={length} is", advice=f"lower it for {checkpoint}"
+    )
     size = files.load().vocab_size
     if size > stored.config.vocab_size:
         raise UserError(
             f"{files.file} has {size} entries, more than the vocab_size={stored.config.vocab_size} "
-            f"{model_name}; give the vocabulary that the model was trained with."
+            f"of {checkpoint}; give the vocabulary that the model was trained with."
         )

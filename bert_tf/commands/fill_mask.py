@@ -125,11 +125,7 @@ def main(_) -> None:
     model = model_from_flags(values)
     config, tokenizer = model.config, model.tokenizer
     ids = encode_with_masks(values.text, tokenizer)
-    if len(ids) > config.max_position_embeddings:
-        raise UserError(
-            f"--text has {len(ids)} tokens, but the model takes at most "
-            f"{config.max_position_embeddings}; shorten it."
-        )
+    config.check_length(len(ids), f"--text has {len(ids)} tokens,", advice="shorten it")
     for note in model.notes:
         say(note, stream=sys.stderr)
     length = min(_USUAL_LENGTH, config.max_position_embeddings)

@@ -113,15 +113,11 @@ class Run:
         is, for messages.
         """
         positions = config.max_position_embeddings
-        if length <= positions:
-            return length
-        if "max_seq_length" in self.settings.defaulted:
+        if length > positions and "max_seq_length" in self.settings.defaulted:
             reason = f"{whose} max_position_embeddings"
             return self.decide("max_seq_length", positions, reason)
-        raise UserError(
-            f"--max_seq_length={length} is more than {whose} max_position_embeddings={positions}; "
-            "lower it or use another model."
-        )
+        config.check_length(length, f"--max_seq_length={length} is", whose=whose)
+        return length
 
     def decide(self, flag: str, value: int, reason: str) -> int:
         """Replaces the default of a flag by ``value``, which is shown, recorded and returned."""

@@ -68,15 +68,15 @@ class RunRecords:
         """The flags that must match the records, with the values that do."""
         return lengths_of(self.infos)
 
-    def check_positions(self, config: BertConfig, network: str) -> None:
-        """Raises UserError for records that are too long for a network, called ``network``."""
+    def check_positions(self, config: BertConfig, whose: str = "the model's") -> None:
+        """Raises UserError for records that are too long for a network; ``whose`` names it."""
         for info in self.infos:
-            if info.seq_length > config.max_position_embeddings:
-                raise UserError(
-                    f"the records in {info.first_file} have {info.seq_length} tokens, but "
-                    f"{network} has max_position_embeddings={config.max_position_embeddings}; make "
-                    "shorter records or use another model."
-                )
+            config.check_length(
+                info.seq_length,
+                f"the records in {info.first_file} have {info.seq_length} tokens,",
+                whose=whose,
+                advice="make shorter records or use another model",
+            )
 
     def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
         """The records to train a network on."""

@@ -30,7 +30,7 @@ def open_student(
     Raises UserError for a teacher that cannot be read or does not suit the records.
     """
     teacher = open_teacher(settings.distillation, run)
-    records.check_positions(teacher.config, f"the teacher, {teacher.path},")
+    records.check_positions(teacher.config, "the teacher's")
     return teacher, _with_students_network(settings, teacher, run, records.vocabulary)
 
 

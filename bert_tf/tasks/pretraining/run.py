@@ -271,4 +271,4 @@ def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) 
             max_predictions_per_seq=data.max_predictions_per_seq,
             vocab_size=config.vocab_size,
         )
-    records.check_positions(config, "the model")
+    records.check_positions(config)

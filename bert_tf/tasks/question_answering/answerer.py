@@ -21,7 +21,6 @@ from bert_tf.tasks.question_answering.windows import (
     fitting_windows,
     question_windows,
 )
-from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
 from bert_tf.util.workers import batched
 
@@ -83,14 +82,10 @@ class Answerer:
           UserError: the weights do not belong to such a model, or sequences would be too long for
             it.
         """
-        longest = model.config.max_position_embeddings
-        self.windows = windows or fitting_windows(longest)
+        self.windows = windows or fitting_windows(model.config.max_position_embeddings)
         self.windows.validate()
-        if self.windows.max_seq_length > longest:
-            raise UserError(
-                f"--max_seq_length={self.windows.max_seq_length} is more than the model's "
-                f"{longest} positions; lower it."
-            )
+        length = self.windows.max_seq_length
+        model.config.check_length(length, f"--max_seq_length={length} is")
         self.settings = settings or AnswerSettings()
         self.settings.validate()
         self._tokenizer = model.tokenizer

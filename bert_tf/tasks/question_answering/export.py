@@ -56,12 +56,12 @@ def export_squad(
       UserError: the version exists, the weights do not belong to such a model, or a length is too
         large.
     """
-    longest = model.config.max_position_embeddings
-    for length in (max_seq_length, text_windows and text_windows.max_seq_length):
-        if length is not None and not 1 <= length <= longest:
-            raise UserError(
-                f"--max_seq_length={length} must be between 1 and the model's {longest}."
-            )
+    positions = model.config.max_position_embeddings
+    longest = positions if max_seq_length is None else max_seq_length
+    for length in (longest, text_windows.max_seq_length if text_windows else longest):
+        if length < 1:
+            raise UserError(f"--max_seq_length={length} must be at least 1.")
+        model.config.check_length(length, f"--max_seq_length={length} is")
     target = choose_version(export_dir, version)
     predictor = Predictor(
         SpanTask(model.config, num_candidates=num_candidates),
@@ -71,7 +71,7 @@ def export_squad(
     )
     session = predictor.session
     with predictor.graph.as_default(), session, _new_directory(target) as temporary:
-        signatures = _id_signatures(predictor.network, max_seq_length or longest)
+        signatures = _id_signatures(predictor.network, longest)
         if text_windows is not None:
             signatures[TEXT_SIGNATURE] = _text_signature(predictor.network, model, text_windows)
         builder = tf.saved_model.Builder(str(temporary))

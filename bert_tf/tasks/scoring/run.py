@@ -133,7 +133,6 @@ def _read(settings: EvaluationSettings, model: CompleteModel, length: int | None
 
     ``length`` is the most tokens of a sequence of a text, None for records.
     """
-    positions = model.config.max_position_embeddings
     wanted = SequenceSettings(
         max_seq_length=length,
         sample=settings.sample,
@@ -145,11 +144,11 @@ def _read(settings: EvaluationSettings, model: CompleteModel, length: int | None
         require_listed_files(settings.run.flags["input_file"])
         records = RecordSet(settings.input_files)
         info = inspect_records(records)
-        if info.seq_length > positions:
-            raise UserError(
-                f"the records in {info.first_file} have {info.seq_length} tokens, more than the "
-                f"model's max_position_embeddings={positions}; make shorter ones."
-            )
+        model.config.check_length(
+            info.seq_length,
+            f"the records in {info.first_file} have {info.seq_length} tokens,",
+            advice="make shorter ones",
+        )
         vocabulary = info.vocabulary
         named = vocabulary and vocabulary_named_in(
             vocabulary.manifest_file, vocabulary.entry.sha256

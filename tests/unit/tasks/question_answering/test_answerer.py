@@ -209,7 +209,7 @@ def test_casing_that_contradicts_the_model_is_refused(model_dir):
 
 
 def test_sequences_longer_than_the_networks_positions(parts):
-    with pytest.raises(UserError, match=r"--max_seq_length=65 .* 64 positions"):
+    with pytest.raises(UserError, match=r"--max_seq_length=65 .* max_position_embeddings=64"):
         Answerer(parts, windows=WindowSettings(max_seq_length=65, max_query_length=8))
 
 
