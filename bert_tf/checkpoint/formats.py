@@ -161,7 +161,7 @@ def open_source(path: PathLike) -> Source:
     """
     path = Path(path)
     weights = find_pytorch_weights(path)
-    files = ModelDirectory.of(path if path.is_dir() or weights is None else weights)
+    files = ModelDirectory.of(path)
     if weights is not None:
         source = _open_pytorch(weights, files)
     elif path.is_file() and not _may_be_tensorflow(path):
