@@ -100,7 +100,7 @@ def _tokenizer(
 ) -> Tokenizer | None:
     entry = manifest.vocabulary if manifest else None
     if given.file is not None:
-        if entry is not None and entry.sha256 not in given.vocabulary().sha256:
+        if entry is not None and entry.sha256 not in given.vocabulary().spellings:
             raise UserError(
                 f"{given.file} is not the vocabulary that {directory / MANIFEST_NAME} names; give "
                 "that one, or none."

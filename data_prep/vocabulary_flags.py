@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from absl import flags
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
-from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.cli.flags import flag_group
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
+from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.records.stage import report
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -49,7 +49,7 @@ def chosen_vocabulary(values: flags.FlagValues) -> TokenizerFiles | None:
 def _model_vocabulary(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles:
     checkpoint = values.init_checkpoint
     require_checkpoint(checkpoint, flag="init_checkpoint")
-    stored = model_files(checkpoint)
+    stored = ModelDirectory.of(checkpoint)
     files = files.with_vocabulary_of(stored.tokenizer_files)
     if not files.file:
         raise UserError(
@@ -68,19 +68,16 @@ def _model_vocabulary(values: flags.FlagValues, files: TokenizerFiles) -> Tokeni
     return files.with_casing(stored.tokenizer_files.do_lower_case)
 
 
-def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, stored: ModelFiles) -> None:
+def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, stored: ModelDirectory) -> None:
     if stored.config is None:
         return
-    model_name = f"of --init_checkpoint={values.init_checkpoint}"
-    positions = stored.config.max_position_embeddings
-    if values.max_seq_length > positions:
-        raise UserError(
-            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings="
-            f"{positions} {model_name}; lower it."
-        )
+    length, checkpoint = values.max_seq_length, f"--init_checkpoint={values.init_checkpoint}"
+    stored.config.check_length(
+        length, f"--max_seq_length={length} is", advice=f"lower it for {checkpoint}"
+    )
     size = files.load().vocab_size
     if size > stored.config.vocab_size:
         raise UserError(
             f"{files.file} has {size} entries, more than the vocab_size={stored.config.vocab_size} "
-            f"{model_name}; give the vocabulary that the model was trained with."
+            f"of {checkpoint}; give the vocabulary that the model was trained with."
         )

@@ -22,8 +22,6 @@ import torch
 from safetensors.torch import save_file
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.label_file import read_labels
-from bert_tf.checkpoint.model_files import model_files
 from bert_tf.checkpoint.pytorch_file import PytorchFile
 from bert_tf.checkpoint.safetensors_file import SafetensorsFile
 from bert_tf.checkpoint.tensorflow_file import (
@@ -33,6 +31,8 @@ from bert_tf.checkpoint.tensorflow_file import (
 )
 from bert_tf.compat import deepspeed
 from bert_tf.config.policy_file import read_policy_file
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.labels import read_labels
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import keep_lengths, lengths_path, read_lengths
@@ -363,11 +363,11 @@ READERS = {
     "weight_index": Reader("model.safetensors.index.json", _weight_index, open_source),
     "checkpoint_index": Reader("model.ckpt.index", _checkpoint_index, _read_checkpoint),
     "checkpoint_data": Reader("model.ckpt.data-00000-of-00001", _checkpoint_data, _read_checkpoint),
-    "config": Reader("config.json", _json(*_CONFIGS), model_files),
+    "config": Reader("config.json", _json(*_CONFIGS), ModelDirectory.of),
     "tokenizer_config": Reader(
         "tokenizer_config.json",
         _json({"do_lower_case": True, "vocabulary_sha256": "0" * 64}),
-        model_files,
+        ModelDirectory.of,
     ),
     "labels": Reader("labels.txt", _lines("O\nB-X\nI-X\n"), lambda path: read_labels(path.parent)),
     "vocabulary": Reader(

@@ -6,7 +6,7 @@ from pathlib import Path
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.job import Job, JobData, Model, TrainingData
+from bert_tf.train.job import Job, JobData, RunModel, TrainingData
 from bert_tf.train.plan import Plan, plan_batch_and_steps, schedule_of
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW
@@ -94,7 +94,7 @@ def job_of(
     return Job(
         run=run or begun(),
         plan=plan_of(optimization, **of_plan),
-        model=model or Model(task, None),
+        model=model or RunModel(task, None),
         data=JobData(training, evaluation, entries={}),
         optimization=optimization,
     )

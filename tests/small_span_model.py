@@ -6,10 +6,10 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import create_variables
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.question_answering.graph import SQUAD_SCOPE, squad_specs
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.text.tokenizer_files import TokenizerFiles

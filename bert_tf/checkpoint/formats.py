@@ -13,17 +13,16 @@ import numpy as np
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import ArrayFile, Shape
-from bert_tf.checkpoint.label_file import LABELS_NAME, Labels
-from bert_tf.checkpoint.model_files import (
-    SAFETENSORS_SUFFIX,
-    SHARD_INDEX_SUFFIXES,
-    ModelFiles,
-    find_pytorch_weights,
-    model_files,
-)
 from bert_tf.checkpoint.pytorch_file import PytorchFile
 from bert_tf.checkpoint.safetensors_file import SafetensorsFile
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import (
+    SAFETENSORS_SUFFIX,
+    SHARD_INDEX_SUFFIXES,
+    ModelDirectory,
+    find_pytorch_weights,
+)
+from bert_tf.model_directory.labels import LABELS_NAME, Labels
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json
@@ -64,7 +63,7 @@ class Source:
 
     path: str
     origin: str
-    files: ModelFiles
+    files: ModelDirectory
     stored: Mapping[str, StoredArray]
     notes: tuple[str, ...] = ()
 
@@ -162,7 +161,7 @@ def open_source(path: PathLike) -> Source:
     """
     path = Path(path)
     weights = find_pytorch_weights(path)
-    files = model_files(path if path.is_dir() or weights is None else weights)
+    files = ModelDirectory.of(path)
     if weights is not None:
         source = _open_pytorch(weights, files)
     elif path.is_file() and not _may_be_tensorflow(path):
@@ -176,7 +175,7 @@ def open_source(path: PathLike) -> Source:
     return dataclasses.replace(source, notes=(*files.notes, *source.notes, *_notes_on(source)))
 
 
-def _with_labels_of_head(source: Source) -> ModelFiles:
+def _with_labels_of_head(source: Source) -> ModelDirectory:
     """The files, with labels only if there is a head; UserError if they are those of another."""
     if names.CLASSES not in names.heads_of(source.stored):
         return dataclasses.replace(source.files, labels=None)
@@ -197,7 +196,7 @@ def _has_index(path: Path) -> bool:
     return path.with_name(f"{path.name}.index").is_file()
 
 
-def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
+def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
     # Imported here, since finding a vocabulary or configuration does not need TensorFlow.
     from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
 
@@ -212,7 +211,7 @@ def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
     return Source(file.path, origin, files, stored)
 
 
-def _open_pytorch(path: Path, files: ModelFiles) -> Source:
+def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
     located = _locate(path)
     naming = names.naming_of(located)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"

@@ -13,8 +13,6 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
-from bert_tf.checkpoint.label_file import Labels
-from bert_tf.checkpoint.same_model import other_function
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
     resolve_checkpoint,
@@ -22,6 +20,8 @@ from bert_tf.checkpoint.tensorflow_file import (
 )
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
+from bert_tf.model_directory.labels import Labels
+from bert_tf.model_directory.same_model import other_function
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 from bert_tf.util.temporary import TemporaryDirectory

@@ -14,18 +14,13 @@ from safetensors.numpy import save_file
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
-from bert_tf.checkpoint.label_file import Labels
-from bert_tf.checkpoint.model_files import (
-    CONFIG_NAME,
-    HUGGINGFACE_CONFIG_NAME,
-    ModelFiles,
-    write_model_files,
-    write_tokenizer_config,
-)
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
 from bert_tf.model.heads import masked_lm_specs, next_sentence_specs
+from bert_tf.model_directory.directory import CONFIG_NAME, HUGGINGFACE_CONFIG_NAME, ModelDirectory
+from bert_tf.model_directory.labels import Labels
+from bert_tf.model_directory.writing import write_model_files, write_tokenizer_config
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 
@@ -73,7 +68,7 @@ def network_shapes(
 
 
 def write_model(
-    directory: Path, target: str, weights: Arrays, files: ModelFiles, *, run_state: Arrays
+    directory: Path, target: str, weights: Arrays, files: ModelDirectory, *, run_state: Arrays
 ) -> list[str]:
     """Writes weights, configuration, vocabulary and casing.
 
@@ -118,7 +113,7 @@ def write_without_optimizer(checkpoint: str, directory: Path) -> None:
     tf.train.update_checkpoint_state(str(directory), name)
 
 
-def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: ModelFiles) -> None:
+def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: ModelDirectory) -> None:
     if target == "google":
         write_checkpoint(str(directory / "bert_model.ckpt"), arrays)
     else:
@@ -133,7 +128,7 @@ def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: Model
 
 
 def _write_huggingface(
-    directory: Path, weights: Arrays, files: ModelFiles, run_state: Arrays
+    directory: Path, weights: Arrays, files: ModelDirectory, run_state: Arrays
 ) -> list[str]:
     """Returns the names of weights that DistilBERT, the form of some networks, does not have."""
     naming = _naming_for(files.config)
@@ -164,7 +159,7 @@ def _write_huggingface(
 
 
 def _check_huggingface_has_place(
-    naming: names.Naming, heads: set[str], files: ModelFiles, run_state: Arrays
+    naming: names.Naming, heads: set[str], files: ModelDirectory, run_state: Arrays
 ) -> None:
     if run_state:
         raise UserError(
@@ -189,7 +184,7 @@ def _tokenizer_class(config: BertConfig) -> str:
 
 
 def huggingface_config(
-    files: ModelFiles, heads: set[str], num_labels: int | None
+    files: ModelDirectory, heads: set[str], num_labels: int | None
 ) -> dict[str, Any]:
     """The content of a ``config.json`` for the network with these heads."""
     naming = _naming_for(files.config)
@@ -228,7 +223,7 @@ def _num_labels(weights: Arrays) -> int | None:
     return None if bias is None else len(bias)
 
 
-def _pad_id(files: ModelFiles) -> int:
+def _pad_id(files: ModelDirectory) -> int:
     """The line of [PAD], which other vocabularies than BERT's have elsewhere than first."""
     vocab_file = files.tokenizer_files.vocab_file
     if vocab_file is None:
@@ -246,7 +241,7 @@ def _notes_on_variables(left_out: Sequence[str]) -> list[str]:
     ]
 
 
-def _notes(target: str, files: ModelFiles) -> list[str]:
+def _notes(target: str, files: ModelDirectory) -> list[str]:
     notes = []
     if target in ("google", "nvidia") and files.config.hidden_act == "gelu_erf":
         notes.append(

@@ -19,11 +19,7 @@ from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group, run_command
 from bert_tf.inference.arithmetic import define_native_flag
-from bert_tf.inference.model_directory import (
-    define_model_flags,
-    model_from_flags,
-    options_from_flags,
-)
+from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
 from bert_tf.tasks.question_answering.answerer import BATCH_SIZE, Answerer, FoundAnswer
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import fitting_windows
@@ -111,8 +107,8 @@ def main(_) -> None:
         raise UserError("--question is empty; give a question, or leave the flag out.")
     if values.n_best_size < 1:
         raise UserError(f"--n_best_size={values.n_best_size} must be at least 1.")
-    parts = model_from_flags(values)
-    for note in parts.notes:
+    model = model_from_flags(values)
+    for note in model.notes:
         say(note, stream=sys.stderr)
 
     settings = AnswerSettings(
@@ -124,14 +120,14 @@ def main(_) -> None:
     environment.quiet_tensorflow(verbose=False)
     options, warnings = options_from_flags(
         values,
-        parts.config,
+        model.config,
         native_ops=values.native_ops,
         sequences=BATCH_SIZE,
-        length=fitting_windows(parts.config.max_position_embeddings).max_seq_length,
+        length=fitting_windows(model.config.max_position_embeddings).max_seq_length,
     )
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
-    answerer = Answerer(parts, settings=settings, options=options)
+    answerer = Answerer(model, settings=settings, options=options)
     if values.question is not None:
         questions = iter([values.question])
     else:

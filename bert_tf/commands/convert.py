@@ -17,14 +17,13 @@ from absl import flags
 from safetensors import SafetensorError
 
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
-from bert_tf.checkpoint.model_files import ModelFiles, name_vocabulary, require_checkpoint
-from bert_tf.checkpoint.same_model import (
-    known_vocabularies,
-    other_function,
-    other_vocabulary,
-)
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.model.config import read_config
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
+from bert_tf.model_directory.same_model import (
+    known_vocabularies,
+    other_model,
+)
+from bert_tf.model_directory.writing import name_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError, first_line
@@ -82,7 +81,7 @@ def convert(
         )
         if source.tokenizer_files.file is None:
             for vocabulary in known_vocabularies(source.files)[:1]:
-                name_vocabulary(directory, *vocabulary.sha256)
+                name_vocabulary(directory, vocabulary.sha256)
         written = sorted(path.name for path in directory.iterdir())
     lines = dataclasses.replace(report, run_state=()).summary(taken="converted")
     if kept:
@@ -116,39 +115,29 @@ def _appearing_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _with_given_files(source: Source, given: ModelFiles) -> Source:
+def _with_given_files(source: Source, given: ModelDirectory) -> Source:
     """The source, with files given by the caller in place of those stored with the weights.
 
     Raises UserError if they do not belong to the same model.
     """
-    problem, notes = "", []
-    if given.config is not None:
-        problem, notes = other_function(source.files, given.config)
-    vocabulary = given.tokenizer_files.vocabulary()
-    if vocabulary is not None and not problem:
-        problem, unknown = other_vocabulary(source.files, vocabulary)
-        notes += unknown
+    problem, notes = other_model(
+        source.files, config=given.config, vocabulary=given.tokenizer_files.vocabulary()
+    )
     if problem:
         raise UserError(
             f"cannot convert {source.path}: {problem}; give the one that it was trained with, or "
             "leave the flag out."
         )
-    if given.config is not None:
-        given = dataclasses.replace(given, config=given.config.with_explicit_gelu())
     found = source.tokenizer_files
     tokenizer_files = given.tokenizer_files.with_vocabulary_of(found)
     if tokenizer_files.do_lower_case is None:
         tokenizer_files = dataclasses.replace(tokenizer_files, do_lower_case=found.do_lower_case)
-    changes = {
-        field: getattr(given, field)
-        for field in ("config", "config_file")
-        if getattr(given, field) is not None
-    }
-    return dataclasses.replace(
-        source,
-        files=dataclasses.replace(source.files, tokenizer_files=tokenizer_files, **changes),
-        notes=(*source.notes, *given.notes, *notes),
-    )
+    files = dataclasses.replace(source.files, tokenizer_files=tokenizer_files)
+    if given.config is not None:
+        files = dataclasses.replace(
+            files, config=given.config.with_explicit_gelu(), config_file=given.config_file
+        )
+    return dataclasses.replace(source, files=files, notes=(*source.notes, *given.notes, *notes))
 
 
 @flag_group("Checkpoint and model files")
@@ -172,15 +161,8 @@ def main(_) -> None:
     """Prints the report."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
-    config, notes = None, []
-    if values.bert_config_file:
-        config, notes = read_config(values.bert_config_file)
-    given = ModelFiles(
-        config=config,
-        config_file=Path(values.bert_config_file) if values.bert_config_file else None,
-        tokenizer_files=TokenizerFiles.from_flags(values),
-        notes=tuple(notes),
-    )
+    given = ModelDirectory().with_config_file(values.bert_config_file)
+    given = dataclasses.replace(given, tokenizer_files=TokenizerFiles.from_flags(values))
     require_checkpoint(values.input, flag="input")
     source = _with_given_files(open_source(values.input), given)
     lines = convert(

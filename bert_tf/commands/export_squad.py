@@ -20,11 +20,7 @@ import sys
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.inference.model_directory import (
-    define_model_flags,
-    model_from_flags,
-    options_from_flags,
-)
+from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
 from bert_tf.tasks.question_answering.answerer import BATCH_SIZE
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
 from bert_tf.util import environment
@@ -52,12 +48,12 @@ def main(_) -> None:
         raise UserError(f"--n_best_size={values.n_best_size} must be at least 1.")
     if not values.export_dir:
         raise UserError("--export_dir is empty; give a directory.")
-    parts = model_from_flags(values)
-    for note in parts.notes:
+    model = model_from_flags(values)
+    for note in model.notes:
         say(note, stream=sys.stderr)
     windows = None
     if values.text_signature:
-        longest = values.max_seq_length or parts.config.max_position_embeddings
+        longest = values.max_seq_length or model.config.max_position_embeddings
         query = values.max_query_length
         if not values["max_query_length"].present:
             query = fitting_windows(longest).max_query_length
@@ -67,17 +63,17 @@ def main(_) -> None:
     # Without warnings about this machine, since the export may be for another one.
     options, _ = options_from_flags(
         values,
-        parts.config,
+        model.config,
         native_ops=False,
         sequences=BATCH_SIZE,
-        length=parts.config.max_position_embeddings,
+        length=model.config.max_position_embeddings,
     )
     # Imported here, so that mistakes in flags are reported before TensorFlow starts.
     from bert_tf.tasks.question_answering.export import export_squad
 
     environment.quiet_tensorflow(verbose=False)
     target = export_squad(
-        parts,
+        model,
         values.export_dir,
         version=values.version,
         precision=options.policy,
@@ -85,7 +81,7 @@ def main(_) -> None:
         num_candidates=values.n_best_size,
         text_windows=windows,
     )
-    print(f"exported {parts.checkpoint} to {target}")
+    print(f"exported {model.checkpoint} to {target}")
 
 
 if __name__ == "__main__":

@@ -17,12 +17,9 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.inference.arithmetic import define_native_flag, measured_options
-from bert_tf.inference.model_directory import (
-    check_vocabulary_fits,
-    define_model_files_flags,
-    model_from_flags,
-)
+from bert_tf.inference.flags import define_model_files_flags, model_from_flags
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.complete import check_vocabulary_fits
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util import environment
 from bert_tf.util.console import say
@@ -128,11 +125,7 @@ def main(_) -> None:
     model = model_from_flags(values)
     config, tokenizer = model.config, model.tokenizer
     ids = encode_with_masks(values.text, tokenizer)
-    if len(ids) > config.max_position_embeddings:
-        raise UserError(
-            f"--text has {len(ids)} tokens, but the model takes at most "
-            f"{config.max_position_embeddings}; shorten it."
-        )
+    config.check_length(len(ids), f"--text has {len(ids)} tokens,", advice="shorten it")
     for note in model.notes:
         say(note, stream=sys.stderr)
     length = min(_USUAL_LENGTH, config.max_position_embeddings)

@@ -12,7 +12,7 @@ from bert_tf.config.settings import OptimizationSettings, dry
 from bert_tf.doctor import machine, model, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD, TAGGER
-from bert_tf.inference.model_directory import check_vocabulary_fits
+from bert_tf.model_directory.complete import check_vocabulary_fits
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.finetuning.settings import FinetuningSettings

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
-from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.doctor.findings import Findings
 from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
+from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.network import table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
@@ -59,7 +59,7 @@ def has_weights(values: flags.FlagValues, start: StartPoint) -> bool:
     return bool(start.checkpoint or values.resume_from or values.init_checkpoint)
 
 
-def open_weights(findings: Findings, values: flags.FlagValues, start: StartPoint) -> ModelFiles:
+def open_weights(findings: Findings, values: flags.FlagValues, start: StartPoint) -> ModelDirectory:
     """The files that accompany the weights that the run starts from; empty without any."""
     given = {name: values[name].value for name in ("init_checkpoint", "resume_from")}
     for name, path in given.items():
@@ -67,8 +67,8 @@ def open_weights(findings: Findings, values: flags.FlagValues, start: StartPoint
             findings.attempt(CHECKPOINT, require_checkpoint, path, flag=name)
     weights = start.checkpoint or given["resume_from"] or given["init_checkpoint"]
     if not weights:
-        return ModelFiles()
-    return findings.attempt(CHECKPOINT, model_files, weights) or ModelFiles()
+        return ModelDirectory()
+    return findings.attempt(CHECKPOINT, ModelDirectory.of, weights) or ModelDirectory()
 
 
 def open_vocabulary(findings: Findings, values: flags.FlagValues) -> TokenizerFiles:
@@ -85,7 +85,7 @@ def open_vocabulary(findings: Findings, values: flags.FlagValues) -> TokenizerFi
 
 
 def open_config(
-    findings: Findings, values: flags.FlagValues, stored: ModelFiles, *, vocab_size: int | None
+    findings: Findings, values: flags.FlagValues, stored: ModelDirectory, *, vocab_size: int | None
 ) -> BertConfig | None:
     """The architecture from its file, that of the weights, or flags; None if it is not known.
 
@@ -145,10 +145,10 @@ def judge_positions(
 
 
 def judge_vocabulary_of_weights(
-    findings: Findings, stored: ModelFiles, used: Vocabulary | None
+    findings: Findings, stored: ModelDirectory, used: Vocabulary | None
 ) -> None:
     """Compares the vocabulary of the data with that of the weights."""
-    if stored == ModelFiles():
+    if stored == ModelDirectory():
         return
     problem, notes = other_vocabulary(stored, used)
     if problem:

@@ -18,7 +18,6 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
-from bert_tf.util.errors import UserError
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
@@ -122,11 +121,9 @@ def _embed(
 ) -> tf.Tensor:
     """The normalised sum of the word, position and any segment embeddings, [B, S, D]."""
     B, S = shape_of(input_ids)
-    if isinstance(S, int) and config.max_position_embeddings < S:
-        raise UserError(
-            f"sequences of {S} tokens do not fit a model with max_position_embeddings "
-            f"{config.max_position_embeddings}; shorten them or use another bert_config."
-        )
+    if isinstance(S, int):
+        advice = "shorten them or use another bert_config"
+        config.check_length(S, f"the sequences have {S} tokens,", advice=advice)
     # Gathers from the value, not from the variable: TensorFlow copies a variable that is gathered
     # from if it is also read as a whole, as the masked-LM head does.
     parts = [tf.gather(operand(variables["word_embeddings"], tf.float32), input_ids)]

@@ -147,6 +147,28 @@ class BertConfig:
             return self
         return dataclasses.replace(self, hidden_act="gelu_tanh")
 
+    def check_length(
+        self,
+        length: int,
+        given: str,
+        *,
+        whose: str = "the model's",
+        advice: str = "lower it or use another model",
+    ) -> None:
+        """Raises UserError for a sequence of more tokens than the network has positions.
+
+        Args:
+          length: tokens of the sequence.
+          given: how the sentence begins, such as ``--max_seq_length=600 is``.
+          whose: the network, for the sentence.
+          advice: how the sentence ends.
+        """
+        positions = self.max_position_embeddings
+        if length > positions:
+            raise UserError(
+                f"{given} more than {whose} max_position_embeddings={positions}; {advice}."
+            )
+
     def differences(self, other: BertConfig) -> ConfigDifferences:
         """How ``other`` differs from this network; both names of the tanh form count as equal."""
         before, now = (config.with_explicit_gelu().to_dict() for config in (self, other))

@@ -26,21 +26,23 @@ class Vocabulary:
 
     Attributes:
       source: the vocabulary's file, or the file that states its hash.
-      sha256: hashes of the vocabulary file's bytes; several if its entries are known, since the
-        same entries may have different line endings.
+      sha256: the hash of the vocabulary file's bytes.
+      spellings: that hash and, if the entries are known, those of the same entries with other line
+        endings.
     """
 
     source: Path
-    sha256: frozenset[str]
+    sha256: str
+    spellings: frozenset[str]
 
     def is_same(self, other: Vocabulary) -> bool:
         """Whether both have the same entries, as far as hashes can tell."""
-        return not self.sha256.isdisjoint(other.sha256)
+        return not self.spellings.isdisjoint(other.spellings)
 
 
 def vocabulary_named_in(source: PathLike, sha256: str | None) -> Vocabulary | None:
     """The vocabulary whose hash a file states; None if it states none."""
-    return Vocabulary(Path(source), frozenset({sha256})) if sha256 else None
+    return Vocabulary(Path(source), sha256, frozenset({sha256})) if sha256 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +114,7 @@ class TokenizerFiles:
             return None
         content = self.file.read_bytes()
         spellings = _spellings(content) if self.vocab_file else [content]
-        return Vocabulary(self.file, frozenset(map(_sha256, spellings)))
+        return Vocabulary(self.file, _sha256(content), frozenset(map(_sha256, spellings)))
 
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
         """These files, or the other's if there are none; the casing is kept.

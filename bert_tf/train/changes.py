@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert_tf.checkpoint.run_record import RunRecord
+from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.train.ledger import Ledger, show_value
 from bert_tf.update.schedules import SCHEDULES, Schedule
 from bert_tf.util.files import finite_or_null

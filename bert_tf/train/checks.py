@@ -9,15 +9,15 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
-from bert_tf.checkpoint.model_files import model_files
-from bert_tf.checkpoint.same_model import known_configs, other_vocabulary
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.config.sharding import check_sharding
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.same_model import known_configs, other_vocabulary
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.job import Model
+from bert_tf.train.job import RunModel
 from bert_tf.train.run import Run
 from bert_tf.train.trainer import create_run_state
 from bert_tf.update.loss_scale import SCALE
@@ -26,7 +26,7 @@ from bert_tf.util.files import PathLike
 
 
 def check_start(
-    run: Run, model: Model, optimization: OptimizationSettings, arithmetic: Arithmetic
+    run: Run, model: RunModel, optimization: OptimizationSettings, arithmetic: Arithmetic
 ) -> None:
     """Compares network, vocabulary and variables with the checkpoint that the run starts from.
 
@@ -92,11 +92,11 @@ def _frozen_shapes(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
 
 
 def _check_resumed(
-    run: Run, model: Model, optimization: OptimizationSettings, arithmetic: Arithmetic
+    run: Run, model: RunModel, optimization: OptimizationSettings, arithmetic: Arithmetic
 ) -> None:
     checkpoint = run.start.checkpoint
     # By the checkpoint's path, so that other weights in the directory are ignored.
-    files = model_files(checkpoint)
+    files = ModelDirectory.of(checkpoint)
     problem = ""
     for path, config in known_configs(files):
         differences = ", ".join(config.differences(model.config).function.values())
@@ -127,7 +127,7 @@ def _check_resumed(
         run.message(note)
 
 
-def _check_initial(run: Run, model: Model) -> None:
+def _check_initial(run: Run, model: RunModel) -> None:
     heads = model.task.heads
     source, report = loading.check_initial(
         model.initial.checkpoint,

@@ -12,10 +12,10 @@ from typing import Callable, Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import MODEL_FILES
 from bert_tf.checkpoint.writing import write_without_optimizer
 from bert_tf.model.sums import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
+from bert_tf.model_directory.directory import MODEL_FILES
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import EVALUATIONS, read_history
 from bert_tf.util.errors import UserError

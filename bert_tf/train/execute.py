@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
-from bert_tf.checkpoint.model_files import CONFIG_NAME
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train import ledger
@@ -20,7 +20,7 @@ from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.changes import changed_settings, learning_rate_jump
 from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
-from bert_tf.train.job import InitialWeights, Job, JobData, Model, TrainingData
+from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
 from bert_tf.train.memory import estimate_memory, format_memory
 from bert_tf.train.nonfinite import NonFiniteError
@@ -42,7 +42,7 @@ class _UserTask:
     """A task of a user's program, as :func:`prepare.prepare` takes it."""
 
     optimization: OptimizationSettings
-    model: Model
+    model: RunModel
     max_seq_length: int
     data: Callable[[Run], JobData]
     max_records: int = 1
@@ -55,7 +55,7 @@ class _UserTask:
 
 
 def run_task(
-    model: Model,
+    model: RunModel,
     settings: RunSettings,
     optimization: OptimizationSettings,
     runtime: RuntimeSettings | None = None,

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.label_file import Labels
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
+from bert_tf.model_directory.labels import Labels
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
@@ -33,7 +33,7 @@ class InitialWeights(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class RunModel:
     """What a run trains or evaluates, and how its output directory describes it.
 
     Attributes:
@@ -124,7 +124,7 @@ class Job:
 
     run: Run
     plan: Plan
-    model: Model
+    model: RunModel
     data: JobData
     optimization: OptimizationSettings
 

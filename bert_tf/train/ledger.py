@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
-from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.model_directory.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan

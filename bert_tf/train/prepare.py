@@ -7,7 +7,7 @@ from typing import Protocol
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
 from bert_tf.train.checks import check_start
-from bert_tf.train.job import Job, JobData, Model
+from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.plan import make_plan, plan_batch_and_steps, scales_steps
 from bert_tf.train.run import Run
 
@@ -24,7 +24,7 @@ class Opened(Protocol):
     """
 
     optimization: OptimizationSettings
-    model: Model
+    model: RunModel
     max_seq_length: int
     max_records: int
     is_padded: bool

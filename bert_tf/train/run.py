@@ -10,11 +10,11 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import require_checkpoint
-from bert_tf.checkpoint.run_record import RunRecord, read_run_record
 from bert_tf.config.settings import LossScaleSettings, RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import require_checkpoint
+from bert_tf.model_directory.run_record import RunRecord, read_run_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
 from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect
@@ -113,15 +113,11 @@ class Run:
         is, for messages.
         """
         positions = config.max_position_embeddings
-        if length <= positions:
-            return length
-        if "max_seq_length" in self.settings.command.defaulted:
+        if length > positions and "max_seq_length" in self.settings.command.defaulted:
             reason = f"{whose} max_position_embeddings"
             return self.decide("max_seq_length", positions, reason)
-        raise UserError(
-            f"--max_seq_length={length} is more than {whose} max_position_embeddings={positions}; "
-            "lower it or use another model."
-        )
+        config.check_length(length, f"--max_seq_length={length} is", whose=whose)
+        return length
 
     def decide(self, flag: str, value: int, reason: str) -> int:
         """Replaces the default of a flag by ``value``, which is shown, recorded and returned."""

@@ -21,7 +21,6 @@ from bert_tf.checkpoint.directory import (
     remove_checkpoint,
 )
 from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
-from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
     resolve_checkpoint,
@@ -29,6 +28,7 @@ from bert_tf.checkpoint.tensorflow_file import (
     write_checkpoint,
 )
 from bert_tf.model.variables import load_value
+from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.train.rollback_record import Rollback, read_rollbacks
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE

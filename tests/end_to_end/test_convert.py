@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 import torch
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.model_files import model_files
-from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.commands import convert as command
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
@@ -133,16 +133,18 @@ def test_the_hash_of_a_vocabulary_without_a_file_is_kept(tmp_path, google, targe
     first, second = tmp_path / "first", tmp_path / "second"
     convert(google, first, target)
     convert(first, second, "nvidia")
-    assert other_vocabulary(model_files(second), TokenizerFiles(vocab_file).vocabulary()) == (
+    assert other_vocabulary(ModelDirectory.of(second), TokenizerFiles(vocab_file).vocabulary()) == (
         "",
         [],
     )
     vocab_file.write_text(vocab_file.read_text() + "more\n")
-    problem, _ = other_vocabulary(model_files(second), TokenizerFiles(vocab_file).vocabulary())
+    problem, _ = other_vocabulary(
+        ModelDirectory.of(second), TokenizerFiles(vocab_file).vocabulary()
+    )
     named = f"a different vocabulary ({second / 'tokenizer_config.json'}) than {vocab_file}"
     assert problem == f"it has {named}"
     casing = json.loads((google / "tokenizer_config.json").read_text())["do_lower_case"]
-    assert model_files(second).tokenizer_files.do_lower_case is casing
+    assert ModelDirectory.of(second).tokenizer_files.do_lower_case is casing
 
 
 def shortened(directory):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.inference.model_directory import find_model
+from bert_tf.model_directory.complete import find_model
 from tests.small_span_model import VOCABULARY, predictor_of, write_model
 from tests.support import environment, run
 

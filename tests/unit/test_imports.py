@@ -23,6 +23,7 @@ ROOMS = (
     "records",
     "input",
     "model",
+    "model_directory",
     "checkpoint",
     "ranks",
     "watch",
@@ -42,10 +43,9 @@ ROOMS = (
 )
 # What tasks share. Otherwise a task imports no other one.
 SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
-# Some may import less than what is below them. Of a checkpoint, data_prep reads only what stands
-# beside the weights; without TensorFlow, see below.
+# Some may import less than what is below them.
 ONLY = {
-    "data_prep": {"checkpoint", "cli", "input", "records", "text", "util"},
+    "data_prep": {"cli", "input", "model_directory", "records", "text", "util"},
     "compat.estimator": {"util"},
     "inference": set(ROOMS[: ROOMS.index("tuning") + 1]) - {"input", "records", "update", "watch"},
 }
@@ -116,8 +116,8 @@ def test_no_module_imports_itself_by_way_of_others():
     assert not imports, "these import each other, or what does"
 
 
-def test_data_preparation_and_rows_of_the_update_need_no_tensorflow_at_import():
-    names = ("data_prep", "optimizers", "schedules")
+def test_data_preparation_model_files_and_rows_of_the_update_need_no_tensorflow_at_import():
+    names = ("data_prep", "model_directory", "optimizers", "schedules")
     found = [path for path in SOURCES if {path.stem, path.parent.name} & {*names}]
     modules = [module_name(path) for path in found]
     code = f"import {', '.join(modules)}; import sys; assert 'tensorflow' not in sys.modules"

@@ -50,7 +50,7 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
     """A single run, which adds its results to those of earlier seeds."""
     task = GLUE_TASKS[settings.task_name]
     with begin(settings.run, settings.runtime) as run:
-        parts, model, length = open_finetuning(
+        model, length = open_finetuning(
             settings, run, lambda config: ClassificationTask(config, task.num_outputs)
         )
         check_length(task, length)
@@ -69,7 +69,7 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
             PROBABILITIES_NAME,
         )
         max_records = len(files.train.rows) if files.train else 1
-        opened = OpenedFiles(settings, parts, model, length, max_records, files, of_files)
+        opened = OpenedFiles(settings, model, length, max_records, files, of_files)
         results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results

@@ -10,10 +10,10 @@ from typing import Any
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_another_head
-from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
 from bert_tf.checkpoint.names import is_run_state
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary
-from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
+from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.tasks.distillation.losses import DistilledTask
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import (
@@ -25,10 +25,9 @@ from bert_tf.tasks.distillation.task import (
     initial_layers,
 )
 from bert_tf.text.tokenizer_files import Vocabulary
-from bert_tf.train.job import InitialWeights, Model
+from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import require_file
 
 # A student has these in common with the network that it starts from.
 _COPIED_SIZES = (
@@ -59,7 +58,7 @@ class Teacher:
 
     path: str
     config: BertConfig
-    files: ModelFiles
+    files: ModelDirectory
     shapes: Mapping[str, Shape]
     weights_sha256: str
 
@@ -77,11 +76,9 @@ def _open_teacher(settings: DistillationSettings) -> Teacher:
     path = settings.teacher_checkpoint
     require_checkpoint(path, flag="teacher_checkpoint")
     source = open_source(path)
-    config = source.config
-    if settings.teacher_config_file:
-        config, _ = read_config(
-            require_file(settings.teacher_config_file, flag="teacher_config_file")
-        )
+    given = settings.teacher_config_file
+    config = source.files.with_config_file(given, flag="teacher_config_file").config
+    if given:
         problem, _ = other_function(source.files, config)
         if problem:
             raise UserError(
@@ -129,12 +126,12 @@ def student_config(settings: DistillationSettings, teacher: BertConfig) -> BertC
 
 
 def with_teacher(
-    model: Model,
+    model: RunModel,
     teacher: Teacher,
     teacher_task: DistilledTask,
     settings: DistillationSettings,
     run: Run,
-) -> Model:
+) -> RunModel:
     """The student of a run, with its teacher and the weights that it starts from. Collective.
 
     Args:
@@ -210,7 +207,7 @@ def _check_sizes(task: DistillationTask, run: Run) -> None:
             )
 
 
-def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None:
+def _check_files(model: RunModel, teacher: Teacher, task: DistillationTask) -> None:
     """Compares vocabularies, and looks for the heads that are needed."""
     check_vocabulary(teacher, model.vocabulary)
     if SOFT_TARGETS not in task.compared_terms():
@@ -228,7 +225,7 @@ def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None
 
 
 def _initial_weights(
-    run: Run, settings: DistillationSettings, teacher: BertConfig, model: Model
+    run: Run, settings: DistillationSettings, teacher: BertConfig, model: RunModel
 ) -> InitialWeights:
     """The weights that the student starts from: those given, or layers of its teacher's."""
     chosen, given, student = settings.student_layers, model.initial, model.config

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.inference.model_directory import ModelParts
+from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.finetuning.run import (
     PredictionEvaluation,
@@ -22,7 +21,7 @@ from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import JobData, Model
+from bert_tf.train.job import JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
@@ -97,7 +96,7 @@ def check_trained_on(run: Run, name: str, *, advice: Callable[[str], str] = lamb
     source, record = run.start.checkpoint, run.record
     if source is None and run.settings.start.init_checkpoint and not run.settings.do_train:
         source = run.settings.start.init_checkpoint
-        record = model_files(source).run_record
+        record = ModelDirectory.of(source).run_record
     trained_on = record.ledger.get("data", {}).get("task") if record else None
     if trained_on not in (None, name):
         raise UserError(
@@ -112,7 +111,7 @@ class OpenedFiles:
 
     Attributes:
       settings: what the user requested.
-      parts, model: the network.
+      model: the network.
       max_seq_length: positions of the longest sequence.
       max_records: an upper bound on the training records; 1 without a training file.
       files: what it reads.
@@ -120,8 +119,7 @@ class OpenedFiles:
     """
 
     settings: DirectorySettings
-    parts: ModelParts
-    model: Model
+    model: RunModel
     max_seq_length: int
     max_records: int
     files: Files
@@ -137,7 +135,7 @@ class OpenedFiles:
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Makes the records of the files."""
         del arithmetic
-        settings, parts, files, task = self.settings, self.parts, self.files, self.task
+        settings, model, files, task = self.settings, self.model, self.files, self.task
         directory = run.until_end.enter_context(
             directory_of_new_records(run, settings.features_dir)
         )
@@ -149,13 +147,13 @@ class OpenedFiles:
         evaluation = prediction = None
         if dev is not None:
             size = settings.run.evaluation.eval_batch_size
-            evaluation = task.evaluation(files.dev, dev, parts.config, batch_size=size, **common)
+            evaluation = task.evaluation(files.dev, dev, model.config, batch_size=size, **common)
         if test is not None:
             size = settings.predict_batch_size
-            prediction = task.prediction(files.test, test, parts.config, batch_size=size, **common)
-        entries = data_entries(settings, parts, train=train, eval=dev, predict=test)
+            prediction = task.prediction(files.test, test, model.config, batch_size=size, **common)
+        entries = data_entries(settings, model, train=train, eval=dev, predict=test)
         return JobData(
-            training_data(settings, parts.config, train, max_seq_length=self.max_seq_length),
+            training_data(settings, model.config, train, max_seq_length=self.max_seq_length),
             evaluation,
             entries={"task": task.name, **entries},
             names={"eval_sha256": "development set", "predict_sha256": "file to predict"},
@@ -165,7 +163,7 @@ class OpenedFiles:
     def _records(self, run: Run, directory: Path, kind: str, file: Any) -> SequenceRecords:
         stage = self.task.stage(
             file,
-            tokenizer_files=self.parts.tokenizer_files,
+            tokenizer_files=self.model.tokenizer_files,
             max_seq_length=self.max_seq_length,
             training=file is self.files.train,
             num_workers=self.settings.num_workers,

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.complete import CompleteModel, complete_model
+from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.finetuning.settings import FinetuningSettings
 from bert_tf.train.evaluation import Figure, Results
-from bert_tf.train.job import InitialWeights, Model, TrainingData
+from bert_tf.train.job import InitialWeights, RunModel, TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import find_start
@@ -108,12 +108,12 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
 
 def open_finetuning(
     settings: FinetuningSettings, run: Run, make_task: Callable[[BertConfig], DistilledTask]
-) -> tuple[ModelParts, Model, int]:
+) -> tuple[RunModel, int]:
     """Opens the network of a run, and its teacher if it has one. Collective.
 
-    Returns the network's parts, the model to train and the maximum length of its sequences. Raises
-    UserError as :func:`open_model`, for sequences that do not fit the network, for settings that do
-    not suit the teacher, and for an impossible number of workers.
+    Returns the model, whose vocabulary and casing are known, and the maximum length of its
+    sequences. Raises UserError as :func:`open_model`, for sequences that do not fit the network,
+    for settings that do not suit the teacher, and for an impossible number of workers.
     """
     resolve_num_workers(settings.num_workers)
     teacher, distillation = None, settings.distillation
@@ -122,24 +122,24 @@ def open_finetuning(
         from bert_tf.tasks.distillation.teacher import open_teacher, with_teacher
 
         teacher = open_teacher(distillation, run)
-    parts = open_model(settings, run, teacher=teacher)
-    length = run.fit_length(settings.max_seq_length, parts.config)
-    model = Model(
-        make_task(parts.config),
-        parts.vocabulary,
-        tokenizer_files=parts.tokenizer_files,
+    found = open_model(settings, run, teacher=teacher)
+    length = run.fit_length(settings.max_seq_length, found.config)
+    model = RunModel(
+        make_task(found.config),
+        found.vocabulary,
+        tokenizer_files=found.tokenizer_files,
         initial=InitialWeights(settings.run.start.init_checkpoint),
     )
     if teacher is None:
-        return parts, model, length
+        return model, length
     length = run.fit_length(length, teacher.config, whose="the teacher's")
     model = with_teacher(model, teacher, make_task(teacher.config), distillation, run)
-    return parts, model, length
+    return model, length
 
 
 def open_model(
     settings: FinetuningSettings, run: Run, *, teacher: Teacher | None = None
-) -> ModelParts:
+) -> CompleteModel:
     """The network's configuration and vocabulary, as given or as stored with the weights.
 
     A student without weights has the architecture of its teacher, with fewer layers. Raises
@@ -155,16 +155,16 @@ def open_model(
         config = student_config(settings.distillation, teacher.config)
         weights, files = Path(teacher.path), dataclasses.replace(teacher.files, config=config)
     else:
-        files = ModelFiles() if is_new else model_files(weights)
-    parts = collect_parts(
-        weights,
+        files = ModelDirectory() if is_new else ModelDirectory.of(weights)
+    found = complete_model(
         files,
+        weights,
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
-    for note in parts.notes:
+    for note in found.notes:
         run.message(note)
-    return parts
+    return found
 
 
 @contextlib.contextmanager
@@ -217,7 +217,7 @@ def obtain_records(
 
 def data_entries(
     settings: FinetuningSettings,
-    parts: ModelParts,
+    model: RunModel,
     *,
     train: SequenceRecords | None,
     **others: SequenceRecords | None,
@@ -230,8 +230,8 @@ def data_entries(
     return {
         "sha256": train.sha256 if train else "none",
         **hashes,
-        "vocabulary_sha256": parts.tokenizer.vocab_sha256,
-        "lower_case": parts.tokenizer.lower_case,
+        "vocabulary_sha256": model.vocabulary.sha256,
+        "lower_case": model.tokenizer_files.do_lower_case,
         "length_buckets": settings.length_buckets,
         "train_records": len(train) if train else 0,
     }

@@ -20,6 +20,7 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
+from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.evaluation import LossEvaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
@@ -67,15 +68,15 @@ class RunRecords:
         """The flags that must match the records, with the values that do."""
         return lengths_of(self.infos)
 
-    def check_positions(self, config: BertConfig, network: str) -> None:
-        """Raises UserError for records that are too long for a network, called ``network``."""
+    def check_positions(self, config: BertConfig, whose: str = "the model's") -> None:
+        """Raises UserError for records that are too long for a network; ``whose`` names it."""
         for info in self.infos:
-            if info.seq_length > config.max_position_embeddings:
-                raise UserError(
-                    f"the records in {info.first_file} have {info.seq_length} tokens, but "
-                    f"{network} has max_position_embeddings={config.max_position_embeddings}; make "
-                    "shorter records or use another model."
-                )
+            config.check_length(
+                info.seq_length,
+                f"the records in {info.first_file} have {info.seq_length} tokens,",
+                whose=whose,
+                advice="make shorter records or use another model",
+            )
 
     def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
         """The records to train a network on."""
@@ -92,12 +93,13 @@ class RunRecords:
             records, info, config.vocab_size, config.type_vocab_size, self.masking
         )
 
-    def ledger_entries(self, vocabulary_sha256: str | None) -> dict[str, object]:
+    def ledger_entries(self, given: Vocabulary | None) -> dict[str, object]:
         """The ledger's entries on the data.
 
-        ``vocabulary_sha256`` is for records whose manifests do not name their vocabulary.
+        ``given`` is the vocabulary of records whose manifests do not name it; None if unknown.
         """
         train, held_out = self.train_info, self.eval_info
+        vocabulary_sha256 = given.sha256 if given else None
         if self.vocabulary is not None:  # that of this rank's records, which ranks compare
             vocabulary_sha256 = self.vocabulary.entry.sha256
         return {

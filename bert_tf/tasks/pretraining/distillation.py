@@ -19,7 +19,7 @@ from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.job import Model
+from bert_tf.train.job import RunModel
 from bert_tf.train.run import Run
 
 
@@ -31,7 +31,7 @@ def open_student(
     Raises UserError for a teacher that cannot be read or does not suit the records.
     """
     teacher = open_teacher(settings.distillation, run)
-    records.check_positions(teacher.config, f"the teacher, {teacher.path},")
+    records.check_positions(teacher.config, "the teacher's")
     return teacher, _with_students_network(settings, teacher, run, records.vocabulary)
 
 
@@ -60,8 +60,8 @@ def _with_students_network(
 
 
 def distilled(
-    distillation: DistillationSettings, run: Run, model: Model, teacher: Teacher
-) -> Model:
+    distillation: DistillationSettings, run: Run, model: RunModel, teacher: Teacher
+) -> RunModel:
     """The student that ``model`` becomes with its teacher, see ``teacher.with_teacher``."""
     scores_all = distillation.alpha_ce > 0 and not distillation.restrict_ce_to_mask
     task = dataclasses.replace(model.task, score_all_tokens=scores_all)
@@ -77,7 +77,7 @@ def distilled(
 
 
 def targets_of(
-    model: Model,
+    model: RunModel,
     teacher: Teacher,
     records: RunRecords,
     distillation: DistillationSettings,

@@ -1,4 +1,4 @@
-"""The network of a pre-training run and its vocabulary, from flags, records and weights.
+"""The model of a pre-training run: network and vocabulary, from flags, records and weights.
 
 Flags take precedence over the records, and these over the files stored with the weights that the
 run starts from. All of them must agree, except that without weights the vocabulary determines the
@@ -8,14 +8,17 @@ size of the word embeddings.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.checkpoint.same_model import known_configs
-from bert_tf.model.config import BertConfig, read_config
+from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.same_model import known_configs
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
+from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 
@@ -26,50 +29,35 @@ _BERT_BASE = {"type_vocab_size": 2}
 _PADDING = 128
 
 
-@dataclasses.dataclass(frozen=True)
-class PretrainingModel:
-    """The model that a run trains, with the files for its model directory.
+def open_model(
+    settings: PretrainingSettings,
+    run: Run,
+    records: RecordVocabulary | None,
+    make_task: Callable[[BertConfig], PretrainingTask],
+) -> RunModel:
+    """Finds network and vocabulary on rank 0, the only one that needs to see a model's files.
 
-    Attributes:
-      config: the network's configuration.
-      vocabulary: the records' vocabulary; None if unknown.
-      vocabulary_sha256: its hash, for the run's ledger.
-      tokenizer_files: its file, and whether the text was lower-cased, as far as they are known.
-      notes: messages about decisions.
+    Collective. Raises UserError if something is missing or contradictory.
     """
-
-    config: BertConfig
-    vocabulary: Vocabulary | None
-    vocabulary_sha256: str | None
-    tokenizer_files: TokenizerFiles
-    notes: tuple[str, ...]
+    return run.ranks.broadcast(
+        _find_model(settings, run, records, make_task) if run.ranks.is_chief else None
+    )
 
 
-def find_model(
-    settings: PretrainingSettings, run: Run, records: RecordVocabulary | None
-) -> PretrainingModel:
-    """Collects network and vocabulary on rank 0, the only one that needs to see a model's files.
-
-    Raises UserError if something is missing or contradictory.
-    """
+def _find_model(
+    settings: PretrainingSettings,
+    run: Run,
+    records: RecordVocabulary | None,
+    make_task: Callable[[BertConfig], PretrainingTask],
+) -> RunModel:
     weights = run.start.checkpoint or settings.run.start.init_checkpoint
-    found = _find(settings, weights, records) if run.ranks.is_chief else None
-    return run.ranks.broadcast(found)
-
-
-def _find(
-    settings: PretrainingSettings, weights: str | None, records: RecordVocabulary | None
-) -> PretrainingModel:
-    stored = model_files(weights) if weights else ModelFiles()
+    stored = ModelDirectory.of(weights) if weights else ModelDirectory()
     files = settings.tokenizer_files
-    size, vocabulary, sha256 = None, None, None
+    size, vocabulary = None, None
     if files.file:
-        tokenizer = files.load()
-        vocabulary, size = files.vocabulary(), tokenizer.vocab_size
-        sha256 = tokenizer.vocab_sha256
+        size, vocabulary = files.load().vocab_size, files.vocabulary()
     if records is not None:
-        vocabulary = _record_vocabulary(records, vocabulary)
-        size, sha256 = records.entry.size, records.entry.sha256
+        vocabulary, size = _record_vocabulary(records, vocabulary), records.entry.size
     config, notes = _network(settings, weights, stored, vocabulary_size=size)
     files = files.with_vocabulary_of(_vocabulary_files(records, stored))
     if settings.run.do_train and not files.file:
@@ -77,12 +65,14 @@ def _find(
             "no vocabulary is stored with the records or the initial weights, so it is not saved "
             f"in {settings.run.output_dir}; give --vocab_file to save it"
         )
-    return PretrainingModel(
-        config=config,
-        vocabulary=vocabulary,
-        vocabulary_sha256=sha256,
-        tokenizer_files=_with_casing(files, records, of_model=stored.tokenizer_files.do_lower_case),
-        notes=tuple(notes),
+    files = _with_casing(files, records, of_model=stored.tokenizer_files.do_lower_case)
+    for note in notes:
+        run.message(note)
+    return RunModel(
+        make_task(config),
+        vocabulary,
+        tokenizer_files=files,
+        initial=InitialWeights(settings.run.start.init_checkpoint),
     )
 
 
@@ -100,20 +90,18 @@ def _record_vocabulary(records: RecordVocabulary, given: Vocabulary | None) -> V
 def _network(
     settings: PretrainingSettings,
     weights: str | None,
-    stored: ModelFiles,
+    stored: ModelDirectory,
     *,
     vocabulary_size: int | None,
 ) -> tuple[BertConfig, list[str]]:
     """The architecture, and notes on settings in its file that are not followed."""
     if weights:
         _check_sizes(settings, weights, stored)
-    notes: list[str] = []
-    if settings.bert_config_file:
-        config, notes = read_config(settings.bert_config_file)
-        base = config.to_dict()
-    elif stored.config is not None:
-        base = stored.config.to_dict()
-        notes += stored.notes
+    given = settings.bert_config_file
+    described = ModelDirectory().with_config_file(given) if given else stored
+    notes = [*described.notes]
+    if described.config is not None:
+        base = described.config.to_dict()
     elif weights:
         raise UserError(f"no bert_config.json was found for {weights}; give --bert_config_file.")
     elif settings.network:
@@ -132,11 +120,10 @@ def _network(
             hint = f"; give --vocab_size={in_file} to keep that" if in_file > size else ""
             notes.append(
                 f"the network's vocab_size is {size}, the vocabulary's, not {in_file} as in "
-                f"{settings.bert_config_file}{hint}"
+                f"{described.config_file}{hint}"
             )
     names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
-    file = settings.bert_config_file or stored.config_file
-    shown = " with ".join(filter(None, [str(file) if file else "", names]))
+    shown = " with ".join(filter(None, [str(described.config_file or ""), names]))
     return BertConfig.from_dict({**base, **settings.network}, source=shown), notes
 
 
@@ -152,7 +139,7 @@ def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
     return in_file if is_padded else vocabulary_size
 
 
-def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelFiles) -> None:
+def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirectory) -> None:
     """Raises UserError for a flag that contradicts the configuration of the weights."""
     for path, config in known_configs(stored):
         requested = dataclasses.replace(config, **settings.network)
@@ -163,13 +150,13 @@ def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelFiles
             )
 
 
-def _vocabulary_files(records: RecordVocabulary | None, stored: ModelFiles) -> TokenizerFiles:
+def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) -> TokenizerFiles:
     """The vocabulary's file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
         kind = "vocab_file" if records.entry.kind == "wordpiece" else "spm_model_file"
         return TokenizerFiles(**{kind: records.file})
     known = stored.tokenizer_files.vocabulary()
-    if records is not None and known is not None and records.entry.sha256 not in known.sha256:
+    if records is not None and known is not None and records.entry.sha256 not in known.spellings:
         return TokenizerFiles()
     return stored.tokenizer_files
 

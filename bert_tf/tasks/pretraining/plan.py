@@ -12,8 +12,8 @@ import dataclasses
 from pathlib import Path
 
 from bert_tf.checkpoint.directory import newest_checkpoint
-from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.config.settings import StartSettings, dry
+from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.hosts import run_before_training
 from bert_tf.tasks.pretraining.phases import Phase, Phases

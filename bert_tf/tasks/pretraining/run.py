@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -20,14 +21,14 @@ from bert_tf.tasks.pretraining.data import (
     open_run_records,
 )
 from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
-from bert_tf.tasks.pretraining.network import find_model
+from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import InitialWeights, Job, JobData, Model, TrainingData
+from bert_tf.train.job import Job, JobData, RunModel, TrainingData
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 
@@ -140,14 +141,12 @@ class OpenedPretraining:
       settings: what the user requested, with the lengths of the records.
       records: what it reads.
       model: what it trains.
-      vocabulary_sha256: of the network's vocabulary, None if unknown.
       teacher: None trains without one.
     """
 
     settings: PretrainingSettings
     records: RunRecords
-    model: Model
-    vocabulary_sha256: str | None
+    model: RunModel
     teacher: Teacher | None
 
     is_padded = False
@@ -200,7 +199,7 @@ class OpenedPretraining:
             ),
             loss_evaluation(settings, self.model.evaluated or self.model.task, records, run.ranks),
             entries={
-                **records.ledger_entries(self.vocabulary_sha256),
+                **records.ledger_entries(self.model.vocabulary),
                 "length_buckets": order.lengths is not None,
             },
             names={"eval_sha256": "held-out data"},
@@ -227,24 +226,16 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         teacher, of_network = open_student(settings, run, records)
     else:
         teacher, of_network = None, settings
-    found = find_model(of_network, run, records.vocabulary)
-    for note in found.notes:
-        run.message(note)
-    _check_records(data, records, found.config)
-    if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
-        run.warn(records.train_info.one_sided_labels)
-    task = PretrainingTask(
-        found.config,
-        settings.masked_lm,
-        settings.next_sentence,
+    make_task = functools.partial(
+        PretrainingTask,
+        masked_lm=settings.masked_lm,
+        next_sentence=settings.next_sentence,
         sentence_order=SENTENCE_ORDER in records.pair_tasks,
     )
-    model = Model(
-        task,
-        found.vocabulary,
-        tokenizer_files=found.tokenizer_files,
-        initial=InitialWeights(settings.run.start.init_checkpoint),
-    )
+    model = open_model(of_network, run, records.vocabulary, make_task)
+    _check_records(data, records, model.config)
+    if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
+        run.warn(records.train_info.one_sided_labels)
     if teacher is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
 
@@ -253,7 +244,6 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         dataclasses.replace(settings, data=data),
         records,
         model,
-        found.vocabulary_sha256,
         teacher,
     )
 
@@ -282,4 +272,4 @@ def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) 
             max_predictions_per_seq=data.max_predictions_per_seq,
             vocab_size=config.vocab_size,
         )
-    records.check_positions(config, "the model")
+    records.check_positions(config)

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.inference.model_directory import ModelParts
 from bert_tf.input.length_buckets import padded_length
-from bert_tf.tasks.question_answering.answers import SpanCandidates, decode_answers
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
-from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import (
     Window,
     WindowSettings,
     fitting_windows,
     question_windows,
 )
-from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
 from bert_tf.util.workers import batched
 
@@ -63,7 +61,7 @@ class Answerer:
 
     def __init__(
         self,
-        parts: ModelParts,
+        model: CompleteModel,
         *,
         windows: WindowSettings | None = None,
         settings: AnswerSettings | None = None,
@@ -73,10 +71,10 @@ class Answerer:
         """Restores the weights.
 
         Args:
-          parts: the model, from ``model_directory.find_model``.
+          model: the model, from ``model_directory.complete.find_model``.
           windows: None for run_squad.py's defaults, reduced to the length the network supports.
           settings: None for run_squad.py's defaults.
-          options: how layers are computed, from ``model_directory.options_from_flags``; None for
+          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
           threads: number of threads; None for one per core.
 
@@ -84,23 +82,19 @@ class Answerer:
           UserError: the weights do not belong to such a model, or sequences would be too long for
             it.
         """
-        longest = parts.config.max_position_embeddings
-        self.windows = windows or fitting_windows(longest)
+        self.windows = windows or fitting_windows(model.config.max_position_embeddings)
         self.windows.validate()
-        if self.windows.max_seq_length > longest:
-            raise UserError(
-                f"--max_seq_length={self.windows.max_seq_length} is more than the model's "
-                f"{longest} positions; lower it."
-            )
+        length = self.windows.max_seq_length
+        model.config.check_length(length, f"--max_seq_length={length} is")
         self.settings = settings or AnswerSettings()
-        self._tokenizer = parts.tokenizer
+        self._tokenizer = model.tokenizer
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.question_answering.task import SpanTask
 
         self._predictor = Predictor(
-            SpanTask(parts.config, num_candidates=self.settings.n_best_size),
-            parts.checkpoint,
+            SpanTask(model.config, num_candidates=self.settings.n_best_size),
+            model.checkpoint,
             options=options,
             threads=threads,
         )

@@ -9,13 +9,13 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
-from bert_tf.checkpoint.model_files import write_model_files
-from bert_tf.inference.model_directory import ModelParts
 from bert_tf.inference.predictor import Predictor
 from bert_tf.inference.versions import choose_version, written_atomically
 from bert_tf.model.config import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.question_answering.text_signature import text_features
 from bert_tf.tasks.question_answering.windows import WindowSettings
@@ -29,7 +29,7 @@ _EXTRA_NAME = "assets.extra"  # the SavedModel directory for files that TensorFl
 
 
 def export_squad(
-    parts: ModelParts,
+    model: CompleteModel,
     export_dir: PathLike,
     *,
     version: int | None = None,
@@ -41,7 +41,7 @@ def export_squad(
     """Writes a model as a SavedModel.
 
     Args:
-      parts: the model.
+      model: the model.
       export_dir: the directory of its versions.
       version: number of the new version; None for the one after the highest that exists.
       precision: ``fp32``, ``bf16`` or ``fp16``, or the data type of each class of operation;
@@ -56,24 +56,24 @@ def export_squad(
       UserError: the version exists, the weights do not belong to such a model, or a length is too
         large.
     """
-    longest = parts.config.max_position_embeddings
-    for length in (max_seq_length, text_windows and text_windows.max_seq_length):
-        if length is not None and not 1 <= length <= longest:
-            raise UserError(
-                f"--max_seq_length={length} must be between 1 and the model's {longest}."
-            )
+    positions = model.config.max_position_embeddings
+    longest = positions if max_seq_length is None else max_seq_length
+    for length in (longest, text_windows.max_seq_length if text_windows else longest):
+        if length < 1:
+            raise UserError(f"--max_seq_length={length} must be at least 1.")
+        model.config.check_length(length, f"--max_seq_length={length} is")
     target = choose_version(export_dir, version)
     predictor = Predictor(
-        SpanTask(parts.config, num_candidates=num_candidates),
-        parts.checkpoint,
+        SpanTask(model.config, num_candidates=num_candidates),
+        model.checkpoint,
         precision=precision,
         portable=True,
     )
     session = predictor.session
     with predictor.graph.as_default(), session, _new_directory(target) as temporary:
-        signatures = _id_signatures(predictor.network, max_seq_length or longest)
+        signatures = _id_signatures(predictor.network, longest)
         if text_windows is not None:
-            signatures[TEXT_SIGNATURE] = _text_signature(predictor.network, parts, text_windows)
+            signatures[TEXT_SIGNATURE] = _text_signature(predictor.network, model, text_windows)
         builder = tf.saved_model.Builder(str(temporary))
         builder.add_meta_graph_and_variables(
             session,
@@ -84,7 +84,7 @@ def export_squad(
         builder.save()
         extra = temporary / _EXTRA_NAME
         extra.mkdir()
-        write_model_files(extra, parts.config, parts.tokenizer_files)
+        write_model_files(extra, model.config, model.tokenizer_files)
     return target
 
 
@@ -122,10 +122,12 @@ def _id_signatures(network: Network, max_seq_length: int) -> dict[str, Signature
     }
 
 
-def _text_signature(network: Network, parts: ModelParts, windows: WindowSettings) -> SignatureDef:
+def _text_signature(
+    network: Network, model: CompleteModel, windows: WindowSettings
+) -> SignatureDef:
     question = tf.placeholder(tf.string, [None], "serving_question")
     context = tf.placeholder(tf.string, [None], "serving_context")
-    features, left_out = text_features(question, context, parts.tokenizer, windows)
+    features, left_out = text_features(question, context, model.tokenizer, windows)
     outputs = {**_outputs(network, features), **features, "tokens_left_out": left_out}
     return tf.saved_model.predict_signature_def({"question": question, "context": context}, outputs)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.inference.model_directory import ModelParts
 from bert_tf.tasks.finetuning.run import (
     data_entries,
     directory_of_new_records,
@@ -33,7 +32,7 @@ from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_win
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import Job, JobData, Model
+from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
@@ -69,13 +68,12 @@ class OpenedSquad:
 
     Attributes:
       settings: what the user requested, with the lengths that fit.
-      parts, model: the network.
+      model: the network.
       train, predict: the files of questions that the run uses.
     """
 
     settings: SquadSettings
-    parts: ModelParts
-    model: Model
+    model: RunModel
     train: SquadFile | None
     predict: SquadFile | None
 
@@ -109,7 +107,7 @@ class OpenedSquad:
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Makes the records of the questions."""
         del arithmetic
-        settings, parts = self.settings, self.parts
+        settings, model = self.settings, self.model
         directory = run.until_end.enter_context(
             directory_of_new_records(run, settings.features_dir)
         )
@@ -120,11 +118,11 @@ class OpenedSquad:
         predict_records = predict.features if predict else None
         return JobData(
             training_data(
-                settings, parts.config, train_records, max_seq_length=self.max_seq_length
+                settings, model.config, train_records, max_seq_length=self.max_seq_length
             ),
             self._evaluation(run, predict) if predict else None,
             entries={
-                **data_entries(settings, parts, train=train_records, predict=predict_records),
+                **data_entries(settings, model, train=train_records, predict=predict_records),
                 "train_questions": len(train.squad.examples) if train else 0,
                 "predict_records": len(predict_records) if predict else 0,
             },
@@ -137,7 +135,7 @@ class OpenedSquad:
         settings, training = self.settings, squad is self.train
         stage = feature_stage(
             squad,
-            tokenizer_files=self.parts.tokenizer_files,
+            tokenizer_files=self.model.tokenizer_files,
             windows=self.windows,
             training=training,
             num_workers=settings.num_workers,
@@ -153,8 +151,8 @@ class OpenedSquad:
         settings = self.settings
         return SpanEvaluation(
             questions,
-            self.parts.tokenizer,
-            self.parts.config,
+            self.model.tokenizer_files.load(),
+            self.model.config,
             settings=settings.answers,
             ranks=run.ranks,
             batch_size=settings.run.evaluation.eval_batch_size,
@@ -164,7 +162,7 @@ class OpenedSquad:
 
 def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    parts, model, length = open_finetuning(
+    model, length = open_finetuning(
         settings, run, lambda config: SpanTask(config, num_candidates=settings.answers.n_best_size)
     )
     windows = _fit_windows(settings, run, length)
@@ -177,7 +175,7 @@ def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
             "or give a file with answers."
         )
     used = dataclasses.replace(settings, **dataclasses.asdict(windows))
-    return OpenedSquad(used, parts, model, train, predict)
+    return OpenedSquad(used, model, train, predict)
 
 
 def _windows(settings: SquadSettings, max_seq_length: int) -> WindowSettings:
@@ -233,7 +231,7 @@ def _report(opened: OpenedSquad, job: Job, by_seed: Mapping[int, Results]) -> No
         by_seed[settings.run.seed],
         curve=curve,
         by_seed=by_seed,
-        config=opened.parts.config,
+        config=opened.model.config,
         trained=_trained(job) if opened.train else None,
     )
     job.run.message(f"the report is {path}")

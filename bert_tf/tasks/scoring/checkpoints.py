@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_tf.checkpoint.model_files import SHARD_INDEX_SUFFIXES, find_pytorch_weights
 from bert_tf.checkpoint.tensorflow_file import is_complete, resolve_checkpoint
+from bert_tf.model_directory.directory import SHARD_INDEX_SUFFIXES, find_pytorch_weights
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json_object, sha256_of_file
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.inference.model_directory import ModelParts, find_model
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
+from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.records.info import inspect_records
 from bert_tf.records.manifest import describe_vocabulary, require_listed_files
@@ -65,17 +65,17 @@ def run(settings: ScoringSettings) -> list[dict[str, Any]]:
 
 
 def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
-    parts = find_model(
+    model = find_model(
         init_checkpoint=settings.run.start.init_checkpoint,
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
-    for note in parts.notes:
+    for note in model.notes:
         run.message(note)
     length = None
     if not settings.has_records:
-        length = run.fit_length(settings.max_seq_length, parts.config)
-    sequences = _read(settings, parts, length)
+        length = run.fit_length(settings.max_seq_length, model.config)
+    sequences = _read(settings, model, length)
     for line in _summary(sequences):
         run.message(line)
     if not sequences.texts:
@@ -93,8 +93,8 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
             **{f"the weights of {c.name}": c.weights_sha256 for c in found},
         },
     )
-    arithmetic = _arithmetic(settings, run, parts, sequences)
-    plan = _plan(settings, run, arithmetic, parts, sequences, found, length)
+    arithmetic = _arithmetic(settings, run, model, sequences)
+    plan = _plan(settings, run, arithmetic, model, sequences, found, length)
     work = Work(
         sequences.sequences,
         WorkSettings(
@@ -103,8 +103,8 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
         MaskingSettings(
             masked_lm_prob=settings.masked_lm_prob,
             max_predictions_per_seq=1,
-            vocab_size=parts.tokenizer.vocab_size,
-            special_ids=describe_vocabulary(parts.tokenizer).special_ids,
+            vocab_size=model.tokenizer.vocab_size,
+            special_ids=describe_vocabulary(model.tokenizer).special_ids,
         ),
     )
     about = {
@@ -119,7 +119,7 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
     results = []
     for checkpoint in found:
         results.append(
-            _evaluate_checkpoint(settings, run, parts, arithmetic, checkpoint, sequences, work)
+            _evaluate_checkpoint(settings, run, model, arithmetic, checkpoint, sequences, work)
         )
         if run.keeps_files:
             _write(settings, run, about)
@@ -130,12 +130,11 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
     return results
 
 
-def _read(settings: ScoringSettings, parts: ModelParts, length: int | None) -> Sequences:
+def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -> Sequences:
     """The sequences to score; raises UserError for input that does not suit the model.
 
     ``length`` is the most tokens of a sequence of a text, None for records.
     """
-    positions = parts.config.max_position_embeddings
     wanted = SequenceSettings(
         max_seq_length=length,
         sample=settings.sample,
@@ -147,25 +146,25 @@ def _read(settings: ScoringSettings, parts: ModelParts, length: int | None) -> S
         require_listed_files(settings.run.command.values["input_file"])
         records = RecordSet(settings.input_files)
         info = inspect_records(records)
-        if info.seq_length > positions:
-            raise UserError(
-                f"the records in {info.first_file} have {info.seq_length} tokens, more than the "
-                f"model's max_position_embeddings={positions}; make shorter ones."
-            )
+        model.config.check_length(
+            info.seq_length,
+            f"the records in {info.first_file} have {info.seq_length} tokens,",
+            advice="make shorter ones",
+        )
         vocabulary = info.vocabulary
         named = vocabulary and vocabulary_named_in(
             vocabulary.manifest_file, vocabulary.entry.sha256
         )
-        if (named and not named.is_same(parts.vocabulary)) or (
-            info.highest_id >= parts.config.vocab_size
+        if (named and not named.is_same(model.vocabulary)) or (
+            info.highest_id >= model.config.vocab_size
         ):
             raise UserError(
                 f"the records in {info.first_file} were made with another vocabulary than the "
-                f"model's, {parts.vocabulary.source}; make them with that one."
+                f"model's, {model.vocabulary.source}; make them with that one."
             )
-        return sequences_of_records(records, info, parts.tokenizer, wanted)
+        return sequences_of_records(records, info, model.tokenizer, wanted)
     texts = read_texts(settings.input_files, settings.texts, flag="input_file")
-    return sequences_of_texts(texts, parts.tokenizer, wanted)
+    return sequences_of_texts(texts, model.tokenizer, wanted)
 
 
 def _summary(sequences: Sequences) -> list[str]:
@@ -184,7 +183,7 @@ def _reasons(sequences: Sequences) -> str:
 
 
 def _arithmetic(
-    settings: ScoringSettings, run: Run, parts: ModelParts, sequences: Sequences
+    settings: ScoringSettings, run: Run, model: CompleteModel, sequences: Sequences
 ) -> Arithmetic:
     """How scores are computed: an evaluation that is continued keeps what was measured before."""
     earlier = run.ranks.broadcast(
@@ -198,7 +197,7 @@ def _arithmetic(
         runtime = dataclasses.replace(runtime, numerics=numerics, native_ops=native)
     arithmetic = choose_arithmetic(
         run,
-        parts.config,
+        model.config,
         None,
         max_seq_length=max(len(sequence.ids) for sequence in sequences.sequences),
         runtime=runtime,
@@ -216,7 +215,7 @@ def _plan(
     settings: ScoringSettings,
     run: Run,
     arithmetic: Arithmetic,
-    parts: ModelParts,
+    model: CompleteModel,
     sequences: Sequences,
     found: Sequence[Checkpoint],
     length: int | None,
@@ -233,8 +232,8 @@ def _plan(
         "--native_ops": arithmetic.options.native_layers,
         "--precision_policy": dict(run.runtime.numerics.policy_changes),
         "sha256 of the texts": sequences.sha256,
-        "sha256 of the vocabulary": parts.tokenizer.vocab_sha256,
-        "network": parts.config.to_dict(),
+        "sha256 of the vocabulary": model.tokenizer.vocab_sha256,
+        "network": model.config.to_dict(),
     }
     if MASKED in settings.metrics:
         plan["--num_draws"] = settings.num_draws
@@ -250,7 +249,7 @@ def _plan(
 def _evaluate_checkpoint(
     settings: ScoringSettings,
     run: Run,
-    parts: ModelParts,
+    model: CompleteModel,
     arithmetic: Arithmetic,
     checkpoint: Checkpoint,
     sequences: Sequences,
@@ -267,7 +266,7 @@ def _evaluate_checkpoint(
     if result is not None:
         run.message(f"{checkpoint.name}: was evaluated before")
         return result
-    _compute(run, parts, arithmetic, checkpoint, work, partial)
+    _compute(run, model, arithmetic, checkpoint, work, partial)
     if partial is not None:
         result = _result(settings, checkpoint, sequences, work, partial)
         partial.finish(result)
@@ -276,7 +275,7 @@ def _evaluate_checkpoint(
 
 def _compute(
     run: Run,
-    parts: ModelParts,
+    model: CompleteModel,
     arithmetic: Arithmetic,
     checkpoint: Checkpoint,
     work: Work,
@@ -293,7 +292,7 @@ def _compute(
     if not pending:
         return
     predictor = Predictor(
-        ScoringTask(parts.config),
+        ScoringTask(model.config),
         checkpoint.path,
         precision=arithmetic.options.policy,
         native_ops=arithmetic.options.native_layers,

@@ -6,9 +6,9 @@ import dataclasses
 import functools
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.label_file import LABELS_NAME, Labels
 from bert_tf.checkpoint.loading import open_with_heads
-from bert_tf.checkpoint.model_files import require_checkpoint
+from bert_tf.model_directory.directory import require_checkpoint
+from bert_tf.model_directory.labels import LABELS_NAME, Labels
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.finetuning.directory_run import (
@@ -69,7 +69,7 @@ def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Resul
         files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
         labels = _agree_on_labels(settings, run, files.train)
         _check_files(settings, run, files, labels)
-        parts, model, length = open_finetuning(
+        model, length = open_finetuning(
             settings, run, lambda config: TaggingTask(config, len(labels))
         )
         of_files = FileTask(
@@ -81,7 +81,7 @@ def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Resul
         )
         model = dataclasses.replace(model, labels=labels)
         max_records = files.train.num_words if files.train else 1
-        opened = OpenedFiles(settings, parts, model, length, max_records, files, of_files)
+        opened = OpenedFiles(settings, model, length, max_records, files, of_files)
         results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results

@@ -12,7 +12,6 @@ import transformers
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.checkpoint.writing import network_shapes
 from bert_tf.model.bert import bert_output, pooled_output
@@ -21,6 +20,7 @@ from bert_tf.model.heads import masked_lm_scores, next_sentence_logits, project_
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 IDS = np.array([[2, 17, 8, 33, 3, 21, 9, 3], [2, 5, 30, 3, 11, 3, 0, 0]])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.commands import fill_mask
 from bert_tf.commands.fill_mask import Guess, MaskFiller, encode_with_masks
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles

@@ -3,8 +3,8 @@
 import pytest
 from absl import flags as absl_flags
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.records.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -82,7 +82,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
         (["--do_lower_case"], "--do_lower_case=true, but the model's tokenizer_config.json says f"),
         (
             ["--max_seq_length=17"],
-            "--max_seq_length=17 exceeds max_position_embeddings=16",
+            "--max_seq_length=17 is more than the model's max_position_embeddings=16",
         ),
         (["--vocab_file=nowhere.txt"], "--vocab_file: nowhere.txt does not exist"),
         (["--spm_model_file=spm.model", "--vocab_file=a.txt"], "exclude each other"),

@@ -8,13 +8,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.doctor import pretraining
 from bert_tf.doctor.examination import examine, show
 from bert_tf.doctor.findings import Grade
 from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError

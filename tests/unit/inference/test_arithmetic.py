@@ -9,10 +9,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference import predictor
 from bert_tf.inference.arithmetic import measured_options, prediction_options
-from bert_tf.inference.model_directory import find_model
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
+from bert_tf.model_directory.complete import find_model
 from bert_tf.native import library
 from bert_tf.tasks.question_answering.export import export_squad
 from bert_tf.tuning import hardware, native_ops, speed_choice

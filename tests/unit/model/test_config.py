@@ -331,3 +331,11 @@ def test_the_largest_released_network_fits(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_tf.model.config.memory_bytes", lambda: 4 * 330_000_000)
     with pytest.raises(UserError, match="take 1 GiB, and this machine has 1 GiB"):
         BertConfig.from_json_file(path)
+
+
+def test_sequences_longer_than_the_positions_are_refused():
+    config = BertConfig(vocab_size=11, max_position_embeddings=8)
+    config.check_length(8, "--text has 8 tokens,")
+    sentence = "--text has 9 tokens, more than the model's max_position_embeddings=8; shorten it."
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        config.check_length(9, "--text has 9 tokens,", advice="shorten it")

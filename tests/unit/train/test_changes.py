@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.train.changes import changed_settings, learning_rate_jump
 from bert_tf.util.errors import UserError
 

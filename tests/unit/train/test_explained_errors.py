@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import explained_reading, write_checkpoint
-from bert_tf.train.job import InitialWeights, Model
+from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.start_point import ResumingSaver
 from bert_tf.train.trainer import _explained_errors
 from bert_tf.update.state import create_count
@@ -21,7 +21,7 @@ WEIGHT = np.arange(5000, dtype=np.float32)
 
 def job_from(init_checkpoint, output_dir):
     settings = SimpleNamespace(output_dir=output_dir)
-    model = Model(None, None, initial=InitialWeights(init_checkpoint))
+    model = RunModel(None, None, initial=InitialWeights(init_checkpoint))
     return job_of(None, run=begun(settings=settings), model=model)
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
 from bert_tf.input.order import batch_indices, sequence_indices
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.changes import changed_settings

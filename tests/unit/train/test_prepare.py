@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from bert_tf.config.settings import OptimizationSettings
-from bert_tf.train.job import InitialWeights, JobData, Model, TrainingData
+from bert_tf.config.settings import OptimizationSettings, RunSettings
+from bert_tf.train.job import InitialWeights, JobData, RunModel, TrainingData
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
 from tests.small_span_model import CONFIG
-from tests.support import optimization_settings, run_settings, runtime_settings
+from tests.support import optimization_settings, runtime_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Opened:
     """A task of 12 records, announced as at most ``max_records``, that notes when it makes them."""
 
     optimization: OptimizationSettings
-    model: Model
+    model: RunModel
     made: list
     max_records: int = 20
     max_seq_length: int = 4
@@ -32,13 +32,13 @@ class Opened:
 
 
 def opened(*, initial=None, **changes):
-    model = Model(RegressionTask(CONFIG), None, initial=InitialWeights(initial))
+    model = RunModel(RegressionTask(CONFIG), None, initial=InitialWeights(initial))
     return Opened(optimization_settings(**changes), model, made=[])
 
 
 def prepared(task, tmp_path, **settings):
-    asked = run_settings(tmp_path / "out", **{"do_train": True, **settings})
-    with begin(asked, runtime_settings()) as run:
+    run_settings = RunSettings(tmp_path / "out", **{"do_train": True, **settings})
+    with begin(run_settings, runtime_settings()) as run:
         return prepare(task, run)
 
 

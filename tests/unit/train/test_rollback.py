@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.train import rollback
 from bert_tf.train.execute import run_task
-from bert_tf.train.job import Model
+from bert_tf.train.job import RunModel
 from bert_tf.train.rollback import last_good
 from bert_tf.train.rollback_record import RECORD_NAME, Rollback, read_rollbacks
 from bert_tf.train.start_point import find_start
@@ -55,7 +55,7 @@ def training(tmp_path):
             **changes,
         )
         run_task(
-            Model(RegressionTask(CONFIG), None),
+            RunModel(RegressionTask(CONFIG), None),
             settings,
             optimization_settings(num_train_steps=steps, learning_rate=RATE, schedule="constant"),
             runtime_settings(precision="fp32", native_ops=False),

@@ -11,7 +11,7 @@ from bert_tf.model.bert import bert_specs
 from bert_tf.model.variables import create_variables
 from bert_tf.train.evaluation import LossEvaluation
 from bert_tf.train.execute import run_task
-from bert_tf.train.job import Model
+from bert_tf.train.job import RunModel
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
 from tests.support import optimization_settings, runtime_settings, variables_of, with_values
@@ -52,7 +52,7 @@ def training(tmp_path):
         settings = with_values(usual, output_dir=tmp_path / directory, do_eval=True, **changes)
         optimization = optimization_settings(num_train_steps=steps, learning_rate=rate)
         return run_task(
-            Model(task, None, frozen=frozen or {}),
+            RunModel(task, None, frozen=frozen or {}),
             settings,
             optimization,
             runtime_settings(precision="fp32"),

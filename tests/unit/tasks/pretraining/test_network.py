@@ -6,18 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import VocabularyEntry
-from bert_tf.tasks.pretraining.network import find_model
+from bert_tf.tasks.pretraining.network import open_model
+from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
 from tests.support import with_values
 from tests.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
 
+NO_FILES = TokenizerFiles()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -42,11 +44,18 @@ def settings_without_a_model(tmp_path):
     return dataclasses.replace(settings, bert_config_file=None)
 
 
-def find(settings, records=None, *, init_checkpoint=None, resumed=None, **changes):
+def find(settings, records=None, **options):
+    model, _ = find_with_notes(settings, records, **options)
+    return model
+
+
+def find_with_notes(settings, records=None, *, init_checkpoint=None, resumed=None, **changes):
     run = with_values(settings.run, init_checkpoint=init_checkpoint and str(init_checkpoint))
     start = SimpleNamespace(checkpoint=resumed and str(resumed / "model.ckpt-1"))
     settings = with_values(settings, run=run, **changes)
-    return find_model(settings, SimpleNamespace(start=start, ranks=SingleProcess()), records)
+    notes = []
+    run = SimpleNamespace(start=start, ranks=SingleProcess(), message=notes.append)
+    return open_model(settings, run, records, PretrainingTask), notes
 
 
 def config_file(directory, **changes):
@@ -59,9 +68,8 @@ def config_file(directory, **changes):
 def test_a_network_without_weights_gets_the_size_of_the_vocabulary(settings, tmp_path, in_file):
     path = config_file(tmp_path, vocab_size=in_file)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
-    model = find(settings, records, bert_config_file=path)
+    model, [note] = find_with_notes(settings, records, bert_config_file=path)
     assert model.config == dataclasses.replace(CONFIG, vocab_size=50)
-    [note] = model.notes
     assert note.startswith(
         f"the network's vocab_size is 50, the vocabulary's, not {in_file} as in {path}"
     )
@@ -72,22 +80,21 @@ def test_a_network_without_weights_gets_the_size_of_the_vocabulary(settings, tmp
 def test_a_padded_table_stays_padded(settings, tmp_path, in_file):
     path = config_file(tmp_path, vocab_size=in_file)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
-    model = find(settings, records, bert_config_file=path)
-    assert (model.config.vocab_size, model.notes) == (in_file, ())
+    model, notes = find_with_notes(settings, records, bert_config_file=path)
+    assert (model.config.vocab_size, notes) == (in_file, [])
 
 
 def test_a_flag_overrides_the_size(settings, tmp_path):
     path = config_file(tmp_path, vocab_size=2000)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
-    model = find(settings, records, bert_config_file=path, network={"vocab_size": 2000})
-    assert (model.config.vocab_size, model.notes) == (2000, ())
+    changes = {"vocab_size": 2000}
+    model, notes = find_with_notes(settings, records, bert_config_file=path, network=changes)
+    assert (model.config.vocab_size, notes) == (2000, [])
 
 
 def test_records_without_a_manifest_leave_the_files_size(settings, tmp_path):
-    model = find(settings, bert_config_file=config_file(tmp_path))
-    assert (model.config, model.vocabulary, model.tokenizer_files.file) == (CONFIG, None, None)
-    assert (model.tokenizer_files.do_lower_case, model.vocabulary_sha256) == (None, None)
-    [note] = model.notes
+    model, [note] = find_with_notes(settings, bert_config_file=config_file(tmp_path))
+    assert (model.config, model.vocabulary, model.tokenizer_files) == (CONFIG, None, NO_FILES)
     assert note.startswith("no vocabulary is stored with the records or the initial weights, so")
 
 
@@ -99,9 +106,9 @@ def test_flags_change_the_network_of_a_file(settings, tmp_path):
 
 def test_flags_without_a_file_change_bert_base(settings, tmp_path):
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
-    model = find(settings, records, network={"num_hidden_layers": 2})
+    model, notes = find_with_notes(settings, records, network={"num_hidden_layers": 2})
     expected = BertConfig(vocab_size=50, num_hidden_layers=2, type_vocab_size=2)
-    assert (model.config, model.notes) == (expected, ())
+    assert (model.config, notes) == (expected, [])
 
 
 def test_a_directory_with_only_results_is_not_a_model(settings):
@@ -175,7 +182,7 @@ def test_the_vocabulary_is_stored_with_the_records_or_the_same_weights(settings,
     )
     found = find(settings, records_of(copy), init_checkpoint=directory)
     assert found.tokenizer_files.vocab_file == directory / "vocab.txt"
-    assert found.vocabulary_sha256 == sha256_of_file(copy)
+    assert found.vocabulary.sha256 == sha256_of_file(copy)
     other = write_vocabulary(tmp_path / "other" / "wordpiece-2.vocab", CONFIG.vocab_size, "b")
     assert find(settings, records_of(other), init_checkpoint=directory).tokenizer_files.file is None
 
@@ -223,7 +230,7 @@ def test_a_given_vocabulary(settings, tmp_path):
     own = write_vocabulary(tmp_path / "own.txt", 30)
     found = find(settings, tokenizer_files=TokenizerFiles(own), network={"hidden_size": 12})
     assert (found.config.vocab_size, found.tokenizer_files) == (30, TokenizerFiles(own, None, True))
-    assert found.vocabulary_sha256 == sha256_of_file(own)
+    assert found.vocabulary.sha256 == sha256_of_file(own)
     other = write_vocabulary(tmp_path / "other.txt", 30, "b")
     with pytest.raises(UserError, match=r"manifest\.json were made with another vocabulary than"):
         find(

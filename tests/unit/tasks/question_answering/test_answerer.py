@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_tf.commands.ask import read_document, read_questions, sentence_around
-from bert_tf.inference.model_directory import find_model
+from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.question_answering.answerer import Answerer
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
 from bert_tf.tasks.question_answering.settings import AnswerSettings
@@ -209,7 +209,7 @@ def test_casing_that_contradicts_the_model_is_refused(model_dir):
 
 
 def test_sequences_longer_than_the_networks_positions(parts):
-    with pytest.raises(UserError, match=r"--max_seq_length=65 .* 64 positions"):
+    with pytest.raises(UserError, match=r"--max_seq_length=65 .* max_position_embeddings=64"):
         Answerer(parts, windows=WindowSettings(max_seq_length=65, max_query_length=8))
 
 

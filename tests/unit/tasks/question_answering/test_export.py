@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
-from bert_tf.inference.model_directory import find_model
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.question_answering.export import export_squad
 from bert_tf.util.errors import UserError
 from tests.small_span_model import CONFIG, VOCABULARY, predictor_of, write_model

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.inference.model_directory import find_model
+from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.question_answering import text_signature as export_text
 from bert_tf.tasks.question_answering.export import export_squad
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays

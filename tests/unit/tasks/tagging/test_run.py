@@ -9,8 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
-from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.flags import (
     classification_settings,

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_tf.checkpoint.model_files import require_checkpoint
 from bert_tf.commands import convert, fill_mask
-from bert_tf.inference.model_directory import find_model
+from bert_tf.model_directory.complete import find_model
+from bert_tf.model_directory.directory import require_checkpoint
 from bert_tf.util.errors import UserError
 
 NAMES = ["bert-base-uncased", "google-bert/bert-base-uncased", "uncased_L-12_H-768_A-12"]

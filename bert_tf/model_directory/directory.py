@@ -1,7 +1,4 @@
-"""Files that accompany weights in a model directory: configuration, vocabulary, labels, record.
-
-This module does not need TensorFlow.
-"""
+"""What is found beside weights: configuration, vocabulary, labels, record."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.checkpoint.label_file import LABELS_NAME, Labels, find_labels, write_labels
-from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.model.config import (
     CONFIG_NAME,
     BertConfig,
     config_notes,
     is_huggingface,
+    read_config,
     read_config_file,
 )
+from bert_tf.model_directory.labels import LABELS_NAME, Labels, find_labels
+from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
     VOCAB_NAME,
@@ -29,12 +27,13 @@ from bert_tf.text.tokenizer_files import (
     vocabulary_named_in,
 )
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, read_json_object, write_json
+from bert_tf.util.files import PathLike, read_json_object, require_file
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
-_VOCABULARY_SHA256 = "vocabulary_sha256"
+# In tokenizer_config.json, for a model without its vocabulary.
+VOCABULARY_SHA256_KEY = "vocabulary_sha256"
 
 # The files in our own model directories, besides the weights.
 MODEL_FILES = (
@@ -66,8 +65,8 @@ _WEIGHTS = re.compile(r"\.ckpt|\.(safetensors|bin|pt|pth|index|json)$")
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelFiles:
-    """The files of a model directory; None for missing ones.
+class ModelDirectory:
+    """What stands beside weights, as far as it is there; empty for a run without weights.
 
     Attributes:
       config: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
@@ -89,45 +88,59 @@ class ModelFiles:
     named_vocabulary: Vocabulary | None = None
     labels: Labels | None = None
 
+    @classmethod
+    def of(cls, path: PathLike) -> ModelDirectory:
+        """The files that accompany a checkpoint.
 
-def model_files(path: PathLike) -> ModelFiles:
-    """Finds the files that accompany a checkpoint.
+        Args:
+          path: a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or the
+            path of a TensorFlow checkpoint in it without the endings of its files.
 
-    Args:
-      path: a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or the
-        path of a TensorFlow checkpoint in it without the endings of its files.
-
-    Raises:
-      UserError: there is no such directory, or a file in it is malformed.
-    """
-    path = Path(path)
-    directory = path if path.is_dir() else path.parent
-    if not directory.is_dir():
-        raise UserError(
-            f"{path}: directory {directory} does not exist; give an existing checkpoint."
+        Raises:
+          UserError: there is no such directory, or a file in it is malformed.
+        """
+        path = Path(path)
+        directory = path if path.is_dir() else path.parent
+        if not directory.is_dir():
+            raise UserError(
+                f"{path}: directory {directory} does not exist; give an existing checkpoint."
+            )
+        from_pytorch = find_pytorch_weights(path) is not None
+        config_file = _find_config(directory, huggingface=from_pytorch)
+        config, notes, values = None, [], {}
+        if config_file is not None:
+            values = read_config_file(config_file)
+            # Configurations of the oldest PyTorch models have none of the distinguishing keys.
+            foreign = is_huggingface(values) or from_pytorch
+            read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
+            config = read(values, source=str(config_file)).with_explicit_gelu()
+            notes += config_notes(values, source=config_file)
+        tokenizer_config = directory / TOKENIZER_CONFIG_NAME
+        do_lower_case, vocabulary_sha256, tokenizer_notes = _read_tokenizer_config(tokenizer_config)
+        return cls(
+            config=config,
+            config_file=config_file,
+            tokenizer_files=TokenizerFiles.in_directory(directory, do_lower_case=do_lower_case),
+            notes=(*notes, *tokenizer_notes),
+            settings=values,
+            run_record=read_run_record(directory),
+            named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
+            labels=find_labels(directory, values, config_file),
         )
-    from_pytorch = find_pytorch_weights(path) is not None
-    config_file = _find_config(directory, huggingface=from_pytorch)
-    config, notes, values = None, [], {}
-    if config_file is not None:
-        values = read_config_file(config_file)
-        # Configurations of the oldest PyTorch models have none of the distinguishing keys.
-        foreign = is_huggingface(values) or from_pytorch
-        read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
-        config = read(values, source=str(config_file)).with_explicit_gelu()
-        notes += config_notes(values, source=config_file)
-    tokenizer_config = directory / TOKENIZER_CONFIG_NAME
-    do_lower_case, vocabulary_sha256, tokenizer_notes = _read_tokenizer_config(tokenizer_config)
-    return ModelFiles(
-        config=config,
-        config_file=config_file,
-        tokenizer_files=TokenizerFiles.in_directory(directory, do_lower_case=do_lower_case),
-        notes=(*notes, *tokenizer_notes),
-        settings=values,
-        run_record=read_run_record(directory),
-        named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
-        labels=find_labels(directory, values, config_file),
-    )
+
+    def with_config_file(
+        self, path: PathLike | None, *, flag: str = "bert_config_file"
+    ) -> ModelDirectory:
+        """These files with the architecture of another one, that of ``flag``; None keeps its own.
+
+        Raises UserError for a file that is missing or malformed.
+        """
+        if not path:
+            return self
+        config, notes = read_config(require_file(path, flag=flag))
+        return dataclasses.replace(
+            self, config=config, config_file=Path(path), notes=(*self.notes, *notes)
+        )
 
 
 def require_checkpoint(path: PathLike, *, flag: str) -> None:
@@ -150,45 +163,6 @@ def require_checkpoint(path: PathLike, *, flag: str) -> None:
         f"--{flag}={path} does not exist; give a model directory, a weights file, or the path of a "
         "TensorFlow checkpoint without file suffixes."
     )
-
-
-def write_model_files(
-    directory: PathLike,
-    config: BertConfig,
-    tokenizer_files: TokenizerFiles,
-    labels: Labels | None = None,
-) -> None:
-    """Makes ``directory`` a model directory; existing files are replaced.
-
-    Args:
-      directory: an existing directory.
-      config: written as ``bert_config.json``, with an unambiguous GELU.
-      tokenizer_files: the vocabulary is copied; the casing is written to
-        ``tokenizer_config.json`` unless it is None.
-      labels: of a head for words, by number; None for a model without one.
-    """
-    directory = Path(directory)
-    write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
-    tokenizer_files.copy_to(directory)
-    if tokenizer_files.do_lower_case is not None:
-        write_tokenizer_config(directory, tokenizer_files)
-    write_labels(directory, labels)
-
-
-def write_tokenizer_config(
-    directory: Path, tokenizer_files: TokenizerFiles, **settings: Any
-) -> None:
-    """Writes ``tokenizer_config.json`` with the settings, and the casing if known."""
-    if tokenizer_files.do_lower_case is not None:
-        settings["do_lower_case"] = tokenizer_files.do_lower_case
-    write_json(directory / TOKENIZER_CONFIG_NAME, settings)
-
-
-def name_vocabulary(directory: Path, sha256: str) -> None:
-    """Adds a vocabulary's hash to ``tokenizer_config.json``, for a model without its file."""
-    path = directory / TOKENIZER_CONFIG_NAME
-    settings = read_json_object(path, what="tokenizer configuration") if path.is_file() else {}
-    write_json(path, {**settings, _VOCABULARY_SHA256: sha256})
 
 
 def find_pytorch_weights(path: Path) -> Path | None:
@@ -230,11 +204,11 @@ def _read_tokenizer_config(path: Path) -> tuple[bool | None, str | None, list[st
             f"tokenizer configuration {path}: do_lower_case must be true or false; correct the "
             "file."
         )
-    sha256 = values.get(_VOCABULARY_SHA256)
+    sha256 = values.get(VOCABULARY_SHA256_KEY)
     if sha256 is not None and not isinstance(sha256, str):
         raise UserError(
-            f"tokenizer configuration {path}: {_VOCABULARY_SHA256} must be a string; correct the "
-            "file."
+            f"tokenizer configuration {path}: {VOCABULARY_SHA256_KEY} must be a string; correct "
+            "the file."
         )
     notes = []
     strip = values.get("strip_accents")

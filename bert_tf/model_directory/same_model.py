@@ -1,23 +1,22 @@
 """Checks that a configuration and a vocabulary are those that weights were trained with.
 
 Shapes do not reveal it: networks with equal shapes may differ in heads or activation, vocabularies
-of equal size in every word. The files stored with the weights do. This module does not need
-TensorFlow.
+of equal size in every word. The files stored with the weights do.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bert_tf.checkpoint.model_files import ModelFiles
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.text.tokenizer_files import Vocabulary, vocabulary_named_in
 
 # Settings that change what a network computes but not the shapes of its variables.
 _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
-def known_vocabularies(files: ModelFiles) -> list[Vocabulary]:
+def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
     """The vocabulary stored with the weights, and those that their other files name by a hash."""
     record = files.run_record
     found = [
@@ -28,7 +27,18 @@ def known_vocabularies(files: ModelFiles) -> list[Vocabulary]:
     return [vocabulary for vocabulary in found if vocabulary is not None]
 
 
-def other_vocabulary(files: ModelFiles, used: Vocabulary | None) -> tuple[str, list[str]]:
+def other_model(
+    files: ModelDirectory, *, config: BertConfig | None, vocabulary: Vocabulary | None
+) -> tuple[str, list[str]]:
+    """As :func:`other_function`, then :func:`other_vocabulary`; None is not compared."""
+    problem, notes = other_function(files, config) if config is not None else ("", [])
+    if not problem and vocabulary is not None:
+        problem, unknown = other_vocabulary(files, vocabulary)
+        notes += unknown
+    return problem, notes
+
+
+def other_vocabulary(files: ModelDirectory, used: Vocabulary | None) -> tuple[str, list[str]]:
     """Compares the vocabulary to be used with that of the weights.
 
     Args:
@@ -50,7 +60,7 @@ def other_vocabulary(files: ModelFiles, used: Vocabulary | None) -> tuple[str, l
     return "", []
 
 
-def other_function(files: ModelFiles, network: BertConfig) -> tuple[str, list[str]]:
+def other_function(files: ModelDirectory, network: BertConfig) -> tuple[str, list[str]]:
     """Compares a network with what is known about the weights it will start from.
 
     Sizes are left to the comparison of shapes.
@@ -76,7 +86,7 @@ def other_function(files: ModelFiles, network: BertConfig) -> tuple[str, list[st
 
 
 def _may_be_same_gelu(
-    network: BertConfig, config: BertConfig, files: ModelFiles, path: Path
+    network: BertConfig, config: BertConfig, files: ModelDirectory, path: Path
 ) -> bool:
     """Whether either GELU is written ``gelu``, whose meaning depends on the program.
 
@@ -95,7 +105,7 @@ def _which_gelu(config: BertConfig, network: BertConfig, path: Path) -> str:
     )
 
 
-def known_configs(files: ModelFiles) -> list[tuple[Path, BertConfig]]:
+def known_configs(files: ModelDirectory) -> list[tuple[Path, BertConfig]]:
     """The configurations of weights, each with the file that has it."""
     found = []
     if files.config is not None:

@@ -6,10 +6,10 @@ import pytest
 import transformers
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.label_file import find_labels, read_labels, write_labels
 from bert_tf.checkpoint.loading import open_with_heads
-from bert_tf.checkpoint.model_files import model_files
 from bert_tf.commands.convert import convert
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.labels import find_labels, read_labels, write_labels
 from bert_tf.tasks.classification.task import CLASSIFICATION_HEAD
 from bert_tf.tasks.tagging.task import TAGGING_HEAD
 from bert_tf.util.errors import UserError
@@ -88,7 +88,7 @@ def test_classes_of_a_text_have_no_labels(tmp_path):
 def test_labels_without_a_head_are_none(tmp_path):
     save_google(tmp_path / "google", "BertModel")
     write_labels(tmp_path / "google", LABELS)
-    assert model_files(tmp_path / "google").labels == LABELS
+    assert ModelDirectory.of(tmp_path / "google").labels == LABELS
     assert open_source(tmp_path / "google").labels is None
 
 

@@ -1,8 +1,7 @@
 """The labels of a head for words, beside its weights: ``labels.txt`` or Hugging Face's settings.
 
 ``labels.txt`` has a label per line, in the order of the head's classes. A head for classes of a
-text has the same variables, so the labels also tell which of the two a checkpoint has. This module
-does not need TensorFlow.
+text has the same variables, so the labels also tell which of the two a checkpoint has.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from bert_tf.checkpoint.formats import Source
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.commands.convert import _with_given_files
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
@@ -49,7 +49,7 @@ def test_the_same_entries_are_the_same_vocabulary(model_dir, tmp_path, line_end,
     if known_from == "run.json":
         write_record(model_dir, sha256=sha256_of(theirs))
         theirs.unlink()
-    assert other_vocabulary(model_files(model_dir), own) == ("", [])
+    assert other_vocabulary(ModelDirectory.of(model_dir), own) == ("", [])
 
 
 @pytest.mark.parametrize("known_from", ["vocab.txt", "run.json"])
@@ -59,7 +59,7 @@ def test_other_entries_are_another_vocabulary(model_dir, tmp_path, known_from):
     if known_from == "run.json":
         write_record(model_dir, sha256=sha256_of(theirs))
         write_vocabulary(theirs)  # the file was replaced since
-    problem, _ = other_vocabulary(model_files(model_dir), own)
+    problem, _ = other_vocabulary(ModelDirectory.of(model_dir), own)
     expected = f"a different vocabulary ({model_dir / known_from}) than {tmp_path / 'own.txt'}"
     assert problem == f"it has {expected}"
 
@@ -68,9 +68,9 @@ def test_bytes_of_a_sentencepiece_model_count(model_dir, tmp_path):
     (model_dir / "spm.model").write_bytes(b"a\nb\n")
     (tmp_path / "own.model").write_bytes(b"a\nb")
     own = TokenizerFiles(spm_model_file=tmp_path / "own.model").vocabulary()
-    assert "a different vocabulary" in other_vocabulary(model_files(model_dir), own)[0]
+    assert "a different vocabulary" in other_vocabulary(ModelDirectory.of(model_dir), own)[0]
     own = TokenizerFiles(spm_model_file=model_dir / "spm.model").vocabulary()
-    assert other_vocabulary(model_files(model_dir), own) == ("", [])
+    assert other_vocabulary(ModelDirectory.of(model_dir), own) == ("", [])
 
 
 @pytest.mark.parametrize("recorded", [None, "none", "no record"])
@@ -78,11 +78,11 @@ def test_what_nobody_knows_is_said(model_dir, tmp_path, recorded):
     if recorded != "no record":
         write_record(model_dir, sha256=recorded)
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
-    problem, [note] = other_vocabulary(model_files(model_dir), own)
+    problem, [note] = other_vocabulary(ModelDirectory.of(model_dir), own)
     assert not problem
     assert note.startswith("the vocabulary was not compared: no file of the model ")
     write_record(model_dir, sha256="a" * 64)
-    problem, [note] = other_vocabulary(model_files(model_dir), None)
+    problem, [note] = other_vocabulary(ModelDirectory.of(model_dir), None)
     assert not problem
     assert note.startswith("the vocabulary was not compared: no file of the data ")
 
@@ -91,7 +91,7 @@ def written(directory, **changes):
     """The files of a model with a configuration of these settings."""
     values = {**CONFIG.to_dict(), **changes}
     (directory / "bert_config.json").write_text(json.dumps(values))
-    return model_files(directory)
+    return ModelDirectory.of(directory)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_activations(model_dir, theirs, ours, outcome):
 def test_the_record_tells_a_network_whose_configuration_is_lost(model_dir):
     write_record(model_dir)
     problem, _ = other_function(
-        model_files(model_dir), dataclasses.replace(CONFIG, num_attention_heads=2)
+        ModelDirectory.of(model_dir), dataclasses.replace(CONFIG, num_attention_heads=2)
     )
     expected = f"its configuration {model_dir / 'run.json'} differs from the network's: "
     assert problem == f"{expected}num_attention_heads 3 -> 2"
@@ -129,7 +129,7 @@ def test_sizes_are_left_to_shapes_and_dropout_is_noted_once(model_dir):
     files = written(model_dir)
     write_record(model_dir)
     network = dataclasses.replace(CONFIG, num_hidden_layers=3, attention_probs_dropout_prob=0.0)
-    problem, [note] = other_function(model_files(model_dir), network)
+    problem, [note] = other_function(ModelDirectory.of(model_dir), network)
     assert not problem
     assert note == f"unlike in {files.config_file}: attention_probs_dropout_prob 0.1 -> 0.0"
 
@@ -148,8 +148,8 @@ def test_the_converter_refuses_files_of_another_model(model_dir, tmp_path):
     }
     for words, given in wrong.items():
         with pytest.raises(UserError) as error:
-            _with_given_files(source, ModelFiles(**given))
+            _with_given_files(source, ModelDirectory(**given))
         assert words in str(error.value)
     right = write_vocabulary(tmp_path / "right.txt", line_end="\r\n")
-    given = ModelFiles(tokenizer_files=TokenizerFiles(right))
+    given = ModelDirectory(tokenizer_files=TokenizerFiles(right))
     assert _with_given_files(source, given).tokenizer_files.file == right

@@ -1,7 +1,6 @@
 """``run.json``: the record of the last training run in a directory.
 
-Runs that resume there, or load weights from there, are compared with it. This module does not need
-TensorFlow.
+Runs that resume there, or load weights from there, are compared with it.
 """
 
 from __future__ import annotations

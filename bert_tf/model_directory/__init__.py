@@ -1,0 +1,1 @@
+"""What stands beside weights: architecture, vocabulary, labels, run record; without TensorFlow."""

@@ -1,0 +1,129 @@
+"""A model of which nothing is missing: its architecture, vocabulary and casing are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
+from bert_tf.model_directory.same_model import other_model
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike
+
+
+@dataclasses.dataclass(frozen=True)
+class CompleteModel:
+    """A network's architecture and the tokenizer of its text.
+
+    Attributes:
+      checkpoint: a file or directory with the weights; a run that starts from random ones writes
+        them there.
+      config: the network's configuration.
+      tokenizer: splits text into the entries of the model's vocabulary.
+      tokenizer_files: the files it was loaded from, and its casing.
+      notes: sentences about settings of the model directory that are not supported.
+    """
+
+    checkpoint: Path
+    config: BertConfig
+    tokenizer: Tokenizer
+    tokenizer_files: TokenizerFiles
+    notes: tuple[str, ...] = ()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary with its hashes."""
+        return self.tokenizer_files.vocabulary()
+
+
+def find_model(
+    model_dir: PathLike | None = None,
+    *,
+    init_checkpoint: PathLike | None = None,
+    bert_config_file: PathLike | None = None,
+    tokenizer_files: TokenizerFiles | None = None,
+) -> CompleteModel:
+    """The model in a directory, or beside weights; files that are given replace those there.
+
+    They must be those that the weights were trained with, as far as that is known.
+
+    Args:
+      model_dir: the output directory of a training run, or a published model.
+      init_checkpoint, bert_config_file, tokenizer_files: replacements for the directory's files. If
+        no casing is given, it is the one that the model states or else that of its vocabulary.
+
+    Raises:
+      UserError: a part is missing, malformed, or belongs to a different model than the weights.
+    """
+    checkpoint = init_checkpoint or model_dir
+    if not checkpoint:
+        raise UserError("give --model_dir, or --init_checkpoint with the other files of the model.")
+    if model_dir:
+        require_checkpoint(model_dir, flag="model_dir")
+    if init_checkpoint:
+        require_checkpoint(init_checkpoint, flag="init_checkpoint")
+    if model_dir and not Path(model_dir).is_dir():
+        raise UserError(
+            f"--model_dir={model_dir} is not a directory; give one, or --init_checkpoint for a "
+            "file."
+        )
+    model = complete_model(
+        ModelDirectory.of(model_dir or checkpoint),
+        Path(checkpoint),
+        bert_config_file=bert_config_file,
+        tokenizer_files=tokenizer_files or TokenizerFiles(),
+    )
+    problem, notes = other_model(
+        ModelDirectory.of(checkpoint), config=model.config, vocabulary=model.vocabulary
+    )
+    if problem:
+        raise UserError(
+            f"{checkpoint} cannot be used: {problem}; give the one it was trained with, or "
+            "correct the wrong file."
+        )
+    return dataclasses.replace(model, notes=(*model.notes, *notes))
+
+
+def complete_model(
+    directory: ModelDirectory,
+    checkpoint: Path,
+    *,
+    bert_config_file: PathLike | None,
+    tokenizer_files: TokenizerFiles,
+) -> CompleteModel:
+    """The model of a directory's files, in which files that are given replace others.
+
+    Nothing is compared with the weights in ``checkpoint``, which messages name. Raises UserError
+    if a part is missing or malformed, or if the vocabulary does not fit the network.
+    """
+    directory = directory.with_config_file(bert_config_file)
+    if directory.config is None:
+        raise UserError(f"{checkpoint} comes without a bert_config.json; give --bert_config_file.")
+    tokenizer_files = tokenizer_files.with_vocabulary_of(directory.tokenizer_files)
+    if not tokenizer_files.file:
+        raise UserError(
+            f"{checkpoint} comes without a vocab.txt or spm.model; give --vocab_file or "
+            "--spm_model_file."
+        )
+    tokenizer_files = tokenizer_files.with_casing(directory.tokenizer_files.do_lower_case)
+    tokenizer = tokenizer_files.load()
+    check_vocabulary_fits(tokenizer, directory.config)
+    return CompleteModel(
+        checkpoint=checkpoint,
+        config=directory.config,
+        tokenizer=tokenizer,
+        tokenizer_files=tokenizer_files,
+        notes=directory.notes,
+    )
+
+
+def check_vocabulary_fits(tokenizer: Tokenizer, config: BertConfig) -> None:
+    """Raises UserError if a vocabulary has more entries than the network has word embeddings."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"the vocabulary has {tokenizer.vocab_size} entries and the model "
+            f"{config.vocab_size}; give the vocabulary that the model was trained with."
+        )

@@ -1,0 +1,51 @@
+"""Making a directory a model directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bert_tf.model.config import CONFIG_NAME, BertConfig
+from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME, VOCABULARY_SHA256_KEY
+from bert_tf.model_directory.labels import Labels, write_labels
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.files import PathLike, read_json_object, write_json
+
+
+def write_model_files(
+    directory: PathLike,
+    config: BertConfig,
+    tokenizer_files: TokenizerFiles,
+    labels: Labels | None = None,
+) -> None:
+    """Makes ``directory`` a model directory; existing files are replaced.
+
+    Args:
+      directory: an existing directory.
+      config: written as ``bert_config.json``, with an unambiguous GELU.
+      tokenizer_files: the vocabulary is copied; the casing is written to
+        ``tokenizer_config.json`` unless it is None.
+      labels: of a head for words, by number; None for a model without one.
+    """
+    directory = Path(directory)
+    write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
+    tokenizer_files.copy_to(directory)
+    if tokenizer_files.do_lower_case is not None:
+        write_tokenizer_config(directory, tokenizer_files)
+    write_labels(directory, labels)
+
+
+def write_tokenizer_config(
+    directory: Path, tokenizer_files: TokenizerFiles, **settings: Any
+) -> None:
+    """Writes ``tokenizer_config.json`` with the settings, and the casing if known."""
+    if tokenizer_files.do_lower_case is not None:
+        settings["do_lower_case"] = tokenizer_files.do_lower_case
+    write_json(directory / TOKENIZER_CONFIG_NAME, settings)
+
+
+def name_vocabulary(directory: Path, sha256: str) -> None:
+    """Adds a vocabulary's hash to ``tokenizer_config.json``, for a model without its file."""
+    path = directory / TOKENIZER_CONFIG_NAME
+    settings = read_json_object(path, what="tokenizer configuration") if path.is_file() else {}
+    write_json(path, {**settings, VOCABULARY_SHA256_KEY: sha256})
