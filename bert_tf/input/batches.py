@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.records.layouts import SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
-from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.util.errors import UserError
 
@@ -134,6 +133,8 @@ class BatchReader:
             problem = int(batch["input_mask"][:, kept:].any(axis=1).argmax()), miscounted
         row, what = problem
         index = self._indices(int(position)).tolist()[row]
+        from bert_tf.records.lengths import lengths_path
+
         counts = lengths_path(self._record_set.locate(index)[0].path)
         advice = "delete the file and make it again"
         if counts.is_file() and self._spec.out_of_range(batch, self._sizes) is None:

@@ -13,19 +13,20 @@ Symbols: B sequences of one rank in one batch, S positions, P predictions.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, Features, dataset_of_positions
-from bert_tf.input.cutting import cut_predictions, cut_records
-from bert_tf.input.length_buckets import LengthBuckets
-from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.records.info import RecordInfo, check_records, inspect_records
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.util.ramps import Ramp
+
+if TYPE_CHECKING:
+    from bert_tf.input.length_buckets import LengthBuckets
+    from bert_tf.input.masking import MaskingSettings, MaskShares
 
 __all__ = [
     "PretrainingRecords",
@@ -95,6 +96,8 @@ def training_dataset(
     """
 
     def keys(position: int) -> np.ndarray:
+        from bert_tf.input.masking import example_keys
+
         part = batch.at(position)
         return example_keys(seed, position, part.start + np.arange(part.size))
 
@@ -147,6 +150,8 @@ def evaluation_dataset(
         return np.where(found < num_records, found, 0)
 
     def keys(number: int) -> np.ndarray:
+        from bert_tf.input.masking import example_keys
+
         return example_keys(seed, indices(number))
 
     def example_weights(number: np.int64) -> np.ndarray:
@@ -194,6 +199,8 @@ def _cutter(
     """A function of (position, features) that cuts records to the length at a position."""
     if lengths is None:
         return lambda _, features: features
+    from bert_tf.input.cutting import cut_predictions, cut_records
+
     info = records.info
 
     def add_cut(position: tf.Tensor, features: Features) -> Features:
@@ -231,6 +238,9 @@ def _masker(
         return lambda _, features: features
     if masking is None:
         raise ValueError("records without stored masks need masking settings")
+
+    from bert_tf.input.cutting import cut_predictions
+    from bert_tf.input.masking import mask_batch
 
     def settings_for(position: int, length: int) -> MaskingSettings:
         there = masking if shares is None else shares.settings_at(position, masking)

@@ -17,7 +17,6 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.recompute import recomputed
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
 # Added to the scores of padding: exp(-10000) is 0 in float32, and float16 can represent -10000.
@@ -205,6 +204,8 @@ def _recomputed_layer(
         return stream.full
 
     inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
+    from bert_tf.model.recompute import recomputed
+
     return blocks.rebuilt(recomputed(output, inputs)), None
 
 

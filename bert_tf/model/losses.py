@@ -42,6 +42,18 @@ class ClassScores(NamedTuple):
         return ClassScores(tf.gather(self.product, indices), self.bias)
 
 
+class Decisions(NamedTuple):
+    """Choices among classes, which a student should make as its teacher does.
+
+    Attributes:
+      scores: [N, C]; with a single class, the scores of a regression.
+      weights: [N] float32, 0 for padding.
+    """
+
+    scores: ClassScores
+    weights: tf.Tensor
+
+
 def classification_sums(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *, policy: PrecisionPolicy
 ) -> Sums:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
-from bert_tf.ranks.failures import name_ranks
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
@@ -34,6 +33,8 @@ def check_same_on_all_ranks(ranks: Ranks, values: Mapping[str, Any]) -> None:
         if found != expected:
             by_difference.setdefault(_differences(found, expected), []).append(rank)
     if by_difference:
+        from bert_tf.ranks.failures import name_ranks
+
         raise UserError(
             "; ".join(
                 f"{name_ranks(differing, hosts)} {'differs' if len(differing) == 1 else 'differ'} "

@@ -6,21 +6,13 @@ alone. Both cases are reported here in one sentence, before or right after Horov
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import socket
-import subprocess
-import threading
-import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.ranks.failures import ENDED, STATUS, write_last_words
 from bert_tf.util import environment
 from bert_tf.util.console import warn
-from bert_tf.util.environment import launched_rank, launcher_variable
 from bert_tf.util.errors import UserError
 
 # Set for each process by Open MPI, by Horovod's Gloo launcher, and by MPICH and Slurm's pmi2.
@@ -32,11 +24,8 @@ _SLURM_STEP = "SLURM_STEP_NUM_TASKS"
 _SLURM_TERMINAL = "SLURM_PTY_PORT"
 # Set by Open MPI's mpirun if it binds a process to some cores: to a single one if it starts two.
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
-_LAUNCHER_NAMES = ("mpirun", "mpiexec", "orterun")
 # Variables by which an MPI library finds the other processes of a launcher.
 _MPI_RENDEZVOUS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")
-
-_SECONDS_BETWEEN_CHECKS = 0.5
 
 
 def process_count(variables: Mapping[str, str]) -> int:
@@ -122,42 +111,11 @@ def binding_warning(
     )
 
 
-class Lineage:
-    """The processes from this one's parent up to its launcher, to detect the launcher's end.
-
-    A launcher may start a rank through other processes: a shell, numactl, a script that binds it to
-      cores. These have the rank's variables in their environment, but the launcher itself does not.
-    """
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        """``variables`` are this process's environment."""
-        variable = (launcher_variable(variables) or "").encode()
-        self._processes = [os.getppid()]
-        while variable and variable in _environment_of(self._processes[-1]).split(b"\0"):
-            parent = _parent_of(self._processes[-1])
-            if parent is None:
-                break
-            self._processes.append(parent)
-
-    @property
-    def launcher(self) -> int:
-        """The launcher's process id."""
-        return self._processes[-1]
-
-    def is_cut(self) -> bool:
-        """Whether one of the processes has ended, so that its child has another parent."""
-        if os.getppid() != self._processes[0]:
-            return True
-        # None if the file cannot be opened, which proves nothing.
-        return any(
-            _parent_of(child) not in (parent, None)
-            for child, parent in zip(self._processes, self._processes[1:])
-        )
-
-
 def prepare_process(runtime: RuntimeSettings) -> None:
     """What a script does before it loads TensorFlow: sets its environment, follows its launcher."""
     if runtime.library and is_launched(os.environ):
+        from bert_tf.ranks.launcher import end_with_launcher
+
         end_with_launcher()
     elif runtime.library:
         warn(
@@ -166,80 +124,3 @@ def prepare_process(runtime: RuntimeSettings) -> None:
         )
     use_xla = runtime.use_xla is not False
     environment.prepare_environment(verbose=runtime.verbose, use_xla=use_xla)
-
-
-@functools.cache
-def end_with_launcher() -> None:
-    """Ends this process within a second of its launcher's end, whatever it is doing; acts once.
-
-    A killed launcher cannot end its ranks. They would wait for each other forever, uninterruptible
-    in MPI. Nothing reads their output any more, so a failure to write the reason must not matter.
-    """
-    _lineage()
-    threading.Thread(target=_watch_launcher, name="launcher_watch", daemon=True).start()
-
-
-def _watch_launcher() -> None:
-    while True:
-        end_if_launcher_is_gone()
-        time.sleep(_SECONDS_BETWEEN_CHECKS)
-
-
-def end_if_launcher_is_gone() -> None:
-    """Ends this process with a message if its launcher has ended since the first call."""
-    lineage = _lineage()
-    if lineage.is_cut():
-        write_last_words(
-            f"error: rank {launched_rank()} on host {socket.gethostname()}: the launcher that "
-            f"started it (process {lineage.launcher}) is gone; start again: training resumes "
-            "from its latest checkpoint.\n"
-        )
-        os._exit(STATUS[ENDED])
-
-
-@functools.cache
-def _lineage() -> Lineage:
-    return Lineage(os.environ)
-
-
-def _environment_of(process: int) -> bytes:
-    """The initial environment of a process; empty if not readable, as for another user's."""
-    try:
-        return Path(f"/proc/{process}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def _parent_of(process: int) -> int | None:
-    """The id of a process's parent; None if it cannot be read."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:
-        return None
-    # proc(5): the parent is field 4; the name, field 2, is in parentheses and may hold any bytes.
-    return int(status.rpartition(b")")[2].split()[1])
-
-
-def kill_launcher_if_it_hangs(after_seconds: float) -> None:
-    """Starts a background process that kills mpirun if it still runs ``after_seconds`` later.
-
-    mpirun ends all its processes when one has failed, and then waits for confirmation by each host;
-    for an unreachable host it waits forever. Does nothing for other launchers, or if mpirun runs on
-    another host.
-    """
-    launcher = _lineage().launcher
-    command = Path(f"/proc/{launcher}/cmdline")
-    if not command.is_file():
-        return
-    name = Path(os.fsdecode(command.read_bytes().partition(b"\0")[0])).name
-    if name not in _LAUNCHER_NAMES:
-        return
-    nothing = subprocess.DEVNULL
-    subprocess.Popen(
-        # The process id may have been reused by then.
-        ["sh", "-c", f"sleep {after_seconds:g}; grep -qa {name} {command} && kill -9 {launcher}"],
-        stdin=nothing,
-        stdout=nothing,
-        stderr=nothing,
-        start_new_session=True,
-    )

@@ -36,7 +36,6 @@ from bert_tf.records.manifest import (
 )
 from bert_tf.records.pair_labels import one_sided_labels
 from bert_tf.records.tfrecord import RecordFile, RecordSet
-from bert_tf.text.loading import load_tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, hash_of_json, sha256_of_file
 
@@ -272,6 +271,8 @@ def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabul
             f"{copy} is not the vocabulary that {manifest_file} names; copy it again, or delete it "
             "and give --vocab_file."
         )
+    from bert_tf.text.loading import load_tokenizer
+
     flag = "vocab_file" if entry.kind == "wordpiece" else "spm_model_file"
     actual = describe_vocabulary(load_tokenizer(**{flag: copy}, do_lower_case=entry.lower_case))
     if actual != entry:

@@ -18,10 +18,10 @@ import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.records.compressed import first_content_bytes, uncompressed_copy, write_uncompressed
 from bert_tf.records.framing import (
     FRAMING_BYTES,
     HEADER_BYTES,
@@ -31,19 +31,6 @@ from bert_tf.records.framing import (
     length_in,
     record_in,
 )
-from bert_tf.records.gzip_blocks import (
-    MAGIC as BLOCKS_MAGIC,
-)
-from bert_tf.records.gzip_blocks import (
-    DecodedBlocks,
-    GzipBlocks,
-    compress_frames,
-    end_of_file,
-    open_blocks,
-    starts_with_block,
-    written_blocks,
-)
-from bert_tf.records.journal import Written
 from bert_tf.records.offsets import (
     OFFSETS_SUFFIX,
     RunningSums,
@@ -56,6 +43,10 @@ from bert_tf.util.console import note
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, atomic_open, sync_file
 from bert_tf.util.temporary import TemporaryDirectory
+
+if TYPE_CHECKING:
+    from bert_tf.records.gzip_blocks import DecodedBlocks, GzipBlocks
+    from bert_tf.records.journal import Written
 
 __all__ = [
     "COMPRESSION",
@@ -71,6 +62,7 @@ __all__ = [
 # How records are stored: one after the other, or in gzip blocks.
 COMPRESSION = ("none", "gzip")
 
+_GZIP = b"\x1f\x8b"
 _MAGIC = b"TFROFF01"
 _TEXT_BYTES = 1024
 _CHECKED_FRAMES = 16
@@ -103,6 +95,8 @@ def frame_records(records: Iterable[bytes], *, compression: str = "none") -> Fra
     """Adds lengths and checksums to records; ``compression`` is one of ``COMPRESSION``."""
     frames = [frame_of(record) for record in records]
     if compression == "gzip":
+        from bert_tf.records.gzip_blocks import compress_frames
+
         return FramedRecords(*compress_frames(frames))
     content = np.frombuffer(b"".join(frames), np.uint8)
     return FramedRecords(content, np.array([len(frame) for frame in frames], np.int64))
@@ -145,20 +139,24 @@ class TFRecordWriter:
         if error is not None:
             self._opened.__exit__(kind, error, traceback)
             return
+        if self._compression == "none":
+            self._opened.__exit__(None, None, None)
+            write_sums(self._path, _MAGIC, [self._ends])
+            return
+        from bert_tf.records import gzip_blocks
+
         with contextlib.ExitStack() as stack:
             stack.push(self._opened)
-            if self._compression == "gzip":
-                self.write_framed(FramedRecords(*end_of_file()))
-        if self._compression == "gzip":
-            write_sums(self._path, BLOCKS_MAGIC, [self._ends, self._counts])
-        else:
-            write_sums(self._path, _MAGIC, [self._ends])
+            self.write_framed(FramedRecords(*gzip_blocks.end_of_file()))
+        write_sums(self._path, gzip_blocks.MAGIC, [self._ends, self._counts])
 
     def _count_written(self) -> None:
         """Counts what is in the file that is continued."""
         descriptor = _open_for_reading(self._path)
         try:
             if self._compression == "gzip":
+                from bert_tf.records.gzip_blocks import written_blocks
+
                 self._count(*written_blocks(self._path, descriptor))
             else:
                 self._count(np.diff(_scan(self._path, descriptor)).astype(np.int64))
@@ -180,6 +178,8 @@ class TFRecordWriter:
 
     def sync(self) -> dict[Path, Written]:
         """See :class:`bert_tf.records.journal.Appended`."""
+        from bert_tf.records.journal import Written
+
         sync_file(self._file)
         return {self._path: Written(self._file.tell(), self._num_records)}
 
@@ -218,6 +218,8 @@ class RecordFile:
             self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
 
     def _copy(self, *, keep: bool) -> Path:
+        from bert_tf.records.compressed import uncompressed_copy, write_uncompressed
+
         if keep:
             return uncompressed_copy(self.path)
         self._temporary = TemporaryDirectory("uncompressed")
@@ -225,13 +227,18 @@ class RecordFile:
         write_uncompressed(self.path, content)
         return content
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the file is compressed in blocks."""
+        return self._blocks is not None
+
     def __len__(self) -> int:
         return len(self._offsets) - 1 if self._blocks is None else len(self._blocks)
 
-    def read(self, number: int, descriptor: int, decoded: DecodedBlocks) -> bytes:
+    def read(self, number: int, descriptor: int, decoded: DecodedBlocks | None) -> bytes:
         """Reads record ``number`` from the open file ``descriptor`` and checks it.
 
-        ``decoded`` keeps blocks of compressed files for the next call.
+        ``decoded`` keeps blocks for the next call; None for a file without blocks.
 
         Raises:
           UserError: the record is damaged, or the offsets have another number of records.
@@ -302,7 +309,11 @@ class RecordSet:
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
-        self._decoded = DecodedBlocks()
+        self._decoded = None
+        if any(file.has_blocks for file in self._files):
+            from bert_tf.records.gzip_blocks import DecodedBlocks
+
+            self._decoded = DecodedBlocks()
         # Not at exit: descriptors of a thread that is still reading could be reused for other
         # files.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
@@ -383,6 +394,10 @@ def _open_if_blocks(path: Path, *, keep: bool) -> GzipBlocks | None:
     """The blocks of a file that is compressed in blocks, None for other files."""
     descriptor = _open_for_reading(path)
     try:
+        if os.pread(descriptor, len(_GZIP), 0) != _GZIP:
+            return None
+        from bert_tf.records.gzip_blocks import open_blocks, starts_with_block
+
         if starts_with_block(descriptor):
             return open_blocks(path, descriptor, keep=keep)
         return None
@@ -400,6 +415,8 @@ def _is_compressed(path: Path) -> bool:
     # Checks the plain form first: a length of 35,615 looks like gzip's first two bytes.
     if len(header) == HEADER_BYTES and length_in(header) is not None:
         return False
+    from bert_tf.records.compressed import first_content_bytes
+
     start = first_content_bytes(path, HEADER_BYTES)
     if start and (len(start) < HEADER_BYTES or length_in(start) is None):
         raise UserError(f"{path} is compressed, but contains no TFRecords; give another file.")

@@ -7,14 +7,14 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.vocabulary import resolve_casing
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, atomic_open, require_file
 from bert_tf.util.temporary import TemporaryDirectory
+
+if TYPE_CHECKING:
+    from bert_tf.text.tokenizer import Tokenizer
 
 VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
@@ -93,6 +93,8 @@ class TokenizerFiles:
 
         Raises UserError unless there is exactly one file, and for a missing or malformed file.
         """
+        from bert_tf.text.loading import load_tokenizer
+
         return load_tokenizer(
             vocab_file=self.vocab_file,
             spm_model_file=self.spm_model_file,
@@ -140,6 +142,8 @@ class TokenizerFiles:
         Raises:
           UserError: two of them contradict each other.
         """
+        from bert_tf.text.vocabulary import resolve_casing
+
         casing = resolve_casing(self.do_lower_case, stated=stated, vocab_file=self.vocab_file)
         return dataclasses.replace(self, do_lower_case=casing)
 
@@ -171,6 +175,8 @@ class TokenizerContent:
 
     def load(self) -> Tokenizer:
         """Opens the vocabulary."""
+        from bert_tf.text.loading import load_tokenizer
+
         with TemporaryDirectory("vocabulary") as directory:
             path = Path(directory, self.kind)
             path.write_bytes(self.content)

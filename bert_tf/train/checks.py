@@ -8,14 +8,12 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint import loading
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.config.sharding import check_sharding
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.model_directory.same_model import known_configs, other_vocabulary
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import RunModel
 from bert_tf.train.run import Run
@@ -38,6 +36,8 @@ def check_start(
     if not run.ranks.is_chief:
         return
     for prefix, checkpoint in model.frozen.items():
+        from bert_tf.checkpoint import loading
+
         loading.check_initial(checkpoint, _frozen_shapes(model.task, prefix))
     if run.start.checkpoint is not None:
         with _explained_same_directory(run):
@@ -94,6 +94,9 @@ def _frozen_shapes(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
 def _check_resumed(
     run: Run, model: RunModel, optimization: OptimizationSettings, arithmetic: Arithmetic
 ) -> None:
+    from bert_tf.checkpoint import loading
+    from bert_tf.model_directory.same_model import known_configs, other_vocabulary
+
     checkpoint = run.start.checkpoint
     # By the checkpoint's path, so that other weights in the directory are ignored.
     files = ModelDirectory.of(checkpoint)
@@ -128,6 +131,9 @@ def _check_resumed(
 
 
 def _check_initial(run: Run, model: RunModel) -> None:
+    from bert_tf.checkpoint import loading
+    from bert_tf.model_directory.same_model import other_vocabulary
+
     heads = model.task.heads
     source, report = loading.check_initial(
         model.initial.checkpoint,

@@ -12,7 +12,6 @@ from typing import Callable, Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.writing import write_without_optimizer
 from bert_tf.model.sums import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model_directory.directory import MODEL_FILES
@@ -199,6 +198,8 @@ def keep_if_best(
         if path.exists():
             shutil.copy2(path, incoming / path.name)
     write_results(incoming, results)
+    from bert_tf.checkpoint.writing import write_without_optimizer
+
     write_without_optimizer(checkpoint, incoming)
     if best.exists():
         best.rename(outgoing)

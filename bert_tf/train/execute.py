@@ -6,33 +6,31 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
+from bert_tf.checkpoint.directory import go_back_to, remove_leftovers, write_missing_list
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train import ledger
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.changes import changed_settings, learning_rate_jump
 from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
-from bert_tf.train.memory import estimate_memory, format_memory
-from bert_tf.train.nonfinite import NonFiniteError
 from bert_tf.train.plan import Plan, slot_bytes
 from bert_tf.train.prepare import prepare
-from bert_tf.train.replay import replay
-from bert_tf.train.rollback import finish_rollback, roll_back
 from bert_tf.train.run import Run, begin
+from bert_tf.train.skipped import NonFiniteError
 from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
-from bert_tf.train.xla_choice import Choice, choose_xla
 from bert_tf.util.files import write_json
+
+if TYPE_CHECKING:
+    from bert_tf.train.xla_choice import Choice
 
 _UNKNOWN_DATA = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None}
 
@@ -112,10 +110,14 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
     trains = settings.do_train and run.start.step < job.plan.steps.last_step
     choice = None
     if run.runtime.use_xla is None and trains and not settings.dry_run:
+        from bert_tf.train.xla_choice import choose_xla
+
         choice = choose_xla(job, earlier=_earlier_choice(run))
         run.message(choice.sentence)
         job = job.with_plan(job.plan.with_xla()) if choice.use_xla else job
     if settings.replay_batch is not None:
+        from bert_tf.train.replay import replay
+
         replay(job, settings.replay_batch)
         return None
     whole_ledger = functools.partial(_whole_ledger, choice, sections or {})
@@ -123,6 +125,8 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
     _report_resuming(job)
     if settings.dry_run:
         if settings.do_train:
+            from bert_tf.train.memory import estimate_memory, format_memory
+
             run.message(format_memory(estimate_memory(job)))
         run.message("this was a dry run: nothing was trained or written")
         return None
@@ -154,7 +158,8 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
 def _tidy(run: Run) -> None:
     """Removes from the output directory what an interrupted run left behind."""
     output_dir = run.settings.output_dir
-    finish_rollback(output_dir, run.start)
+    if run.start.is_rolled_back:  # recorded, and then interrupted by a kill
+        go_back_to(output_dir, run.start.step)
     removed = remove_leftovers(output_dir)
     if removed:
         names = ", ".join(removed)
@@ -169,6 +174,8 @@ def _tidy(run: Run) -> None:
 
 def _recover(whole_ledger: Callable[[Job], Ledger], job: Job, failure: NonFiniteError) -> Job:
     """The job that goes on after a failure, which is in ``run.json``; else raises an error."""
+    from bert_tf.train.rollback import roll_back
+
     job = roll_back(job, failure)
     run_ledger = whole_ledger(job)
     if job.run.keeps_files:
@@ -345,6 +352,8 @@ def _loss_scale_entries(job: Job) -> dict[str, Any]:
 
 def _report_changes(job: Job, run_ledger: Ledger) -> None:
     """Reports what has changed since the run's last start, in a line and in the ledger."""
+    from bert_tf.train.changes import changed_settings, learning_rate_jump
+
     run = job.run
     changes = changed_settings(
         run.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()

@@ -14,10 +14,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
 from bert_tf.model.task import Features
-from bert_tf.ranks.failures import is_cut_off
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.train.nonfinite import SkippedUpdate
 from bert_tf.train.run_log import RunLog
+from bert_tf.train.skipped import SkippedUpdate
 from bert_tf.train.summary import Rates, UpdateTimes
 from bert_tf.train.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
@@ -322,6 +321,8 @@ class CheckpointHook(StepHook):
         try:
             self._saver.save(session, self._prefix, global_step=self.step)
         except (tf.errors.OpError, OSError, ValueError) as error:
+            from bert_tf.ranks.failures import is_cut_off
+
             if is_cut_off(error):  # while ranks sent their parts
                 raise
             raise UserError(

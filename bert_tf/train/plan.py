@@ -15,7 +15,6 @@ from bert_tf.train.run import Run
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule, schedule_row
-from bert_tf.update.shards import slot_bytes_of_rank
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
 
@@ -290,6 +289,8 @@ def slot_bytes(
     shapes = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
     if not optimization.shard_optimizer_state:
         return row.slot_bytes(shapes)
+    from bert_tf.update.shards import slot_bytes_of_rank
+
     owners = row.owners(shapes, ranks.world_size)
     return max(
         slot_bytes_of_rank(row, shapes, owners, rank=rank, world_size=ranks.world_size)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from bert_tf.checkpoint.directory import go_back_to, listed_checkpoints, step_of
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
 from bert_tf.train.job import Job
-from bert_tf.train.nonfinite import NonFiniteError
 from bert_tf.train.rollback_record import Rollback, read_rollbacks, write_rollbacks
+from bert_tf.train.skipped import NonFiniteError
 from bert_tf.train.start_point import StartPoint, find_start
 from bert_tf.util.errors import UserError
 
@@ -89,12 +88,6 @@ def last_good(checkpoints: Sequence[str], before: Sequence[Rollback]) -> str | N
     if before and newest_first and step_of(newest_first[0]) == before[-1].step:
         newest_first = [*newest_first[1:], newest_first[0]]
     return next((path for path in newest_first if _is_finite(path)), None)
-
-
-def finish_rollback(output_dir: Path, start: StartPoint) -> None:
-    """Completes a roll-back that was recorded and then interrupted by a kill."""
-    if start.is_rolled_back:
-        go_back_to(output_dir, start.step)
 
 
 def _is_finite(checkpoint: str) -> bool:

@@ -13,21 +13,18 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
 from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, OptimizationSettings, RuntimeSettings
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
-from bert_tf.train import evaluation, hooks, ledger, loop, nonfinite
+from bert_tf.train import evaluation, hooks, ledger, loop
 from bert_tf.train.job import Job
-from bert_tf.train.layer_summaries import LayerSummaries
 from bert_tf.train.run_log import EVALUATIONS, read_history
-from bert_tf.train.shared_slots import ReceiveSlots, SharingSaver
+from bert_tf.train.skipped import NonFiniteError, SkippedUpdate
 from bert_tf.train.start_point import ResumingSaver, find_start
 from bert_tf.train.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.train.warm_up import WarmUp
-from bert_tf.train.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
 from bert_tf.update.loss_scale import DynamicLossScale, LossScale, NoLossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer
@@ -45,9 +42,11 @@ class Trainer:
         self._last_results: evaluation.Results | None = None
         self._times = UpdateTimes()
         if job.plan.arithmetic.session.use_xla and not job.run.runtime.verbose:
+            from bert_tf.train.xla import compile_first_cluster
+
             compile_first_cluster(session_config(job.plan.arithmetic.session))
 
-    def train_and_evaluate(self, recover: Callable[[Job, nonfinite.NonFiniteError], Job]) -> None:
+    def train_and_evaluate(self, recover: Callable[[Job, NonFiniteError], Job]) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
 
         On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal. If updates
@@ -74,7 +73,7 @@ class Trainer:
             self._job.run.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
 
-    def _train(self, stop: hooks.StopOnSignal) -> nonfinite.NonFiniteError | None:
+    def _train(self, stop: hooks.StopOnSignal) -> NonFiniteError | None:
         """Trains up to the last step, or to an error that the run may recover from."""
         job, settings = self._job, self._job.settings
         try:
@@ -87,7 +86,7 @@ class Trainer:
                     seed=settings.seed,
                     config=session_config(job.plan.arithmetic.session),
                 )
-        except nonfinite.NonFiniteError as failure:
+        except NonFiniteError as failure:
             stop.restore()
             return failure
         return None
@@ -255,7 +254,7 @@ class Trainer:
                 outputs,
                 limit=settings.recovery.max_skipped_updates or default_limit,
                 features=features,
-                explain=functools.partial(nonfinite.explain, job, network),
+                explain=functools.partial(_explain, job, network),
             ),
         ]
         if run.log is not None or outputs.slots:
@@ -271,6 +270,8 @@ class Trainer:
             if not self._times.updates:
                 session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if use_xla:
+                from bert_tf.train.xla import XlaReport
+
                 session_hooks.append(XlaReport(warm_up, self._report_xla))
         if settings.evaluation.eval_every_steps is not None:
             session_hooks.append(
@@ -284,11 +285,13 @@ class Trainer:
             )
         return session_hooks
 
-    def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
+    def _layer_summaries(self, outputs: TrainOutputs) -> list[tf.train.SessionRunHook]:
         every = self._job.settings.log.layer_summary_steps
         # Where ranks share the optimizer's state, all of them add up the norms of their parts.
         if not every or (self._job.run.log is None and not outputs.slots):
             return []
+        from bert_tf.train.layer_summaries import LayerSummaries
+
         return [LayerSummaries(outputs, every_steps=every, log=self._job.run.log)]
 
     def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
@@ -303,6 +306,8 @@ class Trainer:
         }
         if not outputs.slots:
             return ResumingSaver(tf.global_variables(), **options)
+        from bert_tf.train.shared_slots import SharingSaver
+
         return SharingSaver(tf.global_variables(), slots=outputs.slots, ranks=run.ranks, **options)
 
     def _receive_slots(
@@ -310,6 +315,8 @@ class Trainer:
     ) -> list[tf.train.SessionRunHook]:
         if not outputs.slots or self._job.run.start.checkpoint is None:
             return []
+        from bert_tf.train.shared_slots import ReceiveSlots
+
         return [ReceiveSlots(outputs.slots, saver, self._job.run.ranks)]
 
     def _report_first_update(self) -> None:
@@ -335,12 +342,17 @@ def initialise_weights(job: Job, network: Network) -> None:
 
     The weights of a run that resumes are restored later.
     """
+    initial = job.model.initial
+    is_new = initial.checkpoint and not newest_checkpoint(job.settings.output_dir)
+    if not (job.model.frozen or is_new):
+        return
+    from bert_tf.checkpoint import loading
+
     for prefix, checkpoint in job.model.frozen.items():
         frozen = network.variables.frozen(prefix)
         if frozen:  # an evaluation may do without
             loading.initialise_from_checkpoint(checkpoint, frozen, prefix=f"{prefix}/")
-    initial = job.model.initial
-    if initial.checkpoint and not newest_checkpoint(job.settings.output_dir):
+    if is_new:
         loading.initialise_from_checkpoint(
             initial.checkpoint,
             network.variables.trainable(),
@@ -422,6 +434,14 @@ def _optimizer(
         **how,
         **optimization.optimizer_options,
     )
+
+
+def _explain(
+    job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
+) -> NonFiniteError:
+    from bert_tf.train.nonfinite import explain
+
+    return explain(job, network, session, skipped)
 
 
 def _shape_of_batch(features: Features) -> tf.Tensor:

@@ -27,7 +27,6 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.tuning import speed_probe
-from bert_tf.tuning.bfloat16_trial import REFUSED
 from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
 from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings
@@ -205,6 +204,8 @@ def reason_against_bf16() -> str | None:
     )
     figures = cache_directory()
     directory = None if figures is None else figures.with_name("bfloat16")
+    from bert_tf.tuning.bfloat16_trial import REFUSED
+
     outcomes = {0: None, REFUSED: "refuses", **{-s: f"crashes ({s.name}) in" for s in _CRASHES}}
     known = read_cached(directory, conditions)
     status = known.get("status") if isinstance(known, dict) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -19,9 +19,11 @@ from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_ca
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.optimizers.row import Applied, Parameter, UpdateContext, apply_changes
-from bert_tf.update.shards import Shards, SlotPart
 from bert_tf.update.state import create_count
 from bert_tf.util.options import OptionValue
+
+if TYPE_CHECKING:
+    from bert_tf.update.shards import Shards, SlotPart
 
 DecayMask = Callable[[str], bool]
 RateFactor = Callable[[str], float]
@@ -89,7 +91,11 @@ class Optimizer:
             raise TypeError(f"{self.row.title} has no option {', '.join(sorted(unknown))}")
         self.kernels = kernels or TensorFlowKernels()
         self.ranks = ranks or SingleProcess()
-        self.shards = Shards(self.ranks) if shard_state and self.ranks.world_size > 1 else None
+        self.shards: Shards | None = None
+        if shard_state and self.ranks.world_size > 1:
+            from bert_tf.update.shards import Shards
+
+            self.shards = Shards(self.ranks)
         self.product_type = product_type
         self.update_count: tf.Variable | None = None
         self._options = self.row.resolve(options)

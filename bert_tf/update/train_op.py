@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -17,8 +18,10 @@ from bert_tf.update.gradients import Gradients, are_finite, clipped, unscaled
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
-from bert_tf.update.shards import SlotPart
 from bert_tf.update.state import create_count
+
+if TYPE_CHECKING:
+    from bert_tf.update.shards import SlotPart
 
 # Both are int64 scalars saved in checkpoints.
 SKIPPED_UPDATES = "training/skipped_updates"

@@ -44,7 +44,7 @@ from bert_tf.ranks.failures import (
     failure_of,
     write_last_words,
 )
-from bert_tf.ranks.launched import end_if_launcher_is_gone, kill_launcher_if_it_hangs
+from bert_tf.ranks.launcher import end_if_launcher_is_gone, kill_launcher_if_it_hangs
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 from bert_tf.watch.activity import Activity

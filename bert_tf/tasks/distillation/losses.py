@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.blocks import native_operations
-from bert_tf.model.losses import ClassScores
+from bert_tf.model.losses import ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
 from bert_tf.model.task import Features, Task
@@ -24,18 +24,6 @@ from bert_tf.model.variables import Variables
 
 # The smallest probability of "any other class" whose logarithm is taken.
 _LEAST_PROBABILITY = 1e-6
-
-
-class Decisions(NamedTuple):
-    """Choices among classes, which a student should make as its teacher does.
-
-    Attributes:
-      scores: [N, C]; with a single class, the scores of a regression.
-      weights: [N] float32, 0 for padding.
-    """
-
-    scores: ClassScores
-    weights: tf.Tensor
 
 
 class DistilledTask(Task, Protocol):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import tensorflow.compat.v1 as tf
 
 from bert_tf.input import pipeline
-from bert_tf.input.masking import MaskingSettings, MaskShares
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
 from bert_tf.ranks.ranks import Ranks
@@ -28,6 +27,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 
 if TYPE_CHECKING:
+    from bert_tf.input.masking import MaskingSettings, MaskShares
     from bert_tf.tasks.distillation.kept_targets import TargetFiles
 
 
@@ -196,6 +196,8 @@ def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSet
     unmasked = [info for info in infos if not info.masked]
     if not unmasked:
         return None
+    from bert_tf.input.masking import MaskingSettings
+
     return MaskingSettings(
         masked_lm_prob=data.masked_lm_prob,
         max_predictions_per_seq=data.max_predictions_per_seq,
@@ -252,6 +254,8 @@ class TrainingBatches:
     def _shares(self, plan: Plan) -> MaskShares | None:
         if self.final_masked_lm_prob is None:
             return None
+        from bert_tf.input.masking import MaskShares
+
         return MaskShares(
             self.masked_lm_prob,
             self.final_masked_lm_prob,

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.model_directory.same_model import known_configs
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
@@ -141,6 +140,8 @@ def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
 
 def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirectory) -> None:
     """Raises UserError for a flag that contradicts the configuration of the weights."""
+    from bert_tf.model_directory.same_model import known_configs
+
     for path, config in known_configs(stored):
         requested = dataclasses.replace(config, **settings.network)
         for name in config.differences(requested).function:

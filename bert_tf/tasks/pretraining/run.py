@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input import pipeline
-from bert_tf.input.cutting import cut_predictions
 from bert_tf.model.config import BertConfig
 from bert_tf.model.flops import training_flops
 from bert_tf.records.info import SENTENCE_ORDER
@@ -20,7 +19,6 @@ from bert_tf.tasks.pretraining.data import (
     loss_evaluation,
     open_run_records,
 )
-from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
 from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
@@ -42,7 +40,10 @@ def run(settings: PretrainingSettings) -> Results | None:
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
     with begin(settings.run, settings.runtime) as begun:
-        run_before_training(settings, begun)
+        if settings.before_training is not None:
+            from bert_tf.tasks.pretraining.hosts import run_before_training
+
+            run_before_training(settings, begun)
         return train_and_evaluate(prepare_pretraining(settings, begun))
 
 
@@ -99,6 +100,8 @@ class SequenceFlops:
         settings, data = self.settings, self.settings.data
         predictions = data.max_predictions_per_seq if settings.masked_lm else 0
         if settings.optimization.length_ramp is not None:
+            from bert_tf.input.cutting import cut_predictions
+
             predictions = cut_predictions(predictions, data.max_seq_length, length)
         return training_flops(
             self.config,
@@ -210,6 +213,8 @@ class OpenedPretraining:
         data, records = self.settings.data, self.records
         if data.local_cache_dir is None or not run.settings.do_train or run.settings.dry_run:
             return records
+        from bert_tf.tasks.pretraining.hosts import copy_to_local_disks
+
         train, held_out = copy_to_local_disks(
             (records.train_records, records.eval_records), data, run
         )

@@ -6,18 +6,18 @@ import dataclasses
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.input.pipeline import PretrainingRecords, record_order
-from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_records
-from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.host_work import on_each_host
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.run import Run
 from bert_tf.tuning.session import session_config
+
+if TYPE_CHECKING:
+    from bert_tf.input.length_buckets import LengthBuckets
 
 _NOTHING_TO_GAIN = 0.98
 
@@ -43,6 +43,8 @@ class TrainingOrder:
         """The batches of similar length; None for random ones."""
         if self.lengths is None:
             return None
+        from bert_tf.input.length_buckets import LengthBuckets
+
         return LengthBuckets(
             self.lengths,
             global_batch_size=batch.global_batch_size,
@@ -95,6 +97,10 @@ def shared_lengths(records: PretrainingRecords, run: Run) -> np.ndarray:
     the files. Where nothing can be written, as in a dry run, each rank counts for itself. Raises
     UserError for a damaged record, and if ranks find different lengths.
     """
+    from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_records
+    from bert_tf.ranks.agreement import check_same_on_all_ranks
+    from bert_tf.ranks.host_work import on_each_host
+
     ranks = run.ranks
     # A process's first session decides on its threads and GPUs.
     config = session_config(dataclasses.replace(run.session_settings(), use_xla=False, amp=False))
