@@ -18,6 +18,7 @@ from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
+from bert_tf.util.notes import Grade, Note
 
 # BERT-base as released, except for the vocabulary.
 _BERT_BASE = {"type_vocab_size": 2}
@@ -35,7 +36,8 @@ class PretrainingModel:
       vocabulary: the records' vocabulary; None if unknown.
       vocabulary_sha256: its hash, for the run's ledger.
       tokenizer_files: its file, and whether the text was lower-cased, as far as they are known.
-      notes: messages about decisions.
+      notes: sentences on settings in its file that are not followed.
+      remarks: what was decided and is worth knowing.
     """
 
     config: BertConfig
@@ -43,6 +45,7 @@ class PretrainingModel:
     vocabulary_sha256: str | None
     tokenizer_files: TokenizerFiles
     notes: tuple[str, ...]
+    remarks: tuple[Note, ...]
 
 
 def find_model(
@@ -70,19 +73,21 @@ def _find(
     if records is not None:
         vocabulary = _record_vocabulary(records, vocabulary)
         size, sha256 = records.entry.size, records.entry.sha256
-    config, notes = _network(settings, weights, stored, vocabulary_size=size)
+    config, notes, remarks = _network(settings, weights, stored, vocabulary_size=size)
     files = files.with_vocabulary_of(_vocabulary_files(records, stored))
     if settings.run.do_train and not files.file:
-        notes.append(
+        unsaved = (
             "no vocabulary is stored with the records or the initial weights, so it is not saved "
             f"in {settings.run.output_dir}; give --vocab_file to save it"
         )
+        remarks.append(Note(Grade.HINT, "vocabulary", unsaved))
     return PretrainingModel(
         config=config,
         vocabulary=vocabulary,
         vocabulary_sha256=sha256,
         tokenizer_files=_with_casing(files, records, of_model=stored.tokenizer_files.do_lower_case),
         notes=tuple(notes),
+        remarks=tuple(remarks),
     )
 
 
@@ -103,11 +108,12 @@ def _network(
     stored: ModelFiles,
     *,
     vocabulary_size: int | None,
-) -> tuple[BertConfig, list[str]]:
-    """The architecture, and notes on settings in its file that are not followed."""
+) -> tuple[BertConfig, list[str], list[Note]]:
+    """The architecture, notes on settings in its file that are not followed, and remarks."""
     if weights:
         _check_sizes(settings, weights, stored)
     notes: list[str] = []
+    remarks: list[Note] = []
     if settings.bert_config_file:
         config, notes = read_config(settings.bert_config_file)
         base = config.to_dict()
@@ -130,14 +136,15 @@ def _network(
         base = {**base, "vocab_size": size}
         if in_file not in (None, size):
             hint = f"; give --vocab_size={in_file} to keep that" if in_file > size else ""
-            notes.append(
+            resized = (
                 f"the network's vocab_size is {size}, the vocabulary's, not {in_file} as in "
                 f"{settings.bert_config_file}{hint}"
             )
+            remarks.append(Note(Grade.HINT, "configuration", resized))
     names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
     file = settings.bert_config_file or stored.config_file
     shown = " with ".join(filter(None, [str(file) if file else "", names]))
-    return BertConfig.from_dict({**base, **settings.network}, source=shown), notes
+    return BertConfig.from_dict({**base, **settings.network}, source=shown), notes, remarks
 
 
 def table_size(in_file: int | None, vocabulary_size: int | None) -> int:

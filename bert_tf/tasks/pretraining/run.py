@@ -227,11 +227,12 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
     else:
         teacher, of_network = None, settings
     found = find_model(of_network, run, records.vocabulary)
-    for note in found.notes:
-        run.message(note)
+    run.report(found.notes, part="configuration")
+    for remark in found.remarks:
+        run.remark(remark.sentence, part=remark.part)
     _check_records(data, records, found.config)
     if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
-        run.warn(records.train_info.one_sided_labels)
+        run.warn(records.train_info.one_sided_labels, part="records")
     task = PretrainingTask(
         found.config,
         settings.masked_lm,

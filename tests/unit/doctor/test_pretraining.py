@@ -10,15 +10,16 @@ from absl import flags
 
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.doctor import pretraining
-from bert_tf.doctor.examination import examine, show
-from bert_tf.doctor.findings import Grade
+from bert_tf.commands.doctor import show
+from bert_tf.doctor import examination
+from bert_tf.doctor.examination import examine
 from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.model.config import BertConfig
 from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
+from bert_tf.util.notes import Grade
 from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
 from tests.support import content_of, holder_of, run
 
@@ -77,7 +78,7 @@ def places(tmp_path):
 @pytest.fixture
 def parts_alone(monkeypatch):
     """Leaves out the dry run, which takes most of the time."""
-    monkeypatch.setattr(pretraining, "_rehearse", lambda *_: None)
+    monkeypatch.setattr(examination, "rehearse", lambda *_: None)
 
 
 def said_of(places, *more, num_ranks=1, without=()):
@@ -110,6 +111,15 @@ def test_a_run_without_problems(places, tmp_path):
     assert list(show(findings, flags.FlagValues()))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
 
 
+def test_parts_by_themselves_say_what_the_whole_run_does(request, places):
+    unwise = ["--learning_rate=0.5", "--max_position_embeddings=20", "--num_train_steps=10"]
+    of_run = {*said_of(places, *unwise)}
+    request.getfixturevalue("parts_alone")
+    of_parts = {*said_of(places, *unwise)}
+    assert of_parts < of_run
+    assert {note.part for note in of_run - of_parts} == {"memory", "disk", "precision", "whole run"}
+
+
 @pytest.mark.parametrize(
     ("more", "grade", "part", "sentence"),
     [
@@ -123,7 +133,7 @@ def test_a_run_without_problems(places, tmp_path):
         ),
         (["--num_warmup_steps=20"], WARNING, "learning rate", "takes 50% of all updates (20 of 40"),
         (["--num_warmup_steps=0"], WARNING, "learning rate", "there is no warm-up"),
-        (["--num_warmup_steps=50"], ERROR, "flags", "is more than --num_train_steps=40"),
+        (["--num_warmup_steps=50"], ERROR, "schedule", "is more than --num_train_steps=40"),
         (["--num_train_steps=4000"], WARNING, "length", "each stored mask is seen 160 times"),
         (
             ["--num_train_steps=4000", "--save_checkpoints_steps=3000"],

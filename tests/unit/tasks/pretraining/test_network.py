@@ -62,7 +62,7 @@ def test_a_network_without_weights_gets_the_size_of_the_vocabulary(settings, tmp
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path)
     assert model.config == dataclasses.replace(CONFIG, vocab_size=50)
-    [note] = model.notes
+    [(_, _, note)] = model.remarks
     assert note.startswith(
         f"the network's vocab_size is 50, the vocabulary's, not {in_file} as in {path}"
     )
@@ -74,21 +74,21 @@ def test_a_padded_table_stays_padded(settings, tmp_path, in_file):
     path = config_file(tmp_path, vocab_size=in_file)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path)
-    assert (model.config.vocab_size, model.notes) == (in_file, ())
+    assert (model.config.vocab_size, model.remarks) == (in_file, ())
 
 
 def test_a_flag_overrides_the_size(settings, tmp_path):
     path = config_file(tmp_path, vocab_size=2000)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path, network={"vocab_size": 2000})
-    assert (model.config.vocab_size, model.notes) == (2000, ())
+    assert (model.config.vocab_size, model.remarks) == (2000, ())
 
 
 def test_records_without_a_manifest_leave_the_files_size(settings, tmp_path):
     model = find(settings, bert_config_file=config_file(tmp_path))
     assert (model.config, model.vocabulary, model.tokenizer_files.file) == (CONFIG, None, None)
     assert (model.tokenizer_files.do_lower_case, model.vocabulary_sha256) == (None, None)
-    [note] = model.notes
+    [(_, _, note)] = model.remarks
     assert note.startswith("no vocabulary is stored with the records or the initial weights, so")
 
 
@@ -102,7 +102,7 @@ def test_flags_without_a_file_change_bert_base(settings, tmp_path):
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, network={"num_hidden_layers": 2})
     expected = BertConfig(vocab_size=50, num_hidden_layers=2, type_vocab_size=2)
-    assert (model.config, model.notes) == (expected, ())
+    assert (model.config, model.remarks) == (expected, ())
 
 
 def test_a_directory_with_only_results_is_not_a_model(settings):
