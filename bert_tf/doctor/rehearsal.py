@@ -31,6 +31,7 @@ class _FewQuestions(OpenedSquad):
     """A run that makes the records of a few questions, and is planned for all."""
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
+        """As in :class:`OpenedSquad`, with the number of all records."""
         data = OpenedSquad.make_data(self.first(_QUESTIONS), run, arithmetic)
         training = dataclasses.replace(data.training, num_records=self.max_records)
         return dataclasses.replace(data, training=training)
