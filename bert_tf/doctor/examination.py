@@ -15,6 +15,7 @@ from bert_tf.doctor.rehearsal import rehearse
 from bert_tf.doctor.schedule import judge_updates
 from bert_tf.doctor.training_scripts import SCRIPTS
 from bert_tf.ranks.planned import PlannedRanks
+from bert_tf.train.start_point import StartPoint
 from bert_tf.util.directory_lock import LOCK_NAME, named_holder
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
@@ -41,7 +42,8 @@ def examine(
     run = settings and of_run.attempt("whole run", rehearse, of_run, script, settings, ranks)
     run = run or open_parts(findings, script, values, ranks)
     findings.extend(of_run)
-    _judge_output(findings, values, run)
+    if run.output_dir is not None:
+        _judge_output(findings, run.output_dir, run.start)
     _judge_model(findings, values, run)
     if run.updates is not None:
         judge_updates(findings, values, run)
@@ -50,11 +52,9 @@ def examine(
     return findings
 
 
-def _judge_output(findings: Findings, values: flags.FlagValues, run: PlannedRun) -> None:
+def _judge_output(findings: Findings, directory: Path, start: StartPoint) -> None:
     """Looks at what is in the output directory."""
-    if not values.output_dir:
-        return  # the flags say so
-    part, directory, start = "output directory", Path(values.output_dir), run.start
+    part = "output directory"
     if not directory.is_dir():
         findings.fine(part, f"{directory} does not exist yet")
         return

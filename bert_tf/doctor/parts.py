@@ -58,7 +58,9 @@ def open_parts(
     vocabulary = files.vocabulary()
     if of_records is not None:
         vocabulary = vocabulary_named_in(of_records.manifest_file, of_records.entry.sha256)
-    if stored != ModelFiles():
+    # A fine-tuning takes the vocabulary of its weights unless another one is given.
+    is_compared = stored != ModelFiles() and (is_pretraining or vocabulary is not None)
+    if is_compared:
         problem, uncompared = other_vocabulary(stored, vocabulary)
         findings.extend(Note(Grade.HINT, "checkpoint", sentence) for sentence in uncompared)
         if problem:
@@ -71,9 +73,10 @@ def open_parts(
     given = ("init_checkpoint", "resume_from", "teacher_checkpoint")
     return PlannedRun(
         is_pretraining,
+        Path(values.output_dir) if values.output_dir else None,
         start,
         is_new=not (start.checkpoint or any(values[n].value for n in given if n in values)),
-        vocabulary=vocabulary,
+        vocabulary=vocabulary if is_compared else None,
         config=config,
         max_seq_length=lengths["max_seq_length"],
         updates=_updates(findings, script, values, ranks, train) if values.do_train else None,

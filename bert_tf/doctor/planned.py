@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from bert_tf.config.settings import OptimizationSettings
@@ -40,6 +41,7 @@ class PlannedRun:
 
     Attributes:
       is_pretraining: whether it reads records of pre-training.
+      output_dir: its directory; with seeds, that of the last one.
       start: where it starts.
       is_new: whether it starts from random weights.
       vocabulary: that of its data.
@@ -50,6 +52,7 @@ class PlannedRun:
     """
 
     is_pretraining: bool
+    output_dir: Path | None
     start: StartPoint
     is_new: bool
     vocabulary: Vocabulary | None

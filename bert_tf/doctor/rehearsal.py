@@ -101,6 +101,7 @@ def _planned(opened: Opened, job: Job) -> PlannedRun:
     updates = Updates(job.optimization, job.plan.batch, job.plan.steps)
     return PlannedRun(
         isinstance(opened, OpenedPretraining),
+        job.settings.output_dir,
         start,
         is_new=not (start.checkpoint or job.model.initial.checkpoint),
         vocabulary=job.model.vocabulary,
