@@ -10,16 +10,26 @@ exit status is 2 if something will go wrong, 1 if something looks unwise, and 0 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from absl import flags
 
-from bert_tf.cli.flags import flag_group, run_command
+from bert_tf.cli.flags import as_typed, flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, at_least_one
 from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError, exit_on_user_error
+from bert_tf.util.notes import Grade, Note
+
+_NAMES = {
+    Grade.ERROR: "error",
+    Grade.WARNING: "warning",
+    Grade.HINT: "hint",
+    Grade.FINE: "fine",
+}
+_WIDTH, _INDENT = 100, 9
 
 # Words before the name of the script that say how to start it.
 _STARTERS = ("python", "python3")
@@ -67,7 +77,7 @@ def main(_) -> int:
     at_least_one(values, "num_ranks")
     at_least_one(values, "ranks_per_host")
     # Imported here, so that mistakes in flags are reported before TensorFlow starts.
-    from bert_tf.doctor.examination import examine, show
+    from bert_tf.doctor.examination import examine
 
     findings = examine(
         values.script,
@@ -78,6 +88,34 @@ def main(_) -> int:
     for line in show(findings, values):
         print(line)
     return findings.status
+
+
+def show(findings: Iterable[Note], values: flags.FlagValues) -> Iterator[str]:
+    """Lines for a terminal, the worst findings first, and a summary.
+
+    ``values`` are the flags of the run.
+    """
+    counts = dict.fromkeys(sorted(_NAMES, reverse=True), 0)
+    for finding in sorted(findings, key=lambda finding: -finding.grade):
+        counts[finding.grade] += 1
+        yield _shown(finding._replace(sentence=as_typed(finding.sentence, values)))
+    parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
+    fine = counts[Grade.FINE]
+    yield f"{', '.join(parts[:-1])}; {fine} check{'s' * (fine != 1)} found nothing"
+
+
+def _shown(finding: Note) -> str:
+    """A finding with its further lines indented; a table in it stays one."""
+    text = f"{_NAMES[finding.grade] + ':':<{_INDENT}}{finding.part}: {finding.sentence}"
+    first, *table = text.splitlines()
+    wrapped = textwrap.fill(
+        first,
+        _WIDTH,
+        subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return "\n".join([wrapped, *(" " * _INDENT + line for line in table)])
 
 
 def run() -> None:

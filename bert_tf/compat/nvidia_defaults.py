@@ -14,8 +14,7 @@ from typing import Callable, NamedTuple, Union
 from absl import flags
 
 from bert_tf.update.schedules import SCHEDULES
-from bert_tf.util.console import say
-from bert_tf.util.environment import launched_rank
+from bert_tf.util.console import remark
 
 _WIDTH = 100
 
@@ -143,10 +142,10 @@ TAGGING = PeerScript(
 
 
 def adopt_and_say(values: flags.FlagValues, script: PeerScript) -> None:
-    """As :func:`adopt`; rank 0 prints the text."""
+    """As :func:`adopt`; rank 0 says the text."""
     text = adopt(values, script)
-    if text and launched_rank() == 0:
-        say(text)
+    if text:
+        remark(text, part="flags")
 
 
 def adopt(values: flags.FlagValues, script: PeerScript) -> str:

@@ -1,76 +1,121 @@
-"""The doctor for a script, and what it says."""
+"""The doctor for a script: what would end a run of it, and what looks unwise."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
+from pathlib import Path
 
 from absl import flags
 
-from bert_tf.cli.flags import as_typed
-from bert_tf.compat.nvidia_defaults import adopt
-from bert_tf.doctor import finetuning, pretraining
-from bert_tf.doctor.findings import Finding, Findings, Grade
-from bert_tf.doctor.model import require_no_phases
-from bert_tf.doctor.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
+from bert_tf.doctor.findings import Findings
+from bert_tf.doctor.parts import open_parts
+from bert_tf.doctor.planned import PlannedRun
+from bert_tf.doctor.records import judge_records, judge_size_for_gpus
+from bert_tf.doctor.rehearsal import rehearse
+from bert_tf.doctor.schedule import judge_updates
+from bert_tf.doctor.training_scripts import SCRIPTS
 from bert_tf.ranks.planned import PlannedRanks
-
-_NAMES = {
-    Grade.ERROR: "error",
-    Grade.WARNING: "warning",
-    Grade.HINT: "hint",
-    Grade.FINE: "fine",
-}
-_WIDTH, _INDENT = 100, 9
+from bert_tf.tasks.question_answering.settings import SquadSettings
+from bert_tf.train.start_point import StartPoint
+from bert_tf.util.directory_lock import LOCK_NAME, named_holder
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import sha256_of_file
 
 
 def examine(
     script: str, values: flags.FlagValues, *, num_ranks: int, ranks_per_host: int
 ) -> Findings:
-    """Looks at a run of ``script`` with parsed flags; raises UserError for a plan of phases."""
-    require_no_phases(values)
-    findings = Findings()
+    """Looks at a run of ``script`` with parsed flags; raises UserError for a plan of phases.
+
+    A run that would end with an error is looked at part by part, to find the other ones, too.
+    """
+    _require_no_phases(values)
+    findings, of_run = Findings(), Findings()
     if num_ranks > 1 and not values.horovod:
         findings.warn(
             "flags",
             f"--num_ranks={num_ranks}, but the run has no --horovod, so each process would train "
             "by itself; add it",
         )
-    of_nvidia = SCRIPTS[script].of_nvidia
-    adopted = adopt(values, of_nvidia) if of_nvidia else ""
-    if adopted:
-        findings.hint("flags", adopted)
+        values.horovod = True
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
-    if script in (PRETRAINING, DISTILLATION):
-        pretraining.examine(findings, SCRIPTS[script], values, ranks)
-    else:
-        finetuning.examine(findings, script, values, ranks)
+    settings = of_run.attempt("flags", SCRIPTS[script].settings, values)
+    run = settings and of_run.attempt("whole run", rehearse, of_run, script, settings, ranks)
+    run = run or open_parts(findings, script, values, ranks)
+    findings.extend(of_run)
+    if run.output_dir is not None:
+        _judge_output(findings, run.output_dir, run.start)
+    _judge_model(findings, values, run)
+    if run.updates is not None:
+        judge_updates(findings, values, run)
+    if isinstance(settings, SquadSettings):
+        _judge_questions(findings, settings)
     return findings
 
 
-def show(findings: Findings, values: flags.FlagValues) -> Iterator[str]:
-    """Lines for a terminal, the worst findings first, and a summary.
+def _judge_output(findings: Findings, directory: Path, start: StartPoint) -> None:
+    """Looks at what is in the output directory."""
+    part = "output directory"
+    if not directory.is_dir():
+        findings.fine(part, f"{directory} does not exist yet")
+        return
+    holder = named_holder(directory)
+    if holder is not None and holder.may_be_alive:
+        findings.warn(
+            part,
+            f"{directory} is in use by {holder}; wait for it to end, or choose another directory",
+        )
+    elif holder is not None:
+        findings.hint(part, f"{directory} was last used by {holder}, which did not exit normally")
+    if start.checkpoint is not None and not start.is_elsewhere:
+        findings.fine(part, f"the run goes on at step {start.step:,} of {start.checkpoint}")
+    elif any(path.name != LOCK_NAME for path in directory.iterdir()):
+        findings.hint(part, f"{directory} is not empty, but has no checkpoint to go on from")
 
-    ``values`` are the flags of the run.
-    """
-    counts = dict.fromkeys(sorted(_NAMES, reverse=True), 0)
-    for finding in sorted(findings, key=lambda finding: -finding.grade):
-        counts[finding.grade] += 1
-        yield _shown(finding._replace(sentence=as_typed(finding.sentence, values)))
-    parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
-    fine = counts[Grade.FINE]
-    yield f"{', '.join(parts[:-1])}; {fine} check{'s' * (fine != 1)} found nothing"
+
+def _judge_model(findings: Findings, values: flags.FlagValues, run: PlannedRun) -> None:
+    """Looks at the network with its weights, and at the records."""
+    if run.config is not None:
+        _judge_positions(findings, run, run.config.max_position_embeddings)
+    if run.config is not None and run.is_pretraining and run.is_new:
+        judge_size_for_gpus(findings, run.config.vocab_size)
+    judge_records(findings, run)
+    is_compared = not any(part == "checkpoint" and grade for grade, part, _ in findings)
+    if run.is_new and values.do_train and not run.is_pretraining:
+        findings.warn(
+            "checkpoint",
+            "no weights are given, so fine-tuning starts from random ones; give --init_checkpoint",
+        )
+    elif not run.is_new and run.vocabulary is not None and is_compared:
+        findings.fine("checkpoint", f"its vocabulary is that of {run.vocabulary.source}")
 
 
-def _shown(finding: Finding) -> str:
-    """A finding with its further lines indented; a table in it stays one."""
-    text = f"{_NAMES[finding.grade] + ':':<{_INDENT}}{finding.part}: {finding.sentence}"
-    first, *table = text.splitlines()
-    wrapped = textwrap.fill(
-        first,
-        _WIDTH,
-        subsequent_indent=" " * _INDENT,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return "\n".join([wrapped, *(" " * _INDENT + line for line in table)])
+def _judge_positions(findings: Findings, run: PlannedRun, positions: int) -> None:
+    length = run.max_seq_length
+    if length < positions and run.is_new and run.is_pretraining:
+        findings.hint(
+            "configuration",
+            f"--max_seq_length={length} leaves the positions up to "
+            f"max_position_embeddings={positions} untrained; a later phase has to train them",
+        )
+    elif length <= positions:
+        findings.fine("configuration", f"{length} of the network's {positions} positions are used")
+
+
+def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
+    both = settings.train_file, settings.predict_file
+    if None not in both and sha256_of_file(both[0]) == sha256_of_file(both[1]):
+        findings.warn(
+            "questions",
+            f"{both[1]} are the training questions, whose scores say nothing about others; give "
+            "another --predict_file",
+        )
+
+
+def _require_no_phases(values: flags.FlagValues) -> None:
+    if "phases" in values and values.phases:
+        first = values.phases.split(",")[0].strip()
+        raise UserError(
+            f"--phases={values.phases} names several runs; look at each by itself, with "
+            f"--flagfile={first} in place of --phases (the run itself checks all of them before "
+            "the first one starts)."
+        )

@@ -2,98 +2,61 @@
 
 from __future__ import annotations
 
-import contextlib
-import enum
-import io
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
+from bert_tf.util.console import collected_notes
 from bert_tf.util.errors import UserError
+from bert_tf.util.notes import Grade, Note
 
 Result = TypeVar("Result")
 
-_WARNING = "warning: "
-# What a run says of itself that is worth repeating.
-_REMARKS = ("changed since", "resuming from", "starting from", "the learning rate", "the network's")
-
-
-class Grade(enum.IntEnum):
-    """How bad it is: only errors stop a run, and hints are no reason to change anything."""
-
-    FINE = 0
-    HINT = 1
-    WARNING = 2
-    ERROR = 3
-
-
-class Finding(NamedTuple):
-    """A sentence on a part of the run."""
-
-    grade: Grade
-    part: str
-    sentence: str
-
 
 class Findings:
-    """Collects findings; of equal sentences the first one counts."""
+    """Collects notes on a run; of equal sentences the first one counts."""
 
     def __init__(self) -> None:
-        self._found: list[Finding] = []
+        self._found: dict[str, Note] = {}
 
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self._found)
+    def __iter__(self) -> Iterator[Note]:
+        return iter(self._found.values())
 
     @property
     def worst(self) -> Grade:
         """The worst grade."""
-        return max((finding.grade for finding in self), default=Grade.FINE)
+        return max((note.grade for note in self), default=Grade.FINE)
 
     @property
     def status(self) -> int:
         """The exit status: 2 with errors, 1 with warnings, 0 otherwise."""
         return {Grade.ERROR: 2, Grade.WARNING: 1}.get(self.worst, 0)
 
-    def add(self, grade: Grade, part: str, sentence: str) -> None:
-        """Adds a sentence, unless it has been said."""
-        if sentence not in {finding.sentence for finding in self}:
-            self._found.append(Finding(grade, part, sentence))
+    def extend(self, notes: Iterable[Note], *, part: str = "") -> None:
+        """Adds notes, unless their sentences have been said; ``part`` is for those without one."""
+        for note in notes:
+            self._found.setdefault(note.sentence, note._replace(part=note.part or part))
 
-    def fine(self, part: str, sentence: str) -> None:
-        """Adds what is as it should be."""
-        self.add(Grade.FINE, part, sentence)
+    def _add(self, grade: Grade, part: str, sentence: str) -> None:
+        self.extend([Note(grade, part, sentence)])
 
-    def hint(self, part: str, sentence: str) -> None:
-        """Adds what may be worth knowing."""
-        self.add(Grade.HINT, part, sentence)
-
-    def warn(self, part: str, sentence: str) -> None:
-        """Adds what looks unwise."""
-        self.add(Grade.WARNING, part, sentence)
-
-    def error(self, part: str, sentence: str) -> None:
-        """Adds what will go wrong."""
-        self.add(Grade.ERROR, part, sentence)
+    fine = functools.partialmethod(_add, Grade.FINE)  # as it should be
+    hint = functools.partialmethod(_add, Grade.HINT)  # may be worth knowing
+    warn = functools.partialmethod(_add, Grade.WARNING)  # looks unwise
+    error = functools.partialmethod(_add, Grade.ERROR)  # will go wrong
 
     def attempt(
         self, part: str, action: Callable[..., Result], *arguments: object, **named: object
     ) -> Result | None:
         """The result of an action; None if it raises a UserError, which becomes an error.
 
-        What the action prints is not shown, but its warnings become findings.
+        Notes that are said meanwhile become findings.
         """
-        output = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        with collected_notes() as notes:
+            try:
                 return action(*arguments, **named)
-        except UserError as error:
-            self.error(part, str(error))
-            return None
-        finally:
-            self._read(part, output.getvalue().splitlines())
-
-    def _read(self, part: str, lines: Sequence[str]) -> None:
-        for line in lines:
-            if line.startswith(_WARNING):
-                self.warn(part, line[len(_WARNING) :])
-            elif line.startswith(_REMARKS):
-                self.hint(part, line)
+            except UserError as error:
+                self.error(part, str(error))
+                return None
+            finally:
+                self.extend(notes, part=part)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bert_tf.doctor.findings import Findings
-from bert_tf.records.info import RecordInfo, inspect_records
-from bert_tf.records.manifest import require_listed_files
-from bert_tf.records.tfrecord import RecordSet
+from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records
+from bert_tf.records.info import RecordInfo
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
-from bert_tf.util.files import expand_record_files
-
-TRAINING, HELD_OUT, VOCABULARY = "records", "held-out records", "vocabulary"
 
 MOST_PADDING = 0.5
 MOST_UNKNOWN = 0.05
@@ -22,36 +18,29 @@ _FOR_GPUS = 8
 _SHOWN = 3
 
 
-def open_records(
-    findings: Findings, part: str, patterns: str, flag: str, *, is_new: bool
-) -> RecordInfo | None:
-    """Opens the records of a flag and judges a sample; None if they cannot be used.
+def judge_records(findings: Findings, run: PlannedRun) -> None:
+    """Looks at the records of a run, and at the vocabulary that they were made with."""
+    for opened in run.records:
+        findings.attempt(opened.part, _judge_sample, findings, opened, is_new=run.is_new)
+    infos = [opened.info for opened in run.records]
+    if infos:
+        findings.attempt("vocabulary", _judge_casing, findings, infos[0])
+    if len(infos) == 2:
+        _judge_separation(findings, *infos)
+
+
+def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
+    """Judges evenly spread records, which must be valid.
 
     ``is_new`` says that the network is new, so that its vocabulary can still be chosen.
     """
-    findings.attempt(part, require_listed_files, patterns)
-    records = findings.attempt(part, _open, patterns, flag)
-    info = None if records is None else findings.attempt(part, inspect_records, records)
-    if info is None:
-        return None
+    part, records, info = opened
     masks = "stored masks" if info.masked else "masks that are drawn in training"
     findings.fine(
         part,
         f"{info.num_records:,} records of {info.seq_length} tokens with {masks}; python -m "
         f"data_prep.inspect {info.first_file.parent} reads all of them",
     )
-    findings.attempt(part, _judge_sample, findings, part, info, records, is_new=is_new)
-    return info
-
-
-def _open(patterns: str, flag: str) -> RecordSet:
-    return RecordSet(expand_record_files(patterns, flag=flag), keep_offsets=False)
-
-
-def _judge_sample(
-    findings: Findings, part: str, info: RecordInfo, records: RecordSet, *, is_new: bool
-) -> None:
-    """Looks at evenly spread records, which must be valid."""
     number = min(_SAMPLE, len(records))
     chosen = np.linspace(0, len(records) - 1, number).astype(np.int64)
     examples = [info.spec.decode(record) for record in records.read(chosen)]
@@ -85,20 +74,20 @@ def _judge_vocabulary_size(
     passes = info.manifest.parameters.get("dupe_factor", 1)
     if is_new and tokens / passes < LEAST_TOKENS_OF_AN_ENTRY * size:
         findings.warn(
-            VOCABULARY,
+            "vocabulary",
             f"the text has about {tokens / passes:,.0f} tokens for {size:,} entries of the "
             f"vocabulary, fewer than {LEAST_TOKENS_OF_AN_ENTRY} for each; use a smaller vocabulary "
             "or more text",
         )
     elif highest < LEAST_OF_VOCABULARY * size:
         findings.warn(
-            VOCABULARY,
+            "vocabulary",
             f"in a sample no id is above {highest:,}, but the vocabulary has {size:,} entries; was "
             "the text made with another one?",
         )
 
 
-def judge_casing(findings: Findings, info: RecordInfo) -> None:
+def _judge_casing(findings: Findings, info: RecordInfo) -> None:
     """Compares the casing of the records with the entries of their vocabulary."""
     found = info.vocabulary
     if found is None or found.file is None or found.entry.kind != "wordpiece":
@@ -107,13 +96,13 @@ def judge_casing(findings: Findings, info: RecordInfo) -> None:
     capitals = capitalized(entries)
     if not found.entry.lower_case and is_cased(entries) is False:
         findings.warn(
-            VOCABULARY,
+            "vocabulary",
             f"no entry of {found.file} has a capital, so every word of the text with one is "
             "unknown; make the records with --do_lower_case=true",
         )
     if capitals and found.entry.lower_case:
         findings.warn(
-            VOCABULARY,
+            "vocabulary",
             f"{len(capitals):,} entries of {found.file} have capitals ("
             f"{', '.join(capitals[:_SHOWN])}), which lower-cased text never matches; make the "
             "records with --do_lower_case=false",
@@ -125,13 +114,13 @@ def judge_size_for_gpus(findings: Findings, vocab_size: int) -> None:
     padded = -(-vocab_size // _FOR_GPUS) * _FOR_GPUS
     if padded != vocab_size:
         findings.hint(
-            VOCABULARY,
+            "vocabulary",
             f"the network's vocab_size is {vocab_size}, no multiple of {_FOR_GPUS}; GPUs compute "
             f"faster with --vocab_size={padded}, which has no effect on CPUs",
         )
 
 
-def judge_separation(findings: Findings, train: RecordInfo, held_out: RecordInfo) -> None:
+def _judge_separation(findings: Findings, train: RecordInfo, held_out: RecordInfo) -> None:
     """Looks for text that is both trained and evaluated on."""
     if train.data_sha256 == held_out.data_sha256:
         findings.warn(

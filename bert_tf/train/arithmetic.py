@@ -104,7 +104,7 @@ def choose_arithmetic(
     )
     slow_types = slow_policy_warnings(choice.options.policy, run.hardware)
     for warning in [*slow_types, *choice.warnings, *_idle_rewrite_warning(run)]:
-        run.warn(warning)
+        run.warn(warning, part="precision")
     measured = {"speed": choice.details}
     if runtime.num_threads is None and not run.hardware.has_gpu:
         measured["threads"] = choose_threads(

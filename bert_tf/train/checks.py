@@ -105,14 +105,15 @@ def _check_resumed(
         differences = ", ".join(config.differences(model.config).function.values())
         if differences and not problem:
             problem = f"{path} describes a different network: {differences}"
-    notes: list[str] = []
+    uncompared: list[str] = []
     if not problem:
-        problem, notes = other_vocabulary(files, model.vocabulary)
+        problem, uncompared = other_vocabulary(files, model.vocabulary)
     if problem:
         raise UserError(
             f"cannot resume from {checkpoint}: {problem}; use the configuration and vocabulary "
             "that the model was trained with, or choose another --output_dir."
         )
+    notes = []
     is_new_run = run.start.is_elsewhere and run.settings.start.reset_step
     if run.record is None and run.settings.do_train and not is_new_run:
         notes.append("there is no run.json of the last start, so changes since then are unknown")
@@ -126,6 +127,7 @@ def _check_resumed(
     if run.settings.do_train and has_dynamic_scale and SCALE not in report.run_state:
         initial = run.runtime.numerics.loss_scale.initial
         notes.append(f"{checkpoint} has no loss scale, so it starts at {initial:g}")
+    _remark_on_weights(run, uncompared)
     for note in notes:
         run.message(note)
 
@@ -145,11 +147,16 @@ def _check_initial(run: Run, model: RunModel) -> None:
     )
     missing = loading.missing_heads(report, heads, run.settings.start.allowed_fresh)
     check_has_heads(report.checkpoint, missing, run)
-    problem, notes = other_vocabulary(source.files, model.vocabulary)
+    problem, uncompared = other_vocabulary(source.files, model.vocabulary)
     if problem:
         raise UserError(
             f"cannot start from {source.path}: {problem}; use the vocabulary of the checkpoint and "
             "data made with it, or another checkpoint."
         )
-    for line in [*report.summary(), *notes]:
-        run.message(line)
+    run.report(report.summary(), part="checkpoint")
+    _remark_on_weights(run, uncompared)
+
+
+def _remark_on_weights(run: Run, sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        run.remark(sentence, part="checkpoint")

@@ -120,9 +120,9 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
 
         replay(job, settings.replay_batch)
         return None
-    whole_ledger = functools.partial(_whole_ledger, choice, sections or {})
-    run_ledger = _announce(job, whole_ledger(job)) if settings.do_train else None
-    _report_resuming(job)
+    ledger_of = functools.partial(whole_ledger, choice=choice, sections=sections)
+    run_ledger = _announce(job, ledger_of(job)) if settings.do_train else None
+    report_resuming(job)
     if settings.dry_run:
         if settings.do_train:
             from bert_tf.train.memory import estimate_memory, format_memory
@@ -141,7 +141,7 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
                 global_batch_size=job.plan.batch.global_batch_size,
             )
     if settings.do_train and not _is_finished(job, trainer):
-        trainer.train_and_evaluate(functools.partial(_recover, whole_ledger))
+        trainer.train_and_evaluate(functools.partial(_recover, ledger_of))
         steps = job.plan.steps
         if steps.last_position < steps.num_train_steps:
             run.message(
@@ -172,12 +172,12 @@ def _tidy(run: Run) -> None:
         run.log.resume(run.start.step)
 
 
-def _recover(whole_ledger: Callable[[Job], Ledger], job: Job, failure: NonFiniteError) -> Job:
+def _recover(ledger_of: Callable[[Job], Ledger], job: Job, failure: NonFiniteError) -> Job:
     """The job that goes on after a failure, which is in ``run.json``; else raises an error."""
     from bert_tf.train.rollback import roll_back
 
     job = roll_back(job, failure)
-    run_ledger = whole_ledger(job)
+    run_ledger = ledger_of(job)
     if job.run.keeps_files:
         ledger.add_to_run_json(job.settings.output_dir, {"ledger": run_ledger})
     return job
@@ -228,24 +228,27 @@ def _compared_values(job: Job) -> dict[str, Any]:
 def _announce(job: Job, run_ledger: Ledger) -> Ledger:
     """Prints the ledger of a training run, and changes since its last start; returns the ledger."""
     run = job.run
-    if run.record is not None:
-        _report_changes(job, run_ledger)
+    report_changes(job, run_ledger)
     several_ranks = run.runtime.library is not None or run.ranks.world_size > 1
     run.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
-    warning = disk_warning(_checkpoint_sizes(job), run.settings.output_dir)
+    warning = disk_warning(sizes_in(job), run.settings.output_dir)
     if warning is not None:
-        run.warn(warning)
+        run.warn(warning, part="disk")
     return run_ledger
 
 
-def _whole_ledger(
-    choice: Choice | None, sections: Mapping[str, Mapping[str, Any]], job: Job
+def whole_ledger(
+    job: Job,
+    *,
+    choice: Choice | None = None,
+    sections: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Ledger:
+    """All that is recorded of a training run: with the trial of XLA, and further ``sections``."""
     run = job.run
     run_ledger = _ledger(job)
-    for further in (job.model.ledger, sections, job.plan.arithmetic.measured):
+    for further in (job.model.ledger, sections or {}, job.plan.arithmetic.measured):
         run_ledger.update({section: dict(entries) for section, entries in further.items()})
-    run_ledger["checkpoints"] = _checkpoint_sizes(job).ledger_section()
+    run_ledger["checkpoints"] = sizes_in(job).ledger_section()
     if choice is not None:
         run_ledger["xla"] = choice.details
     elif run.runtime.use_xla is None:
@@ -254,7 +257,8 @@ def _whole_ledger(
     return run_ledger
 
 
-def _checkpoint_sizes(job: Job) -> CheckpointSizes:
+def sizes_in(job: Job) -> CheckpointSizes:
+    """The sizes of the checkpoints that a job writes."""
     return checkpoint_sizes(
         job.task.specs(),
         job.settings,
@@ -276,13 +280,15 @@ def _rollback_entries(run: Run) -> dict[str, Any]:
     return entries
 
 
-def _report_resuming(job: Job) -> None:
+def report_resuming(job: Job) -> None:
+    """Says from which checkpoint a run resumes."""
     run, settings, start = job.run, job.settings, job.run.start
     if start.checkpoint is None:
         return
     if start.is_elsewhere and settings.start.reset_step:
-        run.message(
-            f"starting from weights and optimizer state of {start.checkpoint}; steps count from 0"
+        run.remark(
+            f"starting from weights and optimizer state of {start.checkpoint}; steps count from 0",
+            part="output directory",
         )
         return
     given = {
@@ -291,7 +297,9 @@ def _report_resuming(job: Job) -> None:
     }
     unread = [flag for flag, value in given.items() if value and not start.is_elsewhere]
     ignored = "".join(f"; --{flag} is not read again" for flag in unread)
-    run.message(f"resuming from {start.checkpoint} (step {start.step}){ignored}")
+    run.remark(
+        f"resuming from {start.checkpoint} (step {start.step}){ignored}", part="output directory"
+    )
     if settings.do_train and start.rollbacks:
         number = len(start.rollbacks)
         run.message(
@@ -350,20 +358,22 @@ def _loss_scale_entries(job: Job) -> dict[str, Any]:
     }
 
 
-def _report_changes(job: Job, run_ledger: Ledger) -> None:
+def report_changes(job: Job, run_ledger: Ledger) -> None:
     """Reports what has changed since the run's last start, in a line and in the ledger."""
     from bert_tf.train.changes import changed_settings, learning_rate_jump
 
     run = job.run
+    if run.record is None:
+        return
     changes = changed_settings(
         run.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()
     )
     if changes:
         listed = ", ".join(f"{name} {change}" for name, change in changes.items())
-        run.message(f"changed since the run's last start: {listed}")
+        run.remark(f"changed since the run's last start: {listed}", part="output directory")
     jump = learning_rate_jump(run.record, run_ledger, step=run.start.step)
     if jump is not None and run.start.step < job.plan.steps.last_step:
-        run.message(jump)
+        run.remark(jump, part="learning rate")
     if changes:
         run_ledger["changed"] = changes
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
@@ -73,6 +75,20 @@ class MemoryEstimate:
         fields = dataclasses.asdict(self)
         fields.pop("local_size")
         return sum(fields.values())
+
+
+def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes that processes may still allocate, of the system and the container; None: unknown."""
+    limits = []
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text())
+        limits += [int(found[1]) * 1024] if found else []
+        most = (cgroup / "memory.max").read_text().strip()
+        if most != "max":
+            limits.append(int(most) - int((cgroup / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # another system, or no container
+    return min(limits, default=None)
 
 
 def estimate_memory(job: Job) -> MemoryEstimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -36,12 +36,15 @@ from bert_tf.tuning.hardware import (
 from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util import environment
-from bert_tf.util.console import say
+from bert_tf.util.console import say, say_note
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import check_output_dir, check_output_file
+from bert_tf.util.notes import Grade, Note
 from bert_tf.util.temporary import remove_abandoned
 from bert_tf.watch.interface import NoWatch, Watch
+
+_WARNING = "warning: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +133,23 @@ class Run:
         if self.log is not None:
             self.log.message(text)
 
-    def warn(self, text: str) -> None:
-        """Prints a warning, on rank 0 only."""
-        self.message(f"warning: {text}")
+    def remark(self, text: str, *, part: str) -> None:
+        """Says something that is worth knowing before the run, on rank 0 only."""
+        if self.log is not None:
+            say_note(Note(Grade.HINT, part, text), to=self.log.message)
+
+    def warn(self, text: str, *, part: str = "") -> None:
+        """Says a warning on a part of the run, on rank 0 only."""
+        if self.log is not None:
+            say_note(Note(Grade.WARNING, part, text), to=self.log.message)
+
+    def report(self, lines: Iterable[str], *, part: str) -> None:
+        """Prints sentences on a model's files; those that begin with "warning: " are warnings."""
+        for line in lines:
+            if line.startswith(_WARNING):
+                self.warn(line.removeprefix(_WARNING), part=part)
+            else:
+                self.message(line)
 
 
 @contextlib.contextmanager

@@ -13,12 +13,17 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from bert_tf.util.environment import launched_rank
+from bert_tf.util.notes import Grade, Note
 
 _SECONDS_FOR_LAST_LINES = 1.0
+
+# Of those who collect notes instead of printing, the innermost gets them. Not a context variable,
+# since threads say things, too.
+_collecting: list[list[Note]] = []
 
 
 class _Output:
@@ -68,11 +73,24 @@ def prepare_streams() -> None:
         sys.stdout = _Output(sys.stdout)
 
 
+@contextlib.contextmanager
+def collected_notes() -> Iterator[list[Note]]:
+    """Collects the notes that are said meanwhile; nothing is printed, other lines are lost."""
+    notes: list[Note] = []
+    _collecting.append(notes)
+    try:
+        yield notes
+    finally:
+        _collecting.pop()
+
+
 def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
     """Prints a line about the work in progress; a failure to print does not end the work.
 
     After a failure everything written to ``stream`` (None: standard output) is discarded.
     """
+    if _collecting:
+        return
     stream = stream or sys.stdout
     try:
         print(text, file=stream, end=end, flush=True)
@@ -85,9 +103,24 @@ def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
             say(f"warning: {reason}; continuing without it", stream=sys.stderr)
 
 
-def warn(text: str) -> None:
-    """Prints a warning; with several ranks, only rank 0 prints."""
-    note(f"warning: {text}")
+def say_note(note: Note, *, to: Callable[[str], None] = say) -> None:
+    """Has ``to`` print a note, unless notes are collected."""
+    if _collecting:
+        _collecting[-1].append(note)
+    else:
+        to(f"warning: {note.sentence}" if note.grade == Grade.WARNING else note.sentence)
+
+
+def warn(text: str, *, part: str = "") -> None:
+    """Says a warning on a part of the run; with several ranks, only rank 0 does."""
+    if launched_rank() == 0:
+        say_note(Note(Grade.WARNING, part, text))
+
+
+def remark(text: str, *, part: str = "") -> None:
+    """Says something that is worth knowing before a run; with several ranks, only rank 0 does."""
+    if launched_rank() == 0:
+        say_note(Note(Grade.HINT, part, text))
 
 
 def note(text: str) -> None:

@@ -50,33 +50,38 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
     """A single run, which adds its results to those of earlier seeds."""
     task = GLUE_TASKS[settings.task_name]
     with begin(settings.run, settings.runtime) as run:
-        model, length = open_finetuning(
-            settings, run, lambda config: ClassificationTask(config, task.num_outputs)
-        )
-        check_length(task, length)
-        _check_classes(run, task)
-        files = read_files(
-            settings,
-            find=functools.partial(find_split, task),
-            read=functools.partial(read_glue, task),
-            splits=(TRAIN, DEV, TEST),
-        )
-        of_files = FileTask(
-            task.name,
-            feature_stage,
-            ClassificationEvaluation,
-            ClassificationPrediction,
-            PROBABILITIES_NAME,
-        )
-        max_records = len(files.train.rows) if files.train else 1
-        opened = OpenedFiles(settings, model, length, max_records, files, of_files)
-        results = run_on_files(opened, run)
+        results = run_on_files(open_classification(settings, run), run)
         if results is not None:
             by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
                 names = [f"eval_{name}" for name in task.metrics]
                 report_seeds(settings, run, by_seed, names, digits=4)
         return results
+
+
+def open_classification(settings: ClassificationSettings, run: Run) -> OpenedFiles:
+    """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
+    task = GLUE_TASKS[settings.task_name]
+    model, length = open_finetuning(
+        settings, run, lambda config: ClassificationTask(config, task.num_outputs)
+    )
+    check_length(task, length)
+    _check_classes(run, task)
+    files = read_files(
+        settings,
+        find=functools.partial(find_split, task),
+        read=functools.partial(read_glue, task),
+        splits=(TRAIN, DEV, TEST),
+    )
+    of_files = FileTask(
+        task.name,
+        feature_stage,
+        ClassificationEvaluation,
+        ClassificationPrediction,
+        PROBABILITIES_NAME,
+    )
+    max_records = len(files.train.rows) if files.train else 1
+    return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 
 def _check_classes(run: Run, task: GlueTask) -> None:

@@ -162,8 +162,7 @@ def open_model(
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
-    for note in found.notes:
-        run.message(note)
+    run.report(found.notes, part="configuration")
     return found
 
 

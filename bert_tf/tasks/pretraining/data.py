@@ -147,7 +147,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
         eval_ = _open_records(settings.data.eval_files, settings.data.eval_patterns, writes=writes)
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence:
-        _check_pairs(infos)
+        check_pairs(infos)
     if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
         raise UserError(
             f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
@@ -168,7 +168,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
     return RunRecords(*train, *eval_, masking, final)
 
 
-def _check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
+def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
     """Raises UserError unless the labels of all records are of one task."""
     if not all(info.next_sentence for info in infos):
         raise UserError(

@@ -20,6 +20,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
+from bert_tf.util.notes import Grade, Note
 
 # BERT-base as released, except for the vocabulary.
 _BERT_BASE = {"type_vocab_size": 2}
@@ -57,16 +58,18 @@ def _find_model(
         size, vocabulary = files.load().vocab_size, files.vocabulary()
     if records is not None:
         vocabulary, size = _record_vocabulary(records, vocabulary), records.entry.size
-    config, notes = _network(settings, weights, stored, vocabulary_size=size)
+    config, notes, remarks = _network(settings, weights, stored, vocabulary_size=size)
     files = files.with_vocabulary_of(_vocabulary_files(records, stored))
     if settings.run.do_train and not files.file:
-        notes.append(
+        unsaved = (
             "no vocabulary is stored with the records or the initial weights, so it is not saved "
             f"in {settings.run.output_dir}; give --vocab_file to save it"
         )
+        remarks.append(Note(Grade.HINT, "vocabulary", unsaved))
     files = _with_casing(files, records, of_model=stored.tokenizer_files.do_lower_case)
-    for note in notes:
-        run.message(note)
+    run.report(notes, part="configuration")
+    for remark in remarks:
+        run.remark(remark.sentence, part=remark.part)
     return RunModel(
         make_task(config),
         vocabulary,
@@ -92,13 +95,13 @@ def _network(
     stored: ModelDirectory,
     *,
     vocabulary_size: int | None,
-) -> tuple[BertConfig, list[str]]:
-    """The architecture, and notes on settings in its file that are not followed."""
+) -> tuple[BertConfig, list[str], list[Note]]:
+    """The architecture, notes on settings in its file that are not followed, and remarks."""
     if weights:
         _check_sizes(settings, weights, stored)
     given = settings.bert_config_file
     described = ModelDirectory().with_config_file(given) if given else stored
-    notes = [*described.notes]
+    notes, remarks = [*described.notes], []
     if described.config is not None:
         base = described.config.to_dict()
     elif weights:
@@ -117,13 +120,14 @@ def _network(
         base = {**base, "vocab_size": size}
         if in_file not in (None, size):
             hint = f"; give --vocab_size={in_file} to keep that" if in_file > size else ""
-            notes.append(
+            resized = (
                 f"the network's vocab_size is {size}, the vocabulary's, not {in_file} as in "
                 f"{described.config_file}{hint}"
             )
+            remarks.append(Note(Grade.HINT, "configuration", resized))
     names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
     shown = " with ".join(filter(None, [str(described.config_file or ""), names]))
-    return BertConfig.from_dict({**base, **settings.network}, source=shown), notes
+    return BertConfig.from_dict({**base, **settings.network}, source=shown), notes, remarks
 
 
 def table_size(in_file: int | None, vocabulary_size: int | None) -> int:

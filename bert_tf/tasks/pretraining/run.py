@@ -240,7 +240,7 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
     model = open_model(of_network, run, records.vocabulary, make_task)
     _check_records(data, records, model.config)
     if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
-        run.warn(records.train_info.one_sided_labels)
+        run.warn(records.train_info.one_sided_labels, part="records")
     if teacher is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
 

@@ -64,30 +64,33 @@ def run(settings: DirectorySettings) -> Results | None:
 def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Results | None:
     """A single run, which adds its results to those of earlier seeds."""
     with begin(settings.run, settings.runtime) as run:
-        check_length(settings.max_seq_length)
-        check_trained_on(run, TASK_NAME)
-        files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
-        labels = _agree_on_labels(settings, run, files.train)
-        _check_files(settings, run, files, labels)
-        model, length = open_finetuning(
-            settings, run, lambda config: TaggingTask(config, len(labels))
-        )
-        of_files = FileTask(
-            TASK_NAME,
-            functools.partial(_stage, labels, files),
-            functools.partial(TaggingEvaluation, labels),
-            functools.partial(TaggingPrediction, labels),
-            PREDICTIONS_NAME,
-        )
-        model = dataclasses.replace(model, labels=labels)
-        max_records = files.train.num_words if files.train else 1
-        opened = OpenedFiles(settings, model, length, max_records, files, of_files)
+        opened = open_tagging(settings, run)
         results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
-                report_seeds(settings, run, by_seed, [figure_name(files.dev)], digits=4)
+                report_seeds(settings, run, by_seed, [figure_name(opened.files.dev)], digits=4)
         return results
+
+
+def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
+    """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
+    check_length(settings.max_seq_length)
+    check_trained_on(run, TASK_NAME)
+    files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
+    labels = _agree_on_labels(settings, run, files.train)
+    _check_files(settings, run, files, labels)
+    model, length = open_finetuning(settings, run, lambda config: TaggingTask(config, len(labels)))
+    of_files = FileTask(
+        TASK_NAME,
+        functools.partial(_stage, labels, files),
+        functools.partial(TaggingEvaluation, labels),
+        functools.partial(TaggingPrediction, labels),
+        PREDICTIONS_NAME,
+    )
+    model = dataclasses.replace(model, labels=labels)
+    max_records = files.train.num_words if files.train else 1
+    return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 
 def _stage(

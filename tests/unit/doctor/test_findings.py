@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from absl import flags
 
-from bert_tf.commands.doctor import split_command
-from bert_tf.doctor.examination import show
-from bert_tf.doctor.findings import Findings, Grade
-from bert_tf.doctor.machine import free_memory, judge_memory
+from bert_tf.commands.doctor import show, split_command
+from bert_tf.doctor.findings import Findings
+from bert_tf.doctor.machine import judge_memory
 from bert_tf.doctor.schedule import PRETRAINING_RATES, judge_rate
-from bert_tf.train.memory import MemoryEstimate
-from bert_tf.util.console import warn
+from bert_tf.train.memory import MemoryEstimate, free_memory
+from bert_tf.util.console import remark, say, warn
 from bert_tf.util.errors import UserError
+from bert_tf.util.notes import Grade
 from tests.jobs import batch_and_steps
 from tests.support import optimization_settings, run
 
@@ -25,8 +25,8 @@ def test_an_attempt(capsys):
 
     def fails():
         warn("this is slow.")
-        print("changed since the run's last start: x")
-        print("something else")
+        remark("changed since the run's last start: x", part="there")
+        say("something else")
         raise UserError("this is wrong.")
 
     assert findings.attempt("here", lambda number: number + 1, 2) == 3
@@ -36,7 +36,7 @@ def test_an_attempt(capsys):
     assert list(findings) == [
         (Grade.ERROR, "here", "this is wrong."),
         (Grade.WARNING, "here", "this is slow."),
-        (Grade.HINT, "here", "changed since the run's last start: x"),
+        (Grade.HINT, "there", "changed since the run's last start: x"),
     ]
     assert capsys.readouterr() == ("", "")
     with pytest.raises(ValueError, match="a bug"):

@@ -5,10 +5,10 @@ import json
 import pytest
 from absl import flags
 
-from bert_tf.doctor import finetuning
+from bert_tf.doctor import rehearsal
 from bert_tf.doctor.examination import examine
-from bert_tf.doctor.findings import Grade
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
+from bert_tf.util.notes import Grade
 from tests.support import content_of
 
 ENTRIES = [
@@ -102,7 +102,7 @@ def test_one_thing_wrong_with_questions(places, more, grade, part, sentence):
 
 def test_a_warm_up_is_compared_with_all_questions(places, monkeypatch):
     """Records are made of a few questions alone, whose epochs would be shorter."""
-    monkeypatch.setattr(finetuning, "_QUESTIONS", 1)
+    monkeypatch.setattr(rehearsal, "_QUESTIONS", 1)
     length = ["--train_batch_size=1", "--num_train_epochs=10", "--num_warmup_steps=15"]
     assert not of_grade(squad(places, *length), Grade.ERROR)
     too_long = [*length, "--num_warmup_steps=999"]

@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.doctor import pretraining
-from bert_tf.doctor.examination import examine, show
-from bert_tf.doctor.findings import Grade
+from bert_tf.commands.doctor import show
+from bert_tf.doctor import examination
+from bert_tf.doctor.examination import examine
 from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
@@ -19,6 +19,7 @@ from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, 
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
+from bert_tf.util.notes import Grade
 from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
 from tests.support import content_of, holder_of, run
 
@@ -74,12 +75,6 @@ def places(tmp_path):
     }
 
 
-@pytest.fixture
-def parts_alone(monkeypatch):
-    """Leaves out the dry run, which takes most of the time."""
-    monkeypatch.setattr(pretraining, "_rehearse", lambda *_: None)
-
-
 def said_of(places, *more, num_ranks=1, without=()):
     """The findings on the run with further flags, which win."""
     values = flags.FlagValues()
@@ -110,6 +105,15 @@ def test_a_run_without_problems(places, tmp_path):
     assert list(show(findings, flags.FlagValues()))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
 
 
+def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
+    unwise = ["--learning_rate=0.5", "--max_position_embeddings=20", "--num_train_steps=10"]
+    of_run = {*said_of(places, *unwise)}
+    monkeypatch.setattr(examination, "rehearse", lambda *_: None)
+    of_parts = {*said_of(places, *unwise)}
+    assert of_parts < of_run
+    assert {note.part for note in of_run - of_parts} == {"memory", "disk", "precision", "whole run"}
+
+
 @pytest.mark.parametrize(
     ("more", "grade", "part", "sentence"),
     [
@@ -123,7 +127,7 @@ def test_a_run_without_problems(places, tmp_path):
         ),
         (["--num_warmup_steps=20"], WARNING, "learning rate", "takes 50% of all updates (20 of 40"),
         (["--num_warmup_steps=0"], WARNING, "learning rate", "there is no warm-up"),
-        (["--num_warmup_steps=50"], ERROR, "flags", "is more than --num_train_steps=40"),
+        (["--num_warmup_steps=50"], ERROR, "schedule", "is more than --num_train_steps=40"),
         (["--num_train_steps=4000"], WARNING, "length", "each stored mask is seen 160 times"),
         (
             ["--num_train_steps=4000", "--save_checkpoints_steps=3000"],
@@ -147,9 +151,7 @@ def test_a_run_without_problems(places, tmp_path):
     ],
     ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
 )
-def test_one_thing_wrong(request, places, more, grade, part, sentence):
-    if part != "whole run":
-        request.getfixturevalue("parts_alone")
+def test_one_thing_wrong(places, more, grade, part, sentence):
     findings = said_of(places, *more)
     found = [s for p, s in of_grade(findings, grade) if p == part and sentence in s]
     assert found, list(findings)
@@ -221,7 +223,6 @@ def test_steps_of_several_ranks(places):
     ],
     ids=["unknown", "padding", "few tokens", "low ids", "no capitals", "capitals"],
 )
-@pytest.mark.usefixtures("parts_alone")
 def test_records(places, made, part, sentence):
     shutil.rmtree(places["train"])
     make_records(places["train"], **made)
@@ -231,7 +232,6 @@ def test_records(places, made, part, sentence):
     )
 
 
-@pytest.mark.usefixtures("parts_alone")
 def test_masks_drawn_in_training_may_be_many(places):
     shutil.rmtree(places["train"])
     make_records(places["train"], masked=False)
@@ -242,7 +242,6 @@ def test_masks_drawn_in_training_may_be_many(places):
     assert [s for p, s in of_grade(findings, WARNING) if "by heart" in s]
 
 
-@pytest.mark.usefixtures("parts_alone")
 def test_text_that_is_trained_and_evaluated_on(places):
     for name in ("train", "heldout"):
         manifest = read_manifest(places[name])
@@ -254,7 +253,6 @@ def test_text_that_is_trained_and_evaluated_on(places):
     assert "made from text that the training records were made from" in sentence
 
 
-@pytest.mark.usefixtures("parts_alone")
 def test_a_directory_in_use(places):
     with holder_of(places["model"]):
         before = content_of(places["model"])
@@ -292,7 +290,6 @@ def test_a_run_that_is_resumed_with_changes(places):
     assert content_of(places["model"]) == before
 
 
-@pytest.mark.usefixtures("parts_alone")
 def test_a_network_that_has_been_trained_is_not_to_be_changed(places, tmp_path):
     """Its vocabulary is fixed, and all of its positions and rows of embeddings are trained."""
     places["few"] = make_records(tmp_path / "few", count=40)

@@ -7,9 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from bert_tf.util.console import collected_notes, remark, say, warn
+from bert_tf.util.notes import Grade, Note
 from tests.support import ROOT
 
 TRAINING = "from bert_tf.util.console import say\n" + (
@@ -206,3 +209,29 @@ def test_lines_for_which_there_is_room_are_written_after_a_stop(tmp_path):
     with open(tmp_path / "log", "wb") as log:  # a file is not opened anew, at its beginning
         finish(code, stdout=log)
     assert (tmp_path / "log").read_bytes() == b"first\nsecond\n"
+
+
+def test_notes_are_printed_or_collected(capsys):
+    def work():
+        say("reading")
+        remark("this is known.", part="records")
+        warn("this is slow.")
+
+    work()
+    assert capsys.readouterr().out == "reading\nthis is known.\nwarning: this is slow.\n"
+    with collected_notes() as outer:
+        with collected_notes() as inner:
+            work()
+        thread = threading.Thread(target=warn, args=("said by a thread",))
+        thread.start()
+        thread.join()
+    assert inner == [
+        Note(Grade.HINT, "records", "this is known."),
+        Note(Grade.WARNING, "", "this is slow."),
+    ]
+    assert [note.sentence for note in outer] == ["said by a thread"]
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(ValueError, match="a bug"), collected_notes():
+        raise ValueError("a bug")
+    say("again")
+    assert capsys.readouterr().out == "again\n"

@@ -54,7 +54,12 @@ def find_with_notes(settings, records=None, *, init_checkpoint=None, resumed=Non
     start = SimpleNamespace(checkpoint=resumed and str(resumed / "model.ckpt-1"))
     settings = with_values(settings, run=run, **changes)
     notes = []
-    run = SimpleNamespace(start=start, ranks=SingleProcess(), message=notes.append)
+    run = SimpleNamespace(
+        start=start,
+        ranks=SingleProcess(),
+        remark=lambda sentence, part: notes.append(sentence),
+        report=lambda sentences, part: notes.extend(sentences),
+    )
     return open_model(settings, run, records, PretrainingTask), notes
 
 

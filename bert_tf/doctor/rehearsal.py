@@ -1,0 +1,112 @@
+"""A dry run on ranks that are only planned, with all checks of the run itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_tf.config.settings import dry
+from bert_tf.doctor.findings import Findings
+from bert_tf.doctor.machine import judge_disk, judge_memory
+from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Updates
+from bert_tf.doctor.training_scripts import CLASSIFIER, DISTILLATION, PRETRAINING, SQUAD, TAGGER
+from bert_tf.ranks.planned import PlannedRanks
+from bert_tf.tasks.classification.run import open_classification
+from bert_tf.tasks.finetuning.run import run_with_seeds
+from bert_tf.tasks.pretraining.run import OpenedPretraining, open_pretraining
+from bert_tf.tasks.question_answering.run import OpenedSquad, open_squad
+from bert_tf.tasks.tagging.run import open_tagging
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.execute import report_changes, report_resuming, sizes_in, whole_ledger
+from bert_tf.train.job import Job, JobData
+from bert_tf.train.memory import estimate_memory, free_memory
+from bert_tf.train.prepare import Opened, prepare
+from bert_tf.train.run import Run, begin
+
+_QUESTIONS = 4  # whose records are made, to see how large a batch is
+
+
+class _FewQuestions(OpenedSquad):
+    """A run that makes the records of a few questions, and is planned for all."""
+
+    def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
+        """As in :class:`OpenedSquad`, with the number of all records."""
+        data = OpenedSquad.make_data(self.first(_QUESTIONS), run, arithmetic)
+        training = dataclasses.replace(data.training, num_records=self.max_records)
+        return dataclasses.replace(data, training=training)
+
+
+def _open_few_questions(settings: Any, run: Run) -> _FewQuestions:
+    opened = open_squad(settings, run)
+    return _FewQuestions(**{f.name: getattr(opened, f.name) for f in dataclasses.fields(opened)})
+
+
+_OPENERS: Mapping[str, Callable[[Any, Run], Opened]] = {
+    PRETRAINING: open_pretraining,
+    DISTILLATION: open_pretraining,
+    SQUAD: _open_few_questions,
+    CLASSIFIER: open_classification,
+    TAGGER: open_tagging,
+}
+
+
+def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks) -> PlannedRun:
+    """Opens and prepares a run, with each of its seeds; raises UserError for what would end it."""
+
+    def once(settings: Any, _: object = None) -> PlannedRun:
+        with begin(settings.run, settings.runtime, planned=ranks) as run:
+            opened = _OPENERS[script](settings, run)
+            job = prepare(opened, run)
+            _report(findings, opened, job)
+            return _planned(opened, job)
+
+    settings = dry(settings)
+    if script in (PRETRAINING, DISTILLATION):
+        return once(settings)
+    return run_with_seeds(settings, once)
+
+
+def _report(findings: Findings, opened: Opened, job: Job) -> None:
+    """Reports what is found while the run is open, with what the run says of its start."""
+    run, files = job.run, opened.settings.tokenizer_files
+    if files.file is not None:
+        findings.fine("vocabulary", f"{files.file} has {files.load().vocab_size:,} entries")
+    if isinstance(opened, OpenedSquad):
+        for name, file in (("train_file", opened.train), ("predict_file", opened.predict)):
+            if file is not None:
+                findings.fine("questions", f"--{name} has {len(file.examples):,} questions")
+        passed = "all checks before records are made have passed"
+    else:  # with all of its data, it can be compared with the last start
+        if run.settings.do_train:
+            report_changes(job, whole_ledger(job))
+        report_resuming(job)
+        passed = "all checks of the run itself have passed"
+    if run.settings.do_train:
+        has_gpu = run.hardware.has_gpu
+        judge_memory(findings, estimate_memory(job), free_memory(), has_gpu=has_gpu)
+        judge_disk(findings, sizes_in(job), run.settings.output_dir)
+    arithmetic = job.plan.arithmetic
+    findings.fine("precision", f"{arithmetic.precision}, {arithmetic.kernels.description}")
+    findings.fine("whole run", passed)
+
+
+def _planned(opened: Opened, job: Job) -> PlannedRun:
+    start, records = job.run.start, []
+    if isinstance(opened, OpenedPretraining):
+        found, given = opened.records, job.settings.command.values
+        records.append(Records(TRAINING, found.train_records, found.train_info))
+        if given["eval_file"] or given["eval_files_dir"]:
+            records.append(Records(HELD_OUT, found.eval_records, found.eval_info))
+    updates = Updates(job.optimization, job.plan.batch, job.plan.steps)
+    return PlannedRun(
+        isinstance(opened, OpenedPretraining),
+        job.settings.output_dir,
+        start,
+        is_new=not (start.checkpoint or job.model.initial.checkpoint),
+        vocabulary=job.model.vocabulary,
+        config=job.model.config,
+        max_seq_length=opened.max_seq_length,
+        updates=updates if job.settings.do_train else None,
+        records=[read for read in records if read.info is not None],
+    )
