@@ -14,6 +14,7 @@ from bert_tf.tasks.classification.formats import (
     find_split,
     read_glue,
 )
+from bert_tf.tasks.classification.pooling import CLS, Pooling
 from bert_tf.tasks.classification.prediction import (
     PROBABILITIES_NAME,
     ClassificationEvaluation,
@@ -37,20 +38,22 @@ from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
 
 
-def run(settings: ClassificationSettings) -> Results | None:
+def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
     """Trains, evaluates and predicts according to the settings, once or with each of the seeds.
 
-    Returns the results of the evaluation (with several seeds, those of the last one), None without
-    ``do_eval``. Raises UserError for bad input.
+    ``pooling`` is how the head reads the encoder. Returns the results of the evaluation (with
+    several seeds, those of the last one), None without ``do_eval``. Raises UserError for bad input.
     """
-    return run_with_seeds(settings, _run_once)
+    return run_with_seeds(settings, functools.partial(_run_once, pooling))
 
 
-def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> Results | None:
+def _run_once(
+    pooling: Pooling, settings: ClassificationSettings, by_seed: dict[int, Results]
+) -> Results | None:
     """A single run, which adds its results to those of earlier seeds."""
     task = GLUE_TASKS[settings.task_name]
     with begin(settings.run, settings.runtime) as run:
-        results = run_on_files(open_classification(settings, run), run)
+        results = run_on_files(open_classification(settings, run, pooling), run)
         if results is not None:
             by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
@@ -59,11 +62,13 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
         return results
 
 
-def open_classification(settings: ClassificationSettings, run: Run) -> OpenedFiles:
+def open_classification(
+    settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
+) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
     task = GLUE_TASKS[settings.task_name]
     model, length = open_finetuning(
-        settings, run, lambda config: ClassificationTask(config, task.num_outputs)
+        settings, run, lambda config: ClassificationTask(config, task.num_outputs, pooling)
     )
     check_length(task, length)
     _check_classes(run, task)

@@ -1,7 +1,7 @@
 """The task of classification or regression of sentences and pairs.
 
-Devlin et al. 2019, section 4.1: a dense layer on the pooled output, with cross entropy for classes
-and the squared error for a regression.
+Devlin et al. 2019, section 4.1: a dense layer on the pooled output (``pooling.py``), with cross
+entropy for classes and the squared error for a regression.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.bert import bert_specs, pooled_output
+from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS, Head, class_logits, class_specs
@@ -20,8 +20,8 @@ from bert_tf.model.losses import ACCURACY, ClassScores, Decisions, classificatio
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
-from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.tasks.classification.pooling import CLS, Pooling
 
 LABEL = "label"
 LABELS = "labels"
@@ -30,7 +30,7 @@ CLASSIFICATION_HEAD = Head(
     "classification head",
     (OUTPUT_WEIGHTS, OUTPUT_BIAS),
     "run_classifier.py",
-    "bert/pooler",
+    CLS.scope,
     of_words=False,
 )
 
@@ -44,13 +44,19 @@ class ClassificationTask(EncoderTask):
     Attributes:
       config: the network's configuration.
       num_classes: number of classes; 1 for a regression.
+      pooling: how the head reads the encoder.
     """
 
     config: BertConfig
     num_classes: int
+    pooling: Pooling = CLS
 
-    heads: ClassVar = (CLASSIFICATION_HEAD,)
     inputs: ClassVar = INPUTS
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The head for classes, with its pooling."""
+        return (CLASSIFICATION_HEAD._replace(only_reader_of=self.pooling.scope),)
 
     @property
     def loss_name(self) -> str:
@@ -63,16 +69,16 @@ class ClassificationTask(EncoderTask):
         return {LABEL: () if self.num_classes == 1 else (ACCURACY,)}
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of BERT with its pooler, and of the head."""
+        """The variables of the encoder, of the pooling and of the head."""
         return [
-            *bert_specs(self.config, pooler=True),
+            *bert_specs(self.config, pooler=False),
+            *self.pooling.specs(self.config),
             *class_specs(self.config, self.num_classes),
         ]
 
     def positions_read(self, features: Features) -> tf.Tensor:
-        """That of [CLS]."""
-        mask = features["input_mask"]
-        return mask_of_positions(mask, tf.zeros_like(mask[:, :1]))
+        """Where the pooling reads."""
+        return self.pooling.positions_read(features["input_mask"])
 
     def head_outputs(
         self,
@@ -82,8 +88,7 @@ class ClassificationTask(EncoderTask):
         options: ForwardOptions,
     ) -> tf.Tensor:
         """The logits, [B, num_classes] float32, from the encoder's output."""
-        del features
-        pooled = pooled_output(sequence_output, variables, policy=options.policy)
+        pooled = self.pooling.pool(sequence_output, features["input_mask"], variables, options)
         return class_logits(pooled, variables, config=self.config, options=options)
 
     def decisions(

@@ -1,0 +1,73 @@
+"""How a head for classes reads the encoder: one vector for each sequence.
+
+Dimensions: B sequences, S positions, D the width of the network.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.bert import pooled_output
+from bert_tf.model.config import BertConfig
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.token_rows import mask_of_positions
+from bert_tf.model.variables import Variables, VariableSpec, dense_specs
+
+
+class Pooling(Protocol):
+    """A way from the encoder's output to a vector for each sequence; it keeps no tensor.
+
+    Attributes:
+      scope: of its variables, which a checkpoint without a head for classes may lack.
+    """
+
+    scope: str
+
+    def specs(self, config: BertConfig) -> list[VariableSpec]:
+        """Its variables, all under ``scope``."""
+
+    def positions_read(self, mask: tf.Tensor) -> tf.Tensor:
+        """Where the encoder's output is read, [B, S] integers, from the mask of tokens [B, S].
+
+        Elsewhere the output is undefined.
+        """
+
+    def pool(
+        self,
+        sequence_output: tf.Tensor,
+        mask: tf.Tensor,
+        variables: Variables,
+        options: ForwardOptions,
+    ) -> tf.Tensor:
+        """[B, S, D] float32 -> [B, D]; ``variables`` are the network's, from the root."""
+
+
+class ClsPooling:
+    """BERT's pooler (Devlin et al. 2019): a dense layer with tanh at [CLS]."""
+
+    scope = "bert/pooler"
+
+    def specs(self, config: BertConfig) -> list[VariableSpec]:
+        """Those of the dense layer."""
+        width = config.hidden_size
+        return dense_specs(f"{self.scope}/dense", inputs=width, outputs=width)
+
+    def positions_read(self, mask: tf.Tensor) -> tf.Tensor:
+        """That of [CLS]."""
+        return mask_of_positions(mask, tf.zeros_like(mask[:, :1]))
+
+    def pool(
+        self,
+        sequence_output: tf.Tensor,
+        mask: tf.Tensor,
+        variables: Variables,
+        options: ForwardOptions,
+    ) -> tf.Tensor:
+        """The pooled output."""
+        del mask
+        return pooled_output(sequence_output, variables, policy=options.policy)
+
+
+CLS = ClsPooling()
