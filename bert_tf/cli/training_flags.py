@@ -28,8 +28,8 @@ from bert_tf.config.settings import (
     ScheduleSettings,
     StartSettings,
     StepSettings,
+    check_sharding,
 )
-from bert_tf.config.sharding import check_sharding
 from bert_tf.update.optimizers import option_flags, options_from_flags
 from bert_tf.update.schedules import schedule_options
 from bert_tf.util.console import warn

@@ -16,7 +16,8 @@ from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, group,
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.ramps import RampSettings, parse_ramp
 from bert_tf.config.schedules import ScheduleSettings, check_lengths
-from bert_tf.update.optimizers import OPTIMIZERS
+from bert_tf.update.optimizers import OPTIMIZERS, optimizer_row
+from bert_tf.util.errors import UserError
 from bert_tf.util.options import LARGEST_FLOAT32, Interval, Options
 
 # Skipped updates in a row that end a run with a loss scale: more than it takes to halve the largest
@@ -603,6 +604,35 @@ class RuntimeSettings(Settings):
                 f"--{'fusion_threshold_mb' if is_size else 'allreduce_autotune'} lets the timing "
                 "decide which gradients are summed together, but --deterministic demands the same "
                 "bits in every run; drop one of the two."
+            )
+
+
+def check_sharding(
+    optimization: OptimizationSettings, communication: CommunicationSettings
+) -> None:
+    """Raises UserError if the optimizer's slots cannot be sharded over the ranks."""
+    if not optimization.shard_optimizer_state:
+        return
+    row = optimizer_row(optimization.optimizer)
+    if not row.can_be_sharded:
+        raise UserError(
+            f"--shard_optimizer_state: {row.title} updates whole weights; drop the flag."
+        )
+    conflicts = {
+        "--adasum": (communication.adasum, "combines whole gradients"),
+        "--embedding_gradient_rows": (
+            communication.embedding_rows,
+            "sends rows to all ranks, and a part of a table is not made of rows",
+        ),
+        "--allreduce_every_micro_batch": (
+            optimization.allreduce_every_micro_batch,
+            "is for comparison with one exchange of whole gradients",
+        ),
+    }
+    for flag, (is_given, why) in conflicts.items():
+        if is_given:
+            raise UserError(
+                f"--shard_optimizer_state cannot be combined with {flag}, which {why}; drop one."
             )
 
 

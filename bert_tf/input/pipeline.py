@@ -239,13 +239,14 @@ def _masker(
     if masking is None:
         raise ValueError("records without stored masks need masking settings")
 
-    from bert_tf.input.cutting import cut_predictions
     from bert_tf.input.masking import mask_batch
 
     def settings_for(position: int, length: int) -> MaskingSettings:
         there = masking if shares is None else shares.settings_at(position, masking)
         if lengths is None:  # what may be missing then is padding
             return there
+        from bert_tf.input.cutting import cut_predictions
+
         most = cut_predictions(there.max_predictions_per_seq, info.seq_length, length)
         return dataclasses.replace(there, max_predictions_per_seq=most)
 

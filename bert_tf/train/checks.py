@@ -8,8 +8,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import OptimizationSettings
-from bert_tf.config.sharding import check_sharding
+from bert_tf.config.settings import OptimizationSettings, check_sharding
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network

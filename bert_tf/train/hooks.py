@@ -17,8 +17,7 @@ from bert_tf.model.task import Features
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.skipped import SkippedUpdate
-from bert_tf.train.summary import Rates, UpdateTimes
-from bert_tf.train.warm_up import WarmUp
+from bert_tf.train.summary import Rates, UpdateTimes, WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.util import console

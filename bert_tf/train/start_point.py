@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -29,12 +30,14 @@ from bert_tf.checkpoint.tensorflow_file import (
 )
 from bert_tf.model.variables import load_value
 from bert_tf.model_directory.run_record import read_run_record
-from bert_tf.train.rollback_record import Rollback, read_rollbacks
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.util.files import PathLike
+
+if TYPE_CHECKING:
+    from bert_tf.train.rollback_record import Rollback
 
 # Variables that a checkpoint may lack: counters, and what a dynamic loss scale saves.
 COUNTS = frozenset({SKIPPED_UPDATES, CONSUMED_SEQUENCES})
@@ -133,6 +136,8 @@ def find_start(output_dir: Path) -> StartPoint:
     checkpoint = newest_checkpoint(output_dir)
     if checkpoint is None:
         return NEW
+    from bert_tf.train.rollback_record import read_rollbacks
+
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
     start = _read_start(checkpoint, flag="output_dir", advice=advice)
     rollbacks = read_rollbacks(output_dir)

@@ -23,8 +23,7 @@ from bert_tf.train.job import Job
 from bert_tf.train.run_log import EVALUATIONS, read_history
 from bert_tf.train.skipped import NonFiniteError, SkippedUpdate
 from bert_tf.train.start_point import ResumingSaver, find_start
-from bert_tf.train.summary import UpdateTimes, training_lines, training_totals
-from bert_tf.train.warm_up import WarmUp
+from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
 from bert_tf.tuning.session import session_config
 from bert_tf.update.loss_scale import DynamicLossScale, LossScale, NoLossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.train.warm_up import WarmUp
+from bert_tf.train.summary import WarmUp
 from bert_tf.util.environment import suppressed_stderr
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bert_tf.config.settings import CommunicationSettings
-from bert_tf.config.sharding import check_sharding
+from bert_tf.config.settings import CommunicationSettings, check_sharding
 from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.util.errors import UserError
 from tests import momentum_optimizer

@@ -12,8 +12,7 @@ from bert_tf.model.sums import Sums
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import hooks
 from bert_tf.train.run_log import RunLog
-from bert_tf.train.summary import UpdateTimes
-from bert_tf.train.warm_up import WarmUp
+from bert_tf.train.summary import UpdateTimes, WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from bert_tf.util.errors import UserError

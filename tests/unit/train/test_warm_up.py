@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_tf.train.warm_up import WarmUp
+from bert_tf.train.summary import WarmUp
 
 
 def test_the_first_updates_of_each_shape_are_warm_up():

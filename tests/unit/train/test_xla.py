@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.train.warm_up import WarmUp
+from bert_tf.train.summary import WarmUp
 from bert_tf.train.xla import XlaReport, compile_first_cluster, count_compiled_clusters
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.util.environment import XLA_FLAGS
