@@ -46,10 +46,10 @@ from absl import flags
 from bert_tf.cli.flags import Number, flag_group
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
+from bert_tf.records.info import one_sided_labels
 from bert_tf.records.journal import Journal
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
-from bert_tf.records.pair_labels import one_sided_labels
 from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import (
     COMPRESSION,

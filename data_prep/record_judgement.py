@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from bert_tf.records.pair_labels import one_sided_labels
+from bert_tf.records.info import one_sided_labels
 from data_prep.hash_sample import HashSample
 from data_prep.record_statistics import Statistics
 

@@ -10,15 +10,17 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, group, setting
 from bert_tf.config.policy_file import policy_changes
-from bert_tf.config.ramps import RampSettings, parse_ramp
 from bert_tf.config.schedules import ScheduleSettings, check_lengths
 from bert_tf.update.optimizers import OPTIMIZERS, optimizer_row
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import LARGEST_FLOAT32, Interval, Options
+
+if TYPE_CHECKING:
+    from bert_tf.config.ramps import RampSettings
 
 # Skipped updates in a row that end a run with a loss scale: more than it takes to halve the largest
 # scale, 2**32, to 1.
@@ -246,6 +248,14 @@ class RunSettings(Settings):
             yield "--replay_batch computes gradients; add --do_train."
 
 
+def _batch_ramp(given: str) -> RampSettings | None:
+    if not given:
+        return None
+    from bert_tf.config.ramps import parse_ramp
+
+    return parse_ramp(given, flag="batch_ramp")
+
+
 @dataclasses.dataclass(frozen=True)
 class BatchSettings(Settings):
     """The sequences of an update; see ``update.batch_plan`` for what follows from any two sizes."""
@@ -277,7 +287,7 @@ class BatchSettings(Settings):
         "are those of one rank; the micro batch stays the same.",
         flag="batch_ramp",
         kind=str,
-        parse=lambda given: parse_ramp(given, flag="batch_ramp") if given else None,
+        parse=_batch_ramp,
     )
     loss_normalization: str = setting(
         "global_batch",

@@ -34,7 +34,6 @@ from bert_tf.records.manifest import (
     describe_vocabulary,
     find_manifest,
 )
-from bert_tf.records.pair_labels import one_sided_labels
 from bert_tf.records.tfrecord import RecordFile, RecordSet
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, hash_of_json, sha256_of_file
@@ -44,6 +43,7 @@ CONVERSION_STAGE = "convert_records"  # whose vocabulary may be unknown
 
 PAIR_TASKS = NEXT_SENTENCE, NO_PAIRS, SENTENCE_ORDER = "next_sentence", "none", "sentence_order"
 
+_LEAST_OF_A_LABEL = 0.05  # of the sentence pairs
 _SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary, and for one-sided labels
 
 
@@ -184,6 +184,28 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         manifests=found,
         vocabulary=_find_vocabulary(manifests),
         data_sha256=_digest(record_set.files, manifests),
+    )
+
+
+def one_sided_labels(label_1: int, total: int) -> str | None:
+    """What is wrong with the labels of sentence pairs, and the cure; None if nothing is.
+
+    The next sentence of half of the pairs is random (label 1; Devlin et al. 2018, appendix A.2).
+    With one sentence to a document, no sentence has a next one, and all of them are.
+
+    Args:
+      label_1: how many pairs have label 1.
+      total: all pairs, or those of a sample.
+    """
+    if not total or min(label_1, total - label_1) >= _LEAST_OF_A_LABEL * total:
+        return None
+    label = int(2 * label_1 > total)
+    number = max(label_1, total - label_1)
+    return (
+        f"{'all' if number == total else f'{number / total:.1%} of the'} sentence pairs have label "
+        f"{label}, so next-sentence prediction has nothing to learn; make the records from text "
+        "with several sentences in a document, each on a line of its own and a blank line only "
+        "between documents, or make them and train with --nsp=false"
     )
 
 

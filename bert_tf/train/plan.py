@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from bert_tf.config.ramps import RampSettings
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.ranks import Ranks
@@ -17,6 +17,9 @@ from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
+
+if TYPE_CHECKING:
+    from bert_tf.config.ramps import RampSettings
 
 
 @dataclasses.dataclass(frozen=True)

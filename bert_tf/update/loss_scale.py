@@ -10,7 +10,7 @@ from typing import Protocol
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.update.state import create_count, create_state
+from bert_tf.model.variables import create_count, create_state
 
 # The variables of a dynamic scale in checkpoints: a float32 and an int64 scalar.
 SCALE = "loss_scale/scale"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.variables import create_count
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.update.gradients import Gradients
@@ -19,7 +20,6 @@ from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_ca
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.optimizers.row import Applied, Parameter, UpdateContext, apply_changes
-from bert_tf.update.state import create_count
 from bert_tf.util.options import OptionValue
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
 from bert_tf.model.task import Features, Network
+from bert_tf.model.variables import create_count
 from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.batch_plan import BatchPlan
@@ -18,7 +19,6 @@ from bert_tf.update.gradients import Gradients, are_finite, clipped, unscaled
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
-from bert_tf.update.state import create_count
 
 if TYPE_CHECKING:
     from bert_tf.update.shards import SlotPart

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -20,8 +21,6 @@ from bert_tf.cli.training_flags import (
     schedule_settings,
     warn_of_ignored,
 )
-from bert_tf.compat.nvidia_defaults import PRETRAINING, adopt_and_say
-from bert_tf.config.ramps import RampSettings, parse_length_ramp
 from bert_tf.config.schedules import most_warmup_steps
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.config import CONFIG_NAME, BertConfig
@@ -31,6 +30,9 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import note, warn
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
+
+if TYPE_CHECKING:
+    from bert_tf.config.ramps import RampSettings
 
 # The network's settings, each of which has a flag.
 _NETWORK_HELP = {
@@ -155,7 +157,10 @@ def pretraining_settings(
     The architecture of a run with a teacher may follow from the teacher's.
     """
     warn_of_ignored(values)
-    if distillation is None:  # NVIDIA has no script for distillation
+    is_nvidias = values["input_files_dir"].present or values["eval_files_dir"].present
+    if is_nvidias and distillation is None:  # NVIDIA has no script for distillation
+        from bert_tf.compat.nvidia_defaults import PRETRAINING, adopt_and_say
+
         adopt_and_say(values, PRETRAINING)
     require(values, "output_dir")
     network = {f.name: values[f.name].value for f in dataclasses.fields(BertConfig)}
@@ -227,6 +232,8 @@ def _say_shorter_warmup(values: flags.FlagValues, optimization: OptimizationSett
 def _length_ramp(values: flags.FlagValues) -> RampSettings | None:
     if not values.length_ramp:
         return None
+    from bert_tf.config.ramps import parse_length_ramp
+
     return parse_length_ramp(
         values.length_ramp, flag="length_ramp", max_seq_length=values.max_seq_length
     )

@@ -7,7 +7,6 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, at_least_one, require
 from bert_tf.cli.training_flags import define_evaluation_flags, warn_of_ignored
-from bert_tf.compat.nvidia_defaults import SQUAD, adopt_and_say
 from bert_tf.tasks.finetuning.flags import define_finetuning_flags, finetuning_settings
 from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
 from bert_tf.util.errors import UserError
@@ -79,7 +78,10 @@ def _define_squad_flags(define: Definer) -> None:
 def squad_settings(values: flags.FlagValues) -> SquadSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values, also=_IGNORED)
-    adopt_and_say(values, SQUAD)
+    if any(values[name].present for name in _IGNORED):
+        from bert_tf.compat.nvidia_defaults import SQUAD, adopt_and_say
+
+        adopt_and_say(values, SQUAD)
     require(values, "output_dir")
     if values.do_train:
         require(values, "train_file")

@@ -7,7 +7,6 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, require
 from bert_tf.cli.training_flags import warn_of_ignored
-from bert_tf.compat.nvidia_defaults import TAGGING, adopt_and_say
 from bert_tf.tasks.finetuning.flags import (
     define_directory_flags,
     define_finetuning_flags,
@@ -45,6 +44,9 @@ def _define_tagging_flags(define: Definer) -> None:
 def tagging_settings(values: flags.FlagValues) -> DirectorySettings:
     """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values, also=_IGNORED)
-    adopt_and_say(values, TAGGING)
+    if values["do_prepare"].present:
+        from bert_tf.compat.nvidia_defaults import TAGGING, adopt_and_say
+
+        adopt_and_say(values, TAGGING)
     require(values, "output_dir")
     return directory_settings(DirectorySettings, values)

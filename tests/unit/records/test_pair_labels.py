@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_tf.records.pair_labels import one_sided_labels
+from bert_tf.records.info import one_sided_labels
 
 
 @pytest.mark.parametrize(("label_1", "total"), [(0, 0), (5, 100), (50, 100), (95, 100), (1, 2)])

@@ -7,10 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import explained_reading, write_checkpoint
+from bert_tf.model.variables import create_count
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.start_point import ResumingSaver
 from bert_tf.train.trainer import _explained_errors
-from bert_tf.update.state import create_count
 from bert_tf.update.train_op import SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
 from tests.jobs import begun, job_of
