@@ -41,7 +41,7 @@ from bert_tf.tasks.scoring.sequences import SequenceSettings, TokenSequence, seq
 from bert_tf.tasks.scoring.settings import PSEUDO, TextSettings
 from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import Work, WorkSettings, sum_losses
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.files import require_file
 
 _MODULE = "benchmarks.scoring"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.same_model import other_model
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.util.errors import UserError
@@ -76,6 +75,8 @@ def find_model(
         bert_config_file=bert_config_file,
         tokenizer_files=tokenizer_files or TokenizerFiles(),
     )
+    from bert_tf.model_directory.same_model import other_model
+
     problem, notes = other_model(
         ModelDirectory.of(checkpoint), config=model.config, vocabulary=model.vocabulary
     )

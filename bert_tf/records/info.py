@@ -293,7 +293,7 @@ def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabul
             f"{copy} is not the vocabulary that {manifest_file} names; copy it again, or delete it "
             "and give --vocab_file."
         )
-    from bert_tf.text.loading import load_tokenizer
+    from bert_tf.text.tokenizer_files import load_tokenizer
 
     flag = "vocab_file" if entry.kind == "wordpiece" else "spm_model_file"
     actual = describe_vocabulary(load_tokenizer(**{flag: copy}, do_lower_case=entry.lower_case))

@@ -20,6 +20,38 @@ VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
 
 
+def load_tokenizer(
+    *,
+    vocab_file: PathLike | None = None,
+    spm_model_file: PathLike | None = None,
+    do_lower_case: bool = True,
+) -> Tokenizer:
+    """Opens a vocabulary, given as exactly one of the two files.
+
+    Args:
+      vocab_file: WordPiece entries, one per line (BERT's vocab.txt).
+      spm_model_file: a SentencePiece model.
+      do_lower_case: WordPiece: lower-case, strip accents, as google-research/bert. SentencePiece:
+        lower-case before the model; any other normalization is part of the model.
+
+    Raises:
+      UserError: not exactly one file, missing or malformed file, missing special entries.
+    """
+    if bool(vocab_file) == bool(spm_model_file):
+        given = "both were given" if vocab_file else "neither was given"
+        raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
+    if vocab_file:
+        from bert_tf.text.wordpiece import WordPieceTokenizer
+
+        path = require_file(vocab_file, flag="vocab_file")
+        return WordPieceTokenizer.from_file(path, lower_case=do_lower_case)
+    # Imported here: sentencepiece is only needed for its files.
+    from bert_tf.text.sentencepiece import SentencePieceTokenizer
+
+    path = require_file(spm_model_file, flag="spm_model_file")
+    return SentencePieceTokenizer.from_file(path, lower_case=do_lower_case)
+
+
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
     """A vocabulary identified by its hash.
@@ -93,8 +125,6 @@ class TokenizerFiles:
 
         Raises UserError unless there is exactly one file, and for a missing or malformed file.
         """
-        from bert_tf.text.loading import load_tokenizer
-
         return load_tokenizer(
             vocab_file=self.vocab_file,
             spm_model_file=self.spm_model_file,
@@ -175,8 +205,6 @@ class TokenizerContent:
 
     def load(self) -> Tokenizer:
         """Opens the vocabulary."""
-        from bert_tf.text.loading import load_tokenizer
-
         with TemporaryDirectory("vocabulary") as directory:
             path = Path(directory, self.kind)
             path.write_bytes(self.content)

@@ -20,11 +20,13 @@ import signal
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
 
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import RepairableError, UserError, explain_os_error
-from bert_tf.util.shared_memory import Packed, Slot, Slots, pack
+
+if TYPE_CHECKING:
+    from bert_tf.util.shared_memory import Packed, Slot
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -129,6 +131,8 @@ def _pool_map(
     items = iter(items)
     is_last_read = False
     tasks: collections.deque[_Task] = collections.deque()
+    from bert_tf.util.shared_memory import Slots
+
     with Slots() as slots:
         try:
             while True:
@@ -182,4 +186,6 @@ def _exit_with_parent() -> None:
 
 
 def _call_worker(item: Any, address: str | None) -> Packed:
+    from bert_tf.util.shared_memory import pack
+
     return pack(_worker(item), address)

@@ -13,8 +13,8 @@ from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util import environment
 from bert_tf.util.files import expand_record_files
 

@@ -76,6 +76,11 @@ class SquadFile:
         """Whether there are unanswerable questions, as in v2.0."""
         return any(example.is_impossible for example in self.examples)
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether there are answers to compare with."""
+        return any(example.answers or example.is_impossible for example in self.examples)
+
     def first(self, count: int) -> SquadFile:
         """The first ``count`` questions; the whole file if it has no more."""
         if count >= len(self.examples):

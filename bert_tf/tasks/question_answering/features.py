@@ -40,6 +40,26 @@ _QUESTIONS_PER_WORKER = 5000  # starting a process takes as long as converting t
 _SHOWN_IDS = 5
 
 
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """A file's questions with their records.
+
+    Attributes:
+      squad: the questions.
+      features: the records of their windows.
+      windows: how contexts were cut into windows.
+    """
+
+    squad: SquadFile
+    features: SequenceRecords
+    windows: WindowSettings
+
+    @property
+    def are_scored(self) -> bool:
+        """Whether the file has answers to compare with."""
+        return self.squad.is_scored
+
+
 def feature_stage(
     squad: SquadFile,
     *,

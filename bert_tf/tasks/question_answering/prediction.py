@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from bert_tf.model.config import BertConfig
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.tasks.question_answering.answers import (
     Predictions,
@@ -19,40 +17,14 @@ from bert_tf.tasks.question_answering.answers import (
     decode_answers,
     write_predictions,
 )
-from bert_tf.tasks.question_answering.examples import SquadFile
+from bert_tf.tasks.question_answering.features import Questions
 from bert_tf.tasks.question_answering.metrics import evaluate
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.thresholds import official_best
-from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.train.evaluation import Figure
 
 FIRST_OF = "questions_in_file"  # only if fewer are answered
-
-
-@dataclasses.dataclass(frozen=True)
-class Questions:
-    """A file's questions with their records.
-
-    Attributes:
-      squad: the questions.
-      features: the records of their windows.
-      windows: how contexts were cut into windows.
-    """
-
-    squad: SquadFile
-    features: SequenceRecords
-    windows: WindowSettings
-
-    @property
-    def are_scored(self) -> bool:
-        """Whether the file has answers to compare with."""
-        return is_scored(self.squad)
-
-
-def is_scored(squad: SquadFile) -> bool:
-    """Whether a file has answers to compare with."""
-    return any(example.answers or example.is_impossible for example in squad.examples)
 
 
 class SpanEvaluation(PredictionEvaluation):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.tasks.finetuning.run import (
@@ -12,30 +12,24 @@ from bert_tf.tasks.finetuning.run import (
     directory_of_new_records,
     obtain_records,
     open_finetuning,
-    report_seeds,
     run_with_seeds,
     training_data,
 )
-from bert_tf.tasks.question_answering.answers import best_span_texts
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
-from bert_tf.tasks.question_answering.features import feature_stage, most_windows
-from bert_tf.tasks.question_answering.prediction import Questions, SpanEvaluation, is_scored
-from bert_tf.tasks.question_answering.report.collect import Trained, write_squad_report
+from bert_tf.tasks.question_answering.features import Questions, feature_stage, most_windows
 from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tasks.question_answering.thresholds import (
-    ThresholdPoint,
-    best_threshold,
-    threshold_curve,
-)
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import Job, JobData, RunModel
+from bert_tf.train.job import JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.question_answering.prediction import SpanEvaluation
 
 UNUSABLE_NAME = "unusable_answers.json"
 
@@ -55,10 +49,12 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
         opened = open_squad(settings, begun)
         job = prepare(opened, begun)
         results = execute(job)
-        if results is not None and is_scored(opened.predict):
+        if results is not None and opened.predict.is_scored:
             by_seed[settings.run.seed] = results
             if begun.ranks.is_chief:
-                _report(opened, job, by_seed)
+                from bert_tf.tasks.question_answering.report.run_report import report_run
+
+                report_run(opened.settings, opened.train, opened.predict, job, by_seed)
         return results
 
 
@@ -148,6 +144,8 @@ class OpenedSquad:
         return Questions(squad, features, self.windows)
 
     def _evaluation(self, run: Run, questions: Questions) -> SpanEvaluation:
+        from bert_tf.tasks.question_answering.prediction import SpanEvaluation
+
         settings = self.settings
         return SpanEvaluation(
             questions,
@@ -169,7 +167,7 @@ def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
     train = _read(settings, training=True) if settings.run.do_train else None
     predict = _read_predict_file(settings, run) if settings.run.evaluation.do_eval else None
     windows.validate()
-    if settings.run.evaluation.eval_every_steps is not None and not is_scored(predict):
+    if settings.run.evaluation.eval_every_steps is not None and not predict.is_scored:
         raise UserError(
             f"--eval_every_steps compares scores, but {predict.path} has no answers; drop the flag "
             "or give a file with answers."
@@ -215,36 +213,3 @@ def _read_predict_file(settings: SquadSettings, run: Run) -> SquadFile:
     if squad.first_of is not None:
         run.message(f"{squad} are answered; predictions and scores cover only these")
     return squad
-
-
-def _report(opened: OpenedSquad, job: Job, by_seed: Mapping[int, Results]) -> None:
-    """Writes the report of a run whose questions have answers."""
-    settings, squad = opened.settings, opened.predict
-    predictions = job.data.evaluation.predictions
-    curve: list[ThresholdPoint] = []
-    if settings.answers.version_2_with_negative:
-        curve = threshold_curve(squad, best_span_texts(squad, predictions), predictions.null_odds)
-    path = write_squad_report(
-        settings,
-        squad,
-        predictions,
-        by_seed[settings.run.seed],
-        curve=curve,
-        by_seed=by_seed,
-        config=opened.model.config,
-        trained=_trained(job) if opened.train else None,
-    )
-    job.run.message(f"the report is {path}")
-    if curve:
-        best = best_threshold(curve)
-        job.run.message(
-            f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "
-            f"exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
-        )
-    report_seeds(settings, job.run, by_seed, ("exact_match", "f1"))
-
-
-def _trained(job: Job) -> Trained:
-    batch, windows = job.plan.batch, job.data.training.num_records
-    epochs = job.plan.steps.last_position * batch.global_batch_size / windows
-    return Trained(batch, epochs)

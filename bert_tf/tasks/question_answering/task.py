@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import tensorflow.compat.v1 as tf
 
@@ -25,7 +25,9 @@ from bert_tf.tasks.question_answering.graph import (
     span_sums,
     squad_specs,
 )
-from bert_tf.tasks.question_answering.spans import SpanCandidates
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.question_answering.spans import SpanCandidates
 
 POSITION = "position"
 
@@ -109,6 +111,8 @@ def span_candidates(
         its [SEP], which is the last token.
       k: the number of candidates K, at least 1.
     """
+    from bert_tf.tasks.question_answering.spans import SpanCandidates
+
     mask = features["input_mask"]
     _, S = shape_of(mask)
     last = tf.reduce_sum(mask, axis=-1, keepdims=True) - 1

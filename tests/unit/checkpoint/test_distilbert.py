@@ -21,8 +21,7 @@ from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.question_answering.graph import squad_specs
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 from tests.unit.checkpoint.tiny_models import (
     SIZES,

@@ -11,8 +11,7 @@ from bert_tf.commands.fill_mask import Guess, MaskFiller, encode_with_masks
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.pretraining.graph import pretraining_specs
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "mask", "is", "##ed", "[", "]"]

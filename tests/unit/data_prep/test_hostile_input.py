@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf.records.manifest import read_manifest
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 from data_prep import clean, create_pretraining_data, extract, sentences, shards, vocabulary
 from tests.support import ROOT, environment

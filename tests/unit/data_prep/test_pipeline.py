@@ -16,7 +16,7 @@ import pytest
 
 from bert_tf.records.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from tests.archives import parquet_of, tar_of
 from tests.mediawiki import dump, page, publish
 from tests.web_server import web_server

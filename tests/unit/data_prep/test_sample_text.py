@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from data_prep.sample_text import show_record
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "play", "##ing", "river", "flows"]

@@ -14,7 +14,7 @@ import pytest
 
 from bert_tf.records.manifest import read_manifest
 from bert_tf.text.basic import BasicTokenizer
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file
 from bert_tf.util import files
 from bert_tf.util.errors import UserError

@@ -8,7 +8,7 @@ from bert_tf.records.info import check_records, inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import VocabularyEntry, describe_file, describe_vocabulary
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 
 GEOMETRY = {"max_seq_length": 12, "max_predictions_per_seq": 3, "vocab_size": 50}

@@ -11,7 +11,7 @@ import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import write_vocab_file
 from tests.small_vocabulary import odd_and_plain_texts, write_small_vocabulary
 from tests.support import ROOT

@@ -11,7 +11,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 
 SHARED_VOCAB = Path(__file__).parents[3].parent / "shared/data/vocab"

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     is_cased,

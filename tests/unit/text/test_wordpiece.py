@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.text import wordpiece
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import write_vocab_file
 from bert_tf.util.errors import UserError
 from tests.small_vocabulary import odd_and_plain_texts, write_small_vocabulary

@@ -22,8 +22,8 @@ from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_s
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.spans import Spans, rank_answers
 from bert_tf.tasks.question_answering.windows import WindowSettings
-from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Encoding
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from tests.end_to_end.squad_files import write_model, write_squad
 from tests.support import ROOT

@@ -15,9 +15,8 @@ from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.features import feature_stage
 from bert_tf.tasks.question_answering.paragraphs import tokens_of
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
-from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Encoding
-from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 
 WORDS = """[PAD] [UNK] [CLS] [SEP] [MASK]

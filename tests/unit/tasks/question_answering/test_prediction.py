@@ -14,7 +14,7 @@ from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile
 from bert_tf.tasks.question_answering.prediction import Questions, SpanEvaluation
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import WindowSettings
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from tests.naive_squad_metric import naive_result
 from tests.small_span_model import CONFIG
 

@@ -13,7 +13,7 @@ from bert_tf.tasks.question_answering import text_signature as export_text
 from bert_tf.tasks.question_answering.export import export_squad
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from tests.small_span_model import TEXT, predictor_of, write_model
 from tests.support import ROOT
