@@ -326,6 +326,8 @@ class PretrainingSettings:
       network: architecture settings that were given individually, under the keys of ``BertConfig``.
       distillation: None trains without a teacher.
       before_training: a shell command to run on each host first; None for none.
+      objective: another objective than the two heads of BERT, see
+        ``tasks.pretraining.objective.Objective``; None trains these.
     """
 
     bert_config_file: Path | None
@@ -339,6 +341,7 @@ class PretrainingSettings:
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
     distillation: DistillationSettings | None = None
     before_training: str | None = None
+    objective: Any = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The doctor for run_pretraining.py and run_distillation.py."""
+"""The doctor for run_pretraining.py, run_electra.py and run_distillation.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.records.info import RecordInfo, check_records, lengths_of
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.tasks.pretraining.objective import objective_of
 from bert_tf.train.plan import plan_batch_and_steps
 from bert_tf.train.run import begin
 from bert_tf.train.start_point import StartPoint
@@ -156,7 +156,7 @@ def _judge_disk(
     config: BertConfig,
     start: StartPoint,
 ) -> None:
-    task = PretrainingTask(config, settings.masked_lm, settings.next_sentence)
+    task = objective_of(settings).task(config, sentence_order=False)
     machine.judge_disk(
         findings, task.specs(), settings.run, settings.optimization, steps, start_step=start.step
     )

@@ -1,4 +1,4 @@
-"""Pre-training with masked LM and next-sentence prediction."""
+"""Pre-training with masked LM and next-sentence prediction, or with another objective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from bert_tf.config.settings import DataSettings, OptimizationSettings, Pretrain
 from bert_tf.input import pipeline
 from bert_tf.input.cutting import cut_predictions
 from bert_tf.model.config import BertConfig
-from bert_tf.model.flops import training_flops
 from bert_tf.records.info import SENTENCE_ORDER
 from bert_tf.tasks.pretraining.data import (
     RunRecords,
@@ -21,7 +20,7 @@ from bert_tf.tasks.pretraining.data import (
 )
 from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
 from bert_tf.tasks.pretraining.network import find_model
-from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.tasks.pretraining.objective import objective_of
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
@@ -94,16 +93,12 @@ class SequenceFlops:
 
     def of_length(self, length: int) -> float:
         """FLOPs of a sequence of ``length`` positions."""
-        settings, data = self.settings, self.settings.data
-        predictions = data.max_predictions_per_seq if settings.masked_lm else 0
-        if settings.optimization.length_ramp is not None:
+        data = self.settings.data
+        predictions = data.max_predictions_per_seq
+        if self.settings.optimization.length_ramp is not None:
             predictions = cut_predictions(predictions, data.max_seq_length, length)
-        return training_flops(
-            self.config,
-            length=length,
-            predictions=predictions,
-            next_sentence=settings.next_sentence,
-        )
+        objective = objective_of(self.settings)
+        return objective.training_flops(self.config, length=length, predictions=predictions)
 
 
 def train_and_evaluate(prepared: Prepared) -> Results | None:
@@ -232,17 +227,13 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
     _check_records(data, records, found.config)
     if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
         run.warn(records.train_info.one_sided_labels)
-    task = PretrainingTask(
-        found.config,
-        settings.masked_lm,
-        settings.next_sentence,
-        sentence_order=SENTENCE_ORDER in records.pair_tasks,
-    )
+    objective = objective_of(settings)
     model = Model(
-        task,
+        objective.task(found.config, sentence_order=SENTENCE_ORDER in records.pair_tasks),
         found.vocabulary,
         tokenizer_files=found.tokenizer_files,
         initial=InitialWeights(settings.run.init_checkpoint),
+        ledger=objective.ledger(found.config),
     )
     if teacher is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
