@@ -12,7 +12,7 @@ from bert_tf.compat.nvidia_defaults import adopt
 from bert_tf.doctor import finetuning, pretraining
 from bert_tf.doctor.findings import Finding, Findings, Grade
 from bert_tf.doctor.model import require_no_phases
-from bert_tf.doctor.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
+from bert_tf.doctor.training_scripts import DISTILLATION, ELECTRA, PRETRAINING, SCRIPTS
 from bert_tf.ranks.planned import PlannedRanks
 
 _NAMES = {
@@ -41,7 +41,7 @@ def examine(
     if adopted:
         findings.hint("flags", adopted)
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
-    if script in (PRETRAINING, DISTILLATION):
+    if script in (PRETRAINING, DISTILLATION, ELECTRA):
         pretraining.examine(findings, SCRIPTS[script], values, ranks)
     else:
         finetuning.examine(findings, script, values, ranks)

@@ -33,6 +33,7 @@ ROOMS = (
     "tasks.distillation",
     "tasks.finetuning",
     "tasks.pretraining",
+    "tasks.replaced_tokens",
     "tasks.question_answering",
     "tasks.classification",
     "tasks.tagging",
@@ -40,8 +41,9 @@ ROOMS = (
     "doctor",
     "commands",
 )
-# What tasks share. Otherwise a task imports no other one.
+# What tasks share. Otherwise a task imports no other one, but for an objective of pre-training.
 SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
+OBJECTIVES = {"tasks.replaced_tokens"}
 # Some may import less than what is below them. Of a checkpoint, data_prep reads only what stands
 # beside the weights; without TensorFlow, see below.
 ONLY = {
@@ -72,8 +74,10 @@ def may_import(own, room):
         return room in ONLY[own]
     if own is None:
         return room == "util"
-    if own.startswith("tasks.") and room.startswith("tasks.") and room not in SHARED_TASKS:
-        return False
+    if own.startswith("tasks.") and room.startswith("tasks."):
+        shared = SHARED_TASKS | ({"tasks.pretraining"} if own in OBJECTIVES else set())
+        if room not in shared:
+            return False
     return ROOMS.index(room) < ROOMS.index(own)
 
 

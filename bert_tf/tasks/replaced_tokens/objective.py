@@ -1,0 +1,70 @@
+"""The objective of ELECTRA (Clark et al. 2020), for a run of ``tasks.pretraining``.
+
+This module needs no TensorFlow, so that wrong flags are reported at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.model.config import BertConfig
+from bert_tf.model.flops import training_flops
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens:
+    """Masked LM of a generator, and a discriminator that finds the tokens sampled from it.
+
+    The methods are those of :class:`bert_tf.tasks.pretraining.objective.Objective`. Defaults are
+    those of google-research/electra's small and base networks.
+
+    Attributes:
+      discriminator_weight: weight of the discriminator's loss; the generator's has 1.
+      generator_hidden_size: the generator's width as a fraction of the discriminator's, in (0, 1];
+        its attention heads and the width of its feed-forward blocks are the same fraction.
+      generator_layers: its number of layers as a fraction of the discriminator's, in (0, 1].
+    """
+
+    discriminator_weight: float = 50.0
+    generator_hidden_size: float = 0.25
+    generator_layers: float = 1.0
+
+    def generator(self, config: BertConfig) -> BertConfig:
+        """The generator for a discriminator, with as wide heads, and at least one of them."""
+        heads = max(1, round(config.num_attention_heads * self.generator_hidden_size))
+        share = heads / config.num_attention_heads
+        return dataclasses.replace(
+            config,
+            hidden_size=config.hidden_size // config.num_attention_heads * heads,
+            num_attention_heads=heads,
+            intermediate_size=max(1, round(config.intermediate_size * share)),
+            num_hidden_layers=max(1, round(config.num_hidden_layers * self.generator_layers)),
+        )
+
+    def task(self, config: BertConfig, *, sentence_order: bool) -> ReplacedTokenTask:
+        """The task; pairs of sentences have no labels in it."""
+        from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
+
+        del sentence_order
+        return ReplacedTokenTask(config, self.generator(config), self.discriminator_weight)
+
+    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
+        """FLOPs of both encoders and of the generator's words, without the few of other heads."""
+        return sum(
+            training_flops(network, length=length, predictions=scored, next_sentence=False)
+            for network, scored in ((self.generator(config), predictions), (config, 0))
+        )
+
+    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
+        """The sizes of the generator, and the weight."""
+        generator = self.generator(config)
+        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        sizes = {f"generator_{name}": getattr(generator, name) for name in names}
+        return {
+            "replaced_tokens": {"discriminator_weight": self.discriminator_weight, **sizes},
+        }
