@@ -22,6 +22,7 @@ setup(
     py_modules=[
         "run_classifier",
         "run_distillation",
+        "run_electra",
         "run_evaluation",
         "run_ner",
         "run_pretraining",
@@ -85,6 +86,7 @@ setup(
             "bert-tf-ner = run_ner:run",
             "bert-tf-evaluate = run_evaluation:run",
             "bert-tf-distill = run_distillation:run",
+            "bert-tf-electra = run_electra:run",
             "bert-tf-doctor = bert_tf.commands.doctor:run",
         ]
     },

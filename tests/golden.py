@@ -212,6 +212,8 @@ JOBS = {
     "kept-targets-2": Job(
         "run_distillation.py", [*_DISTILLATION, *_KEPT_TARGETS], ranks=2, needs="pretraining"
     ),
+    "electra": Job("run_electra.py", _PRETRAINING, stop=_STOP),
+    "electra-2": Job("run_electra.py", _PRETRAINING, ranks=2),
     "squad-seeds": Job("run_squad.py", [*_SQUAD, "--seeds=1,2"]),
     "squad": Job("run_squad.py", _SQUAD, stop=_STOP),
     "squad-2": Job("run_squad.py", _SQUAD, ranks=2),

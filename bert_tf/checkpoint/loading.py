@@ -79,11 +79,18 @@ class LoadingReport:
         }
         for meaning, found in exceptions.items():
             if found:
-                lines.append(f"{len(found)} {meaning}: {', '.join(map(str, found))}")
+                lines.append(f"{len(found)} {meaning}: {', '.join(_listed(found))}")
         if self.run_state:
             lines.append(f"{len(self.run_state)} of a run's state, not needed")
         lines.extend(self.notes)
         return lines
+
+
+def _listed(found: Sequence[object]) -> list[str]:
+    """The names, but for those of a whole generator, which most networks do not have."""
+    listed = [str(name) for name in found if not str(name).startswith(names.GENERATOR)]
+    of_generator = len(found) - len(listed)
+    return [*listed, *([f"{names.GENERATOR}* ({of_generator})"] if of_generator else [])]
 
 
 def compare(checkpoint: PathLike, network: Mapping[str, Sequence[int]]) -> LoadingReport:

@@ -2,7 +2,8 @@
 
 Google's are the names in google-research/bert, also used by NVIDIA's TensorFlow scripts and this
 toolkit. Hugging Face's are those of transformers' ``BertFor...`` classes or, for a network without
-token types, of its ``DistilBertFor...`` classes.
+token types, of its ``DistilBertFor...`` classes, or of its ``ElectraFor...`` classes for the two
+networks of ``run_electra.py``.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _output(google: str, huggingface: str) -> list[Row]:
     ]
 
 
-_LAYER = ("bert/encoder/layer_{n}", "bert.encoder.layer.{n}")
+_LAYER = "bert/encoder/layer_{n}"
 _DENSE_OF_A_LAYER = (
     "attention/self/query",
     "attention/self/key",
@@ -64,8 +65,13 @@ SQUAD = "cls/squad/"
 # run_ner.py the one for classes of a word.
 CLASSES = ""
 
+# ELECTRA's: what finds replaced tokens, and the masked LM of the network that replaces them.
+DISCRIMINATOR = "cls/discriminator/"
+GENERATOR = "generator/"
+GENERATOR_MASKED_LM = f"{GENERATOR}{MASKED_LM}"
+
 POOLER = "bert/pooler/"
-HEADS = (MASKED_LM, NEXT_SENTENCE, SQUAD, CLASSES)
+HEADS = (MASKED_LM, NEXT_SENTENCE, SQUAD, CLASSES, DISCRIMINATOR, GENERATOR_MASKED_LM)
 
 # The arrays of the masked-LM decoder that copy other variables.
 DECODER_WEIGHT = "cls.predictions.decoder.weight"
@@ -83,19 +89,24 @@ def _embeddings(huggingface: str, *tables: str) -> list[Row]:
     ]
 
 
+def _encoder(huggingface: str) -> list[Row]:
+    """Embeddings and layers of a network that transformers names as BERT's, but for the prefix."""
+    ours, theirs = _LAYER, f"{huggingface}.encoder.layer.{{n}}"
+    tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+    return [
+        *_embeddings(f"{huggingface}.embeddings", *tables),
+        *(
+            row
+            for name in _DENSE_OF_A_LAYER
+            for row in _dense(f"{ours}/{name}", f"{theirs}.{name.replace('/', '.')}")
+        ),
+        *_layer_norm(f"{ours}/attention/output/LayerNorm", f"{theirs}.attention.output.LayerNorm"),
+        *_layer_norm(f"{ours}/output/LayerNorm", f"{theirs}.output.LayerNorm"),
+    ]
+
+
 _BERT_ROWS = (
-    *_embeddings(
-        "bert.embeddings", "word_embeddings", "token_type_embeddings", "position_embeddings"
-    ),
-    *(
-        row
-        for name in _DENSE_OF_A_LAYER
-        for row in _dense(f"{_LAYER[0]}/{name}", f"{_LAYER[1]}.{name.replace('/', '.')}")
-    ),
-    *_layer_norm(
-        f"{_LAYER[0]}/attention/output/LayerNorm", f"{_LAYER[1]}.attention.output.LayerNorm"
-    ),
-    *_layer_norm(f"{_LAYER[0]}/output/LayerNorm", f"{_LAYER[1]}.output.LayerNorm"),
+    *_encoder("bert"),
     *_dense("bert/pooler/dense", "bert.pooler.dense"),
     Row("cls/predictions/output_bias", "cls.predictions.bias"),
     *_dense("cls/predictions/transform/dense", "cls.predictions.transform.dense"),
@@ -120,15 +131,28 @@ _DISTILBERT_ROWS = (
     *(
         row
         for name, theirs in zip(_DENSE_OF_A_LAYER, _DENSE_OF_A_DISTILBERT_LAYER)
-        for row in _dense(f"{_LAYER[0]}/{name}", f"{_DISTILBERT_LAYER}.{theirs}")
+        for row in _dense(f"{_LAYER}/{name}", f"{_DISTILBERT_LAYER}.{theirs}")
     ),
-    *_layer_norm(f"{_LAYER[0]}/attention/output/LayerNorm", f"{_DISTILBERT_LAYER}.sa_layer_norm"),
-    *_layer_norm(f"{_LAYER[0]}/output/LayerNorm", f"{_DISTILBERT_LAYER}.output_layer_norm"),
+    *_layer_norm(f"{_LAYER}/attention/output/LayerNorm", f"{_DISTILBERT_LAYER}.sa_layer_norm"),
+    *_layer_norm(f"{_LAYER}/output/LayerNorm", f"{_DISTILBERT_LAYER}.output_layer_norm"),
     Row("cls/predictions/output_bias", "vocab_projector.bias"),
     *_dense("cls/predictions/transform/dense", "vocab_transform"),
     *_layer_norm("cls/predictions/transform/LayerNorm", "vocab_layer_norm"),
     *_output(SQUAD, "qa_outputs"),
     *_output(CLASSES, "classifier"),
+)
+
+# What the generator's own embeddings pass through to its narrower layers.
+EMBEDDINGS_PROJECT = "bert/embeddings_project"
+
+_ELECTRA_ROWS = (
+    *_encoder("electra"),
+    *_dense(EMBEDDINGS_PROJECT, "electra.embeddings_project"),
+    *_dense(f"{DISCRIMINATOR}dense", "discriminator_predictions.dense"),
+    *_output(DISCRIMINATOR, "discriminator_predictions.dense_prediction"),
+    *_dense(f"{GENERATOR_MASKED_LM}transform/dense", "generator_predictions.dense"),
+    *_layer_norm(f"{GENERATOR_MASKED_LM}transform/LayerNorm", "generator_predictions.LayerNorm"),
+    Row(f"{GENERATOR_MASKED_LM}output_bias", "generator_lm_head.bias"),
 )
 
 # Networks without segments lack them.
@@ -158,13 +182,8 @@ _NVIDIAS_ONLY = re.compile(
 def heads_of(google: Iterable[str]) -> set[str]:
     """Which of ``HEADS`` have a variable among Google's names."""
     given = set(google)
-    return {
-        head
-        for head in HEADS
-        if any(
-            row.google in given for row in _BERT_ROWS if row.google.startswith(head or "output_")
-        )
-    }
+    known = {row.google for row in (*_BERT_ROWS, *_ELECTRA_ROWS) if row.google in given}
+    return {head for head in HEADS if any(name.startswith(head or "output_") for name in known)}
 
 
 class Naming:
@@ -230,6 +249,8 @@ DISTILBERT = Naming(
     _DISTILBERT_ROWS,
     {_DISTILBERT_DECODER_WEIGHT: _WORDS},
 )
+# Only written: transformers ties the output weights of its masked LM when it reads them.
+ELECTRA = Naming("electra", "Electra", ("embeddings", "encoder."), _ELECTRA_ROWS, {})
 
 
 def naming_of(stored: Iterable[str]) -> Naming:

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
-from bert_tf.model.bert import bert_specs
+from bert_tf.model.bert import WORD_EMBEDDINGS, bert_specs
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
-from bert_tf.model.heads import masked_lm_specs, next_sentence_specs
+from bert_tf.model.heads import discriminator_specs, masked_lm_specs, next_sentence_specs
 from bert_tf.model_directory.directory import CONFIG_NAME, HUGGINGFACE_CONFIG_NAME, ModelDirectory
 from bert_tf.model_directory.labels import Labels
 from bert_tf.model_directory.writing import write_model_files, write_tokenizer_config
@@ -26,8 +26,10 @@ from bert_tf.util.files import write_json
 
 Arrays = Mapping[str, np.ndarray]
 
-# Of several heads the first says which class opens the directory, after "Bert" or "DistilBert".
+# Of several heads the first says which class opens the directory, after "Bert" and the like.
 _ARCHITECTURES = (
+    ({names.DISCRIMINATOR}, "ForPreTraining"),
+    ({names.GENERATOR_MASKED_LM}, "ForMaskedLM"),
     ({names.SQUAD}, "ForQuestionAnswering"),
     ({names.CLASSES}, "ForSequenceClassification"),
     ({names.MASKED_LM, names.NEXT_SENTENCE}, "ForPreTraining"),
@@ -59,6 +61,8 @@ def network_shapes(
         specs += masked_lm_specs(config)
     if names.NEXT_SENTENCE in heads:
         specs += next_sentence_specs(config)
+    if names.DISCRIMINATOR in heads:
+        specs += discriminator_specs(config)
     shapes = {spec.name: tuple(spec.shape) for spec in specs}
     for head in heads & {names.SQUAD, names.CLASSES}:
         weights, bias = f"{head}output_weights", f"{head}output_bias"
@@ -86,12 +90,13 @@ def write_model(
       UserError: the format has no place for something.
       OSError: there is no room.
     """
+    naming = _naming_for(files.config, names.heads_of(weights))
     if target == "huggingface":
         left_out = _write_huggingface(directory, weights, files, run_state)
     else:
         left_out = []
         _write_tensorflow(directory, target, {**weights, **run_state}, files)
-    return [*_notes_on_variables(left_out), *_notes(target, files)]
+    return [*_notes_on_variables(left_out), *_notes(target, files, naming)]
 
 
 def write_without_optimizer(checkpoint: str, directory: Path) -> None:
@@ -131,11 +136,13 @@ def _write_huggingface(
     directory: Path, weights: Arrays, files: ModelDirectory, run_state: Arrays
 ) -> list[str]:
     """Returns the names of weights that DistilBERT, the form of some networks, does not have."""
-    naming = _naming_for(files.config)
+    naming = _naming_for(files.config, names.heads_of(weights))
     _check_huggingface_has_place(naming, names.heads_of(weights), files, run_state)
     rows = {name: naming.by_google(name) for name in weights}
     heads = names.heads_of(name for name, row in rows.items() if row)
     config = huggingface_config(files, heads, _num_labels(weights))
+    if naming is names.ELECTRA:
+        config["embedding_size"] = weights[WORD_EMBEDDINGS].shape[1]
     write_json(directory / HUGGINGFACE_CONFIG_NAME, config)
     arrays = {}
     for name, row in rows.items():
@@ -152,7 +159,7 @@ def _write_huggingface(
     write_tokenizer_config(
         directory,
         files.tokenizer_files,
-        tokenizer_class=_tokenizer_class(files.config),
+        tokenizer_class=_tokenizer_class(naming),
         model_max_length=files.config.max_position_embeddings,
     )
     return [name for name, row in rows.items() if row is None]
@@ -166,6 +173,11 @@ def _check_huggingface_has_place(
             "--include_optimizer: a Hugging Face directory has no place for an optimizer's state; "
             "leave the flag out."
         )
+    if naming is names.ELECTRA and not files.config.type_vocab_size:
+        raise UserError(
+            "the network has no token types (type_vocab_size 0), and Hugging Face's ELECTRA always "
+            "has them; convert it to another format."
+        )
     if naming is names.DISTILBERT and names.CLASSES in heads and files.labels is None:
         raise UserError(
             "the checkpoint has a head for classes of a text and no token types, and DistilBERT, "
@@ -174,20 +186,22 @@ def _check_huggingface_has_place(
         )
 
 
-def _naming_for(config: BertConfig) -> names.Naming:
+def _naming_for(config: BertConfig, heads: set[str]) -> names.Naming:
     """Hugging Face's naming of a network; its BERT always has token types."""
+    if heads & {names.DISCRIMINATOR, names.GENERATOR_MASKED_LM}:
+        return names.ELECTRA
     return names.BERT if config.type_vocab_size else names.DISTILBERT
 
 
-def _tokenizer_class(config: BertConfig) -> str:
-    return f"{_naming_for(config).class_prefix}Tokenizer"
+def _tokenizer_class(naming: names.Naming) -> str:
+    return f"{naming.class_prefix}Tokenizer"
 
 
 def huggingface_config(
     files: ModelDirectory, heads: set[str], num_labels: int | None
 ) -> dict[str, Any]:
     """The content of a ``config.json`` for the network with these heads."""
-    naming = _naming_for(files.config)
+    naming = _naming_for(files.config, heads)
     settings = files.config.to_dict()
     activation = files.config.hidden_act
     settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS.get(activation, activation)
@@ -241,7 +255,7 @@ def _notes_on_variables(left_out: Sequence[str]) -> list[str]:
     ]
 
 
-def _notes(target: str, files: ModelDirectory) -> list[str]:
+def _notes(target: str, files: ModelDirectory, naming: names.Naming) -> list[str]:
     notes = []
     if target in ("google", "nvidia") and files.config.hidden_act == "gelu_erf":
         notes.append(
@@ -263,7 +277,7 @@ def _notes(target: str, files: ModelDirectory) -> list[str]:
         )
     if target == "huggingface" and files.tokenizer_files.spm_model_file is not None:
         notes.append(
-            f"warning: {_tokenizer_class(files.config)} does not read SentencePiece models; encode "
+            f"warning: {_tokenizer_class(naming)} does not read SentencePiece models; encode "
             "texts by other means"
         )
     return notes

@@ -31,7 +31,12 @@ from bert_tf.util.files import PathLike
 
 
 def convert(
-    source: Source, output_dir: PathLike, target: str, *, include_optimizer: bool = False
+    source: Source,
+    output_dir: PathLike,
+    target: str,
+    *,
+    include_optimizer: bool = False,
+    generator: bool = False,
 ) -> list[str]:
     """Writes a checkpoint as a model directory.
 
@@ -43,6 +48,8 @@ def convert(
       output_dir: a directory that does not exist or is empty; it appears once it is complete.
       target: a key of ``ORIGINS``.
       include_optimizer: also write moments, counters and the like, unchanged.
+      generator: write the generator of a checkpoint of run_electra.py, instead of the other network
+        in it; only for Hugging Face's format, since it is no BERT.
 
     Returns:
       The lines of a report.
@@ -51,6 +58,7 @@ def convert(
       UserError: variables are missing or their shapes contradict the configuration, the directory
         is not empty or cannot be written, or the format cannot represent something.
     """
+    from bert_tf.checkpoint.electra import generator_of, generator_shapes, without_generator
     from bert_tf.checkpoint.loading import compare_source, describe_problem
     from bert_tf.checkpoint.writing import network_shapes, write_model
 
@@ -58,7 +66,13 @@ def convert(
         raise UserError(
             f"no configuration was found for {source.path}; give the model's --bert_config_file."
         )
-    shapes = network_shapes(source.config, source.shapes, labels=source.labels)
+    if generator:
+        _check_generator_has_place(target)
+        source, others = generator_of(source), []
+        shapes = generator_shapes(source)
+    else:
+        source, others = without_generator(source)
+        shapes = network_shapes(source.config, source.shapes, labels=source.labels)
     report = compare_source(source, shapes)
     problem = describe_problem(report, config=source.config)
     if problem:
@@ -83,7 +97,7 @@ def convert(
             for vocabulary in known_vocabularies(source.files)[:1]:
                 name_vocabulary(directory, vocabulary.sha256)
         written = sorted(path.name for path in directory.iterdir())
-    lines = dataclasses.replace(report, run_state=()).summary(taken="converted")
+    lines = [*dataclasses.replace(report, run_state=()).summary(taken="converted"), *others]
     if kept:
         lines.append(f"{len(kept)} of a run's state, kept")
     elif report.run_state:
@@ -91,6 +105,14 @@ def convert(
             f"{len(report.run_state)} of a run's state, left out (--include_optimizer keeps them)"
         )
     return [*lines, *notes, f"{output_dir} ({ORIGINS[target]}): {', '.join(written)}"]
+
+
+def _check_generator_has_place(target: str) -> None:
+    if target != "huggingface":
+        raise UserError(
+            f"--generator: --format={target} has no place for a generator, whose embeddings are "
+            "those of the discriminator; give --format=huggingface."
+        )
 
 
 @contextlib.contextmanager
@@ -155,6 +177,9 @@ def define_flags() -> None:
     )
     flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased.")
     flags.DEFINE_bool("include_optimizer", False, "Keep moments and counters of training.")
+    flags.DEFINE_bool(
+        "generator", False, "Convert the generator of run_electra.py's output, not its model."
+    )
 
 
 def main(_) -> None:
@@ -166,7 +191,11 @@ def main(_) -> None:
     require_checkpoint(values.input, flag="input")
     source = _with_given_files(open_source(values.input), given)
     lines = convert(
-        source, values.output_dir, values.format, include_optimizer=values.include_optimizer
+        source,
+        values.output_dir,
+        values.format,
+        include_optimizer=values.include_optimizer,
+        generator=values.generator,
     )
     for line in lines:
         print(line)

@@ -10,7 +10,7 @@ from absl import flags
 
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Updates
-from bert_tf.doctor.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
+from bert_tf.doctor.training_scripts import OF_RECORDS, SCRIPTS
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import check_vocabulary_fits
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
@@ -37,7 +37,7 @@ def open_parts(
     findings: Findings, script: str, values: flags.FlagValues, ranks: PlannedRanks
 ) -> PlannedRun:
     """What is known of a run, with the mistakes in each of its parts."""
-    is_pretraining = script in (PRETRAINING, DISTILLATION)
+    is_pretraining = script in OF_RECORDS
     start, stored = _weights(findings, values)
     files = _vocabulary(findings, values)
     opened = [_records(findings, values, *row) for row in _RECORDS] if is_pretraining else []

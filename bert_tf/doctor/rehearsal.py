@@ -10,7 +10,7 @@ from bert_tf.config.settings import dry
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.machine import judge_disk, judge_memory
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Updates
-from bert_tf.doctor.training_scripts import CLASSIFIER, DISTILLATION, PRETRAINING, SQUAD, TAGGER
+from bert_tf.doctor.training_scripts import CLASSIFIER, OF_RECORDS, SQUAD, TAGGER
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification.run import open_classification
 from bert_tf.tasks.finetuning.run import run_with_seeds
@@ -43,8 +43,7 @@ def _open_few_questions(settings: Any, run: Run) -> _FewQuestions:
 
 
 _OPENERS: Mapping[str, Callable[[Any, Run], Opened]] = {
-    PRETRAINING: open_pretraining,
-    DISTILLATION: open_pretraining,
+    **dict.fromkeys(OF_RECORDS, open_pretraining),
     SQUAD: _open_few_questions,
     CLASSIFIER: open_classification,
     TAGGER: open_tagging,
@@ -62,7 +61,7 @@ def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks
             return _planned(opened, job)
 
     settings = dry(settings)
-    if script in (PRETRAINING, DISTILLATION):
+    if script in OF_RECORDS:
         return once(settings)
     return run_with_seeds(settings, once)
 

@@ -17,6 +17,7 @@ from bert_tf.tasks.pretraining.distillation_flags import (
     distillation_settings,
 )
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 
 
@@ -37,6 +38,9 @@ class TrainingScript(NamedTuple):
 
 
 PRETRAINING, DISTILLATION = "run_pretraining.py", "run_distillation.py"
+ELECTRA = "run_electra.py"
+# What trains on pre-training records.
+OF_RECORDS = (PRETRAINING, DISTILLATION, ELECTRA)
 SQUAD, CLASSIFIER, TAGGER = "run_squad.py", "run_classifier.py", "run_ner.py"
 
 SCRIPTS = {
@@ -49,6 +53,11 @@ SCRIPTS = {
     DISTILLATION: TrainingScript(
         define_distillation_flags,
         distillation_settings,
+        pretraining_flags.pretraining_optimization,
+    ),
+    ELECTRA: TrainingScript(
+        define_electra_flags,
+        electra_settings,
         pretraining_flags.pretraining_optimization,
     ),
     SQUAD: TrainingScript(

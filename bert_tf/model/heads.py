@@ -1,4 +1,4 @@
-"""The two pre-training heads, masked language model and next sentence, and the one for classes.
+"""The pre-training heads (masked LM, next sentence, replaced tokens), and the one for classes.
 
 Dimensions: B sequences, S positions, P predictions per sequence, D = hidden_size, V = vocab_size.
 """
@@ -43,19 +43,24 @@ MASKED_LM_HEAD = Head("masked-LM head", ("cls/predictions",), "run_pretraining.p
 NEXT_SENTENCE_HEAD = Head(
     "next-sentence head", ("cls/seq_relationship",), "run_pretraining.py", "bert/pooler"
 )
+DISCRIMINATOR_HEAD = Head("discriminator head", ("cls/discriminator",), "run_electra.py")
 
 # The names of google-research/bert's run_classifier.py and NVIDIA's run_ner.py, without a scope.
 OUTPUT_WEIGHTS, OUTPUT_BIAS = "output_weights", "output_bias"
 _CLASSES_SITE = (1 << 16) - 1  # dropout site, beyond those of all layers
 
 
-def masked_lm_specs(config: BertConfig) -> list[VariableSpec]:
-    """The variables of the head; its output weights are the word embeddings."""
+def masked_lm_specs(config: BertConfig, *, embedding_size: int | None = None) -> list[VariableSpec]:
+    """The variables of the head; its output weights are the word embeddings.
+
+    ``embedding_size`` is the width of these, if it is not D.
+    """
     hidden = config.hidden_size
+    width = embedding_size or hidden
     return [
         VariableSpec("cls/predictions/output_bias", (config.vocab_size,), "zeros"),
-        *dense_specs("cls/predictions/transform/dense", inputs=hidden, outputs=hidden),
-        *layer_norm_specs("cls/predictions/transform/LayerNorm", width=hidden),
+        *dense_specs("cls/predictions/transform/dense", inputs=hidden, outputs=width),
+        *layer_norm_specs("cls/predictions/transform/LayerNorm", width=width),
     ]
 
 
@@ -105,6 +110,38 @@ def next_sentence_logits(
         return project_to_classes(
             pooled, head["output_weights"], head["output_bias"], policy=policy
         )
+
+
+def discriminator_specs(config: BertConfig) -> list[VariableSpec]:
+    """The variables of the head that tells replaced tokens from original ones."""
+    hidden = config.hidden_size
+    return [
+        *dense_specs("cls/discriminator/dense", inputs=hidden, outputs=hidden),
+        VariableSpec("cls/discriminator/output_weights", (1, hidden)),
+        VariableSpec("cls/discriminator/output_bias", (1,), "zeros"),
+    ]
+
+
+def discriminator_logits(
+    sequence_output: tf.Tensor,
+    variables: Variables,
+    *,
+    config: BertConfig,
+    policy: PrecisionPolicy,
+) -> tf.Tensor:
+    """[B, S, D] -> [B, S] float32, positive for tokens that look replaced.
+
+    A dense layer with the network's activation, then one with a single output, as in
+    google-research/electra (Clark et al. 2020, "ELECTRA", section 2).
+    """
+    with variables.scope("cls/discriminator") as head:
+        hidden = dense(sequence_output, head, "dense", policy=policy)
+        hidden = activate(hidden, config.hidden_act, policy=policy)
+        rows = tf.reshape(hidden, [-1, config.hidden_size])
+        logits = project_to_classes(
+            rows, head["output_weights"], head["output_bias"], policy=policy
+        )
+        return tf.reshape(logits, shape_of(sequence_output)[:2])
 
 
 def class_specs(config: BertConfig, num_classes: int) -> list[VariableSpec]:

@@ -17,7 +17,7 @@ from tests.support import ROOT, environment, requires_horovod
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
          ("data", "single_machine", "many_machines", "precision", "when_training_fails", "xla",
           "checkpoints", "question_answering", "classification", "tagging", "evaluation",
-          "domain_adaptation", "distillation", "serving"))]  # fmt: skip
+          "domain_adaptation", "distillation", "replaced_token_detection", "serving"))]  # fmt: skip
 # Pages whose commands are not run here, and why.
 NOT_RUN = {
     "docs/architecture.md": "it has none",
@@ -65,8 +65,8 @@ COMMANDS = [(page, command) for page in PAGES for command in commands_of(page)]
 
 def shortened(command):
     """Adds the short values of the flags that every training run or this one has."""
-    pretrains = "run_pretraining.py" in command or "run_distillation.py" in command
-    if not pretrains or "--do_eval" in command.split()[-1:]:
+    pretrains = ("run_pretraining.py", "run_distillation.py", "run_electra.py")
+    if not any(script in command for script in pretrains) or "--do_eval" in command.split()[-1:]:
         return command
     always = ["--num_train_steps", "--num_warmup_steps", "--save_checkpoints_steps"]
     if "--num_train_epochs" in command:
@@ -81,8 +81,8 @@ def shortened(command):
 def directory(tmp_path_factory, text_file):
     """A directory that looks like a clone, with a text of the user's."""
     path = tmp_path_factory.mktemp("clone")
-    scripts = ("run_classifier.py", "run_distillation.py", "run_evaluation.py", "run_ner.py",
-               "run_pretraining.py", "run_squad.py")  # fmt: skip
+    scripts = ("run_classifier.py", "run_distillation.py", "run_electra.py",
+               "run_evaluation.py", "run_ner.py", "run_pretraining.py", "run_squad.py")  # fmt: skip
     rooms = ("benchmarks", "bert_tf", "data_prep", "recipes", "tools")
     for name in ("README.md", *rooms, *scripts):
         (path / name).symlink_to(ROOT / name)

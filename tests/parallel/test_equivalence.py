@@ -52,12 +52,12 @@ pytestmark = [
 PROGRAM = "tests/parallel/updates_program.py"
 COMPARED = (
     *("adam", "adam-dropout", "lamb-dropout", "bf16", "fp16", "tensorflow"),
-    *("squad", "distillation", "lans", "nvlamb", "muon", "ramp"),
+    *("squad", "distillation", "electra", "lans", "nvlamb", "muon", "ramp"),
 )
 # (ranks, kinds): many ranks take long where there are fewer cores, and do some; so does compiling.
 LAUNCHES = [
     (1, COMPARED),
-    (2, ("adam-dropout", "fp16", "squad", "distillation", "muon", "ramp")),
+    (2, ("adam-dropout", "fp16", "squad", "distillation", "electra", "muon", "ramp")),
     (2, ("lamb-dropout", "lans", "nvlamb", "bf16", "tensorflow", "xla")),
     (4, ("adam-dropout", "fp16", "squad", "muon")),
     (8, ("adam-dropout",)),

@@ -27,6 +27,7 @@ from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
+from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.train.xla import count_compiled_clusters
 from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
@@ -83,6 +84,7 @@ KINDS = {
     "fp16": Kind(dropout=0.1, precision="fp16"),
     "squad": Kind(dropout=0.1, task="squad"),
     "distillation": Kind(dropout=0.1, task="distillation"),
+    "electra": Kind(dropout=0.1, task="electra"),
     "tensorflow": Kind(dropout=0.1, native=False),
     "xla": Kind(dropout=0.1, native=False, xla=True),
     "ramp": Kind(dropout=0.1, sizes=Ramp((GLOBAL_BATCH // 2, GLOBAL_BATCH), (4,))),
@@ -124,9 +126,12 @@ def global_batches(task):
             "end_positions": first + rng.integers(0, 3, [*shape, 1]),
         }
     predictions = rng.integers(1, P + 1, shape)
+    positions = np.sort(rng.integers(1, 6, [*shape, P]), axis=-1)
+    if task == "electra":  # what is replaced there must not depend on an order
+        positions = np.where(np.arange(P) < predictions[..., None], np.arange(1, P + 1), 0)
     return {
         **features,
-        "masked_lm_positions": np.sort(rng.integers(1, 6, [*shape, P]), axis=-1),
+        "masked_lm_positions": positions,
         "masked_lm_ids": rng.integers(5, V, [*shape, P]),
         "masked_lm_weights": (np.arange(P) < predictions[..., None]).astype(np.float32),
         "next_sentence_labels": rng.integers(0, 2, [*shape, 1]),
@@ -158,7 +163,17 @@ def make_distillation(config):
     return DistillationTask(*tasks, DistillationSettings("teacher", top_k_targets=20))
 
 
-TASKS = {"pretraining": PretrainingTask, "squad": SpanTask, "distillation": make_distillation}
+def make_electra(config):
+    """The task of a discriminator with a generator of half its width."""
+    return ReplacedTokens(generator_hidden_size=0.5).task(config, sentence_order=False)
+
+
+TASKS = {
+    "pretraining": PretrainingTask,
+    "squad": SpanTask,
+    "distillation": make_distillation,
+    "electra": make_electra,
+}
 
 
 def run_updates(ranks, kind, plan, scope):

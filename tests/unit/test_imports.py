@@ -34,6 +34,7 @@ ROOMS = (
     "tasks.distillation",
     "tasks.finetuning",
     "tasks.pretraining",
+    "tasks.replaced_tokens",
     "tasks.question_answering",
     "tasks.classification",
     "tasks.tagging",
@@ -41,8 +42,9 @@ ROOMS = (
     "doctor",
     "commands",
 )
-# What tasks share. Otherwise a task imports no other one.
+# What tasks share. Otherwise a task imports no other one, but for an objective of pre-training.
 SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
+OBJECTIVES = {"tasks.replaced_tokens"}
 # Some may import less than what is below them.
 ONLY = {
     "data_prep": {"cli", "input", "model_directory", "records", "text", "util"},
@@ -72,8 +74,10 @@ def may_import(own, room):
         return room in ONLY[own]
     if own is None:
         return room == "util"
-    if own.startswith("tasks.") and room.startswith("tasks.") and room not in SHARED_TASKS:
-        return False
+    if own.startswith("tasks.") and room.startswith("tasks."):
+        shared = SHARED_TASKS | ({"tasks.pretraining"} if own in OBJECTIVES else set())
+        if room not in shared:
+            return False
     return ROOMS.index(room) < ROOMS.index(own)
 
 

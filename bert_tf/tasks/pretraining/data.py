@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf
 from bert_tf.input import pipeline
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
+from bert_tf.model.task import Task
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
-from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.evaluation import LossEvaluation
@@ -274,7 +274,7 @@ class TrainingBatches:
 
 
 def loss_evaluation(
-    settings: PretrainingSettings, task: PretrainingTask, records: RunRecords, ranks: Ranks
+    settings: PretrainingSettings, task: Task, records: RunRecords, ranks: Ranks
 ) -> LossEvaluation | None:
     """The evaluation on held-out records; None without ``do_eval``."""
     if not settings.run.evaluation.do_eval:

@@ -1,4 +1,4 @@
-"""What run_pretraining.py and run_distillation.py do with their flags."""
+"""What run_pretraining.py, run_electra.py and run_distillation.py do with their flags."""
 
 from __future__ import annotations
 

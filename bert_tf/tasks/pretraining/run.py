@@ -1,4 +1,4 @@
-"""Pre-training with masked LM and next-sentence prediction."""
+"""Pre-training with masked LM and next-sentence prediction, or with another objective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
-from bert_tf.model.flops import training_flops
 from bert_tf.records.info import SENTENCE_ORDER
 from bert_tf.tasks.pretraining.data import (
     RunRecords,
@@ -20,8 +19,8 @@ from bert_tf.tasks.pretraining.data import (
     open_run_records,
 )
 from bert_tf.tasks.pretraining.network import open_model
+from bert_tf.tasks.pretraining.objective import objective_of
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
-from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
@@ -97,18 +96,14 @@ class SequenceFlops:
 
     def of_length(self, length: int) -> float:
         """FLOPs of a sequence of ``length`` positions."""
-        settings, data = self.settings, self.settings.data
-        predictions = data.max_predictions_per_seq if settings.masked_lm else 0
-        if settings.optimization.length_ramp is not None:
+        data = self.settings.data
+        predictions = data.max_predictions_per_seq
+        if self.settings.optimization.length_ramp is not None:
             from bert_tf.input.cutting import cut_predictions
 
             predictions = cut_predictions(predictions, data.max_seq_length, length)
-        return training_flops(
-            self.config,
-            length=length,
-            predictions=predictions,
-            next_sentence=settings.next_sentence,
-        )
+        objective = objective_of(self.settings)
+        return objective.training_flops(self.config, length=length, predictions=predictions)
 
 
 def train_and_evaluate(prepared: Prepared) -> Results | None:
@@ -231,13 +226,11 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
         teacher, of_network = open_student(settings, run, records)
     else:
         teacher, of_network = None, settings
-    make_task = functools.partial(
-        PretrainingTask,
-        masked_lm=settings.masked_lm,
-        next_sentence=settings.next_sentence,
-        sentence_order=SENTENCE_ORDER in records.pair_tasks,
-    )
+    objective = objective_of(settings)
+    has_order = SENTENCE_ORDER in records.pair_tasks
+    make_task = functools.partial(objective.task, sentence_order=has_order)
     model = open_model(of_network, run, records.vocabulary, make_task)
+    model = dataclasses.replace(model, ledger=objective.ledger(model.config))
     _check_records(data, records, model.config)
     if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
         run.warn(records.train_info.one_sided_labels, part="records")

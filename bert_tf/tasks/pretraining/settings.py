@@ -98,6 +98,8 @@ class PretrainingSettings(Settings):
       tokenizer_files: override those stored with the records or with those weights.
       network: architecture settings that were given individually, under the keys of ``BertConfig``.
       distillation: None trains without a teacher.
+      objective: another objective than the two heads of BERT, see
+        ``tasks.pretraining.objective.Objective``; None trains these.
     """
 
     bert_config_file: Path | None
@@ -114,6 +116,7 @@ class PretrainingSettings(Settings):
     network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
     distillation: DistillationSettings | None = None
+    objective: Any = None
     before_training: str | None = setting(
         None,
         "Shell command to run once on each host before the records are opened, for example to "

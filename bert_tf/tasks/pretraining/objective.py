@@ -1,0 +1,63 @@
+"""What a pre-training learns from its records: BERT's two heads, or what its settings name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from bert_tf.model.config import BertConfig
+from bert_tf.model.flops import training_flops
+from bert_tf.model.task import Task
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.tasks.pretraining.task import PretrainingTask
+
+
+class Objective(Protocol):
+    """What is learnt from pre-training records; all else of a run is the same."""
+
+    def task(self, config: BertConfig, *, sentence_order: bool) -> Task:
+        """The task for a network; ``sentence_order`` says what the records' pairs are labels of."""
+
+    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
+        """FLOPs of training on a sequence with so many masked positions, see ``model.flops``."""
+
+    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
+        """Further sections of the run's ledger."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BertObjective:
+    """Masked LM and next sentences; the methods are those of :class:`Objective`.
+
+    Attributes:
+      masked_lm, next_sentence: which heads there are.
+    """
+
+    masked_lm: bool
+    next_sentence: bool
+
+    def task(self, config: BertConfig, *, sentence_order: bool) -> PretrainingTask:
+        """The task of these heads."""
+        return PretrainingTask(
+            config, self.masked_lm, self.next_sentence, sentence_order=sentence_order
+        )
+
+    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
+        """FLOPs of one network with these heads."""
+        return training_flops(
+            config,
+            length=length,
+            predictions=predictions if self.masked_lm else 0,
+            next_sentence=self.next_sentence,
+        )
+
+    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
+        """None: the ledger describes the network anyway."""
+        del config
+        return {}
+
+
+def objective_of(settings: PretrainingSettings) -> Objective:
+    """What a run with these settings learns."""
+    return settings.objective or BertObjective(settings.masked_lm, settings.next_sentence)

@@ -1,0 +1,85 @@
+"""The objective of ELECTRA (Clark et al. 2020), for a run of ``tasks.pretraining``.
+
+This module needs no TensorFlow, so that wrong flags are reported at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.config.declared import Settings, setting
+from bert_tf.model.config import BertConfig
+from bert_tf.model.flops import training_flops
+from bert_tf.util.options import Interval
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
+
+
+_FRACTION = Interval(0, 1, open_low=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens(Settings):
+    """Masked LM of a generator, and a discriminator that finds the tokens sampled from it.
+
+    The methods are those of :class:`bert_tf.tasks.pretraining.objective.Objective`. Defaults are
+    those of google-research/electra's small and base networks.
+    """
+
+    generator_hidden_size: float = setting(
+        0.25,
+        "Width of the generator as a fraction of the discriminator's, rounded to whole attention "
+        "heads of the same width; its feed-forward blocks are as much narrower.",
+        bounds=_FRACTION,
+        advice="a fraction of the discriminator's",
+    )
+    generator_layers: float = setting(
+        1.0,
+        "Number of the generator's layers as a fraction of the discriminator's.",
+        bounds=_FRACTION,
+        advice="a fraction of the discriminator's",
+    )
+    discriminator_weight: float = setting(
+        50.0,
+        "Weight of the discriminator's loss; that of the generator's masked LM is 1.",
+        bounds=Interval(0, open_low=True),
+        advice="run_pretraining.py --nsp=false trains a masked LM alone",
+    )
+
+    def generator(self, config: BertConfig) -> BertConfig:
+        """The generator for a discriminator, with as wide heads, and at least one of them."""
+        heads = max(1, round(config.num_attention_heads * self.generator_hidden_size))
+        share = heads / config.num_attention_heads
+        return dataclasses.replace(
+            config,
+            hidden_size=config.hidden_size // config.num_attention_heads * heads,
+            num_attention_heads=heads,
+            intermediate_size=max(1, round(config.intermediate_size * share)),
+            num_hidden_layers=max(1, round(config.num_hidden_layers * self.generator_layers)),
+        )
+
+    def task(self, config: BertConfig, *, sentence_order: bool) -> ReplacedTokenTask:
+        """The task; pairs of sentences have no labels in it."""
+        from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
+
+        del sentence_order
+        return ReplacedTokenTask(config, self.generator(config), self.discriminator_weight)
+
+    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
+        """FLOPs of both encoders and of the generator's words, without the few of other heads."""
+        return sum(
+            training_flops(network, length=length, predictions=scored, next_sentence=False)
+            for network, scored in ((self.generator(config), predictions), (config, 0))
+        )
+
+    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
+        """The sizes of the generator, and the weight."""
+        generator = self.generator(config)
+        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        sizes = {f"generator_{name}": getattr(generator, name) for name in names}
+        return {
+            "replaced_tokens": {"discriminator_weight": self.discriminator_weight, **sizes},
+        }

@@ -1,0 +1,225 @@
+"""The task of ELECTRA: replaced-token detection (Clark et al. 2020, section 2).
+
+A generator, a small masked LM, draws words for the masked positions. The discriminator, the network
+that is kept, tells for every token whether it was replaced. Their losses are added up; no gradient
+flows from one to the other, but both share their embeddings.
+
+Dimensions: B sequences, S positions, P predictions per sequence, D = the discriminator's
+hidden_size, which is also the width of the embeddings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.electra import generator_specs
+from bert_tf.checkpoint.names import EMBEDDINGS_PROJECT, GENERATOR
+from bert_tf.input.pipeline import EXAMPLE_WEIGHTS
+from bert_tf.model.bert import WORD_EMBEDDINGS, bert_output, bert_specs
+from bert_tf.model.config import INPUTS, BertConfig
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.encoder import encode
+from bert_tf.model.heads import (
+    DISCRIMINATOR_HEAD,
+    Head,
+    discriminator_logits,
+    discriminator_specs,
+)
+from bert_tf.model.layers import computed_in, dense
+from bert_tf.model.losses import ACCURACY
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import LEAST_WEIGHT, Sums, Terms
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.tasks.pretraining.graph import PretrainingOutputs, masked_lm_logits
+from bert_tf.tasks.pretraining.task import MASKED_LM, PretrainingTask
+from bert_tf.tasks.replaced_tokens.sampling import (
+    sample_classes,
+    uniform_numbers,
+    uniform_numbers_of,
+    with_tokens_at,
+)
+
+_GENERATOR = GENERATOR.rstrip("/")
+
+DISCRIMINATOR = "discriminator"
+# Besides accuracy: shares of all tokens that are replaced, that are called so, and both.
+_CROSS_ENTROPY, _REPLACED, _FLAGGED, _CAUGHT = "cross_entropy", "replaced", "flagged", "caught"
+
+GENERATOR_HEAD = Head("generator", (_GENERATOR,), "run_electra.py")
+
+# Dropout of the generator is drawn as if for batches that no training gets to.
+_POSITIONS_OF_GENERATOR = 1 << 46
+
+
+class ReplacedTokenOutputs(NamedTuple):
+    """What both networks make of a batch.
+
+    Attributes:
+      generator: the generator's scores of words.
+      input_ids: what the discriminator reads, [B, S] integers.
+      logits: [B, S] float32, positive for tokens that it takes for replaced.
+    """
+
+    generator: PretrainingOutputs
+    input_ids: tf.Tensor
+    logits: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokenTask:
+    """A generator and its discriminator; the methods are those of :class:`bert_tf.model.task.Task`.
+
+    Attributes:
+      config: the discriminator's configuration.
+      generator: the generator's; the sizes of vocabulary, positions and segments are the same.
+      discriminator_weight: weight of the discriminator's loss.
+    """
+
+    config: BertConfig
+    generator: BertConfig
+    discriminator_weight: float
+
+    heads: ClassVar = (GENERATOR_HEAD, DISCRIMINATOR_HEAD)
+    inputs: ClassVar = (*INPUTS, "masked_lm_positions")
+    terms: ClassVar[Terms] = {
+        MASKED_LM: (ACCURACY,),
+        DISCRIMINATOR: (ACCURACY, _CROSS_ENTROPY, _REPLACED, _FLAGGED, _CAUGHT),
+    }
+
+    def specs(self) -> list[VariableSpec]:
+        """The discriminator's variables under BERT's names, and those of the generator alone."""
+        own = generator_specs(self.generator, embedding_size=self.config.hidden_size)
+        return [
+            *bert_specs(self.config, pooler=False),
+            *discriminator_specs(self.config),
+            *(spec._replace(name=f"{_GENERATOR}/{spec.name}") for spec in own),
+        ]
+
+    def outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> ReplacedTokenOutputs:
+        """The generator's scores, and the discriminator's of a sample from these."""
+        words = self._generator_outputs(variables, features, options)
+        with tf.name_scope("replaced_tokens"):
+            positions = features["masked_lm_positions"]
+            if options.dropout is None:
+                uniform = uniform_numbers_of(features["input_ids"], positions)
+            else:
+                uniform = uniform_numbers(options.dropout, positions)
+            sampled = sample_classes(masked_lm_logits(words, options), tf.reshape(uniform, [-1]))
+            input_ids = with_tokens_at(
+                features["input_ids"], positions, tf.reshape(sampled, tf.shape(positions))
+            )
+        corrupted = {**features, "input_ids": input_ids}
+        encoded = bert_output(variables, self.config, corrupted, options).sequence_output
+        logits = discriminator_logits(encoded, variables, config=self.config, policy=options.policy)
+        return ReplacedTokenOutputs(words, input_ids, logits)
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """The numbers of masked tokens and of all tokens."""
+        words = self._masked_lm.weights(features)
+        return {**words, DISCRIMINATOR: tf.reduce_sum(_token_weights(features))}
+
+    def losses(
+        self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, Sums]:
+        """The cross entropies of masked words, and of replaced or original at every token."""
+        words = self._masked_lm.losses(outputs.generator, features, options)
+        with tf.name_scope("cls/discriminator/loss"):
+            return {**words, DISCRIMINATOR: self._discriminator_sums(outputs, features, options)}
+
+    def predictions(
+        self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """What the discriminator read, integers, and ``replaced_probabilities``; [B, S] each."""
+        del features, options
+        return {
+            "sampled_ids": outputs.input_ids,
+            "replaced_probabilities": tf.sigmoid(outputs.logits),
+        }
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """The generator's perplexity; precision and recall of replaced tokens."""
+        found = sums[DISCRIMINATOR].metrics
+        return {
+            **self._masked_lm.scores(sums),
+            f"{DISCRIMINATOR}_precision": found[_CAUGHT] / max(found[_FLAGGED], LEAST_WEIGHT),
+            f"{DISCRIMINATOR}_recall": found[_CAUGHT] / max(found[_REPLACED], LEAST_WEIGHT),
+        }
+
+    @property
+    def _masked_lm(self) -> PretrainingTask:
+        """The generator's task; its head has the exact GELU, as transformers' has in any case."""
+        config = dataclasses.replace(self.generator, hidden_act="gelu_erf")
+        return PretrainingTask(config, next_sentence=False)
+
+    def _generator_outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> PretrainingOutputs:
+        if options.dropout is not None:
+            options = options.with_dropout(_of_generator(options.dropout))
+        with variables.scope(_GENERATOR) as scoped:
+            # Nothing reads the layer behind the embeddings, so it is never computed.
+            least = dataclasses.replace(self.config, num_hidden_layers=1)
+            x = bert_output(variables, least, features, options).embedding_output
+            if self.generator.hidden_size != self.config.hidden_size:
+                x = dense(x, scoped, EMBEDDINGS_PROJECT, policy=options.policy)
+            with scoped.scope("bert/encoder") as encoder:
+                layers = encode(
+                    x,
+                    features["input_mask"],
+                    encoder,
+                    self.generator,
+                    options,
+                    read=self._masked_lm.positions_read(features),
+                )
+            shared = {WORD_EMBEDDINGS: variables[WORD_EMBEDDINGS]}
+            known = Variables({**scoped.within(), **shared})
+            return self._masked_lm.head_outputs(layers[-1].hidden, known, features, options)
+
+    def _discriminator_sums(
+        self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions
+    ) -> Sums:
+        # A word that the generator guessed is an original one.
+        original = with_tokens_at(
+            features["input_ids"], features["masked_lm_positions"], features["masked_lm_ids"]
+        )
+        replaced = tf.cast(tf.not_equal(outputs.input_ids, original), tf.float32)
+        flagged = tf.cast(outputs.logits > 0, tf.float32)
+        losses = computed_in(
+            options.policy.loss,
+            lambda logits, labels: tf.nn.sigmoid_cross_entropy_with_logits(
+                labels=labels, logits=logits
+            ),
+            outputs.logits,
+            replaced,
+        )
+        weights = _token_weights(features)
+        values = {
+            ACCURACY: tf.cast(tf.equal(flagged, replaced), tf.float32),
+            _CROSS_ENTROPY: losses,
+            _REPLACED: replaced,
+            _FLAGGED: flagged,
+            _CAUGHT: flagged * replaced,
+        }
+        metrics = {name: tf.reduce_sum(weights * value) for name, value in values.items()}
+        loss = self.discriminator_weight * metrics[_CROSS_ENTROPY]
+        return Sums(loss, tf.reduce_sum(weights), metrics)
+
+
+def _of_generator(dropout: Dropout) -> Dropout:
+    """Other masks than the discriminator's, whose call sites have the same numbers."""
+    position, first_example = dropout.place
+    return dropout.at(position + _POSITIONS_OF_GENERATOR, first_example)
+
+
+def _token_weights(features: Features) -> tf.Tensor:
+    """[B, S] float32: 1 for tokens, 0 for padding and for sequences that only fill up a batch."""
+    tokens = tf.cast(features["input_mask"], tf.float32)
+    weights = features.get(EXAMPLE_WEIGHTS)
+    return tokens if weights is None else tokens * weights[:, tf.newaxis]
