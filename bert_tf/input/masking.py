@@ -99,7 +99,7 @@ class MaskShares:
         return self.first + (self.last - self.first) * min(way, 1.0)
 
     def settings_at(self, position: int, settings: MaskingSettings) -> MaskingSettings:
-        """Those of a position: fewer predictions too, where the share is not the largest."""
+        """The settings of a position: fewer predictions too, where the share is not the largest."""
         share = self.at(position)
         most = settings.max_predictions_per_seq * share / max(self.first, self.last)
         return dataclasses.replace(

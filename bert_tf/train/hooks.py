@@ -252,7 +252,7 @@ class ProgressHook(StepHook):
         )
 
     def _rates(self):
-        """Those of the latest steady updates; of warm-up updates if there were none yet."""
+        """The rates of the latest steady updates; of warm-up updates if there were none yet."""
         if self._steady.seconds:
             self._steady_rates = self._steady
         return self._steady_rates or self._warming

@@ -54,7 +54,7 @@ class _Findings:
 
     @property
     def bad(self) -> list[Gradients]:
-        """Those of the micro batches that are not finite."""
+        """The gradients of the micro batches in which they are not finite."""
         return [found for found in self.gradients if not found.is_finite]
 
 

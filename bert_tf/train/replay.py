@@ -78,7 +78,7 @@ def _check_features(job: Job, saved: SavedBatch) -> None:
 def _gradients(
     job: Job, saved: SavedBatch, weights: Mapping[str, np.ndarray], *, in_float32: bool = False
 ) -> Gradients:
-    """Those of the saved batch, with the dropout of its run."""
+    """The gradients of the saved batch, with the dropout of its run."""
     settings = dataclasses.replace(job.settings, seed=saved.facts["seed"])
     job = dataclasses.replace(job, run=dataclasses.replace(job.run, settings=settings))
     [found] = gradients_of(job, [saved.batch], weights, in_float32=in_float32)

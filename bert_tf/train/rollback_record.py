@@ -45,7 +45,7 @@ class Rollback:
 
 
 def read_rollbacks(output_dir: Path) -> tuple[Rollback, ...]:
-    """Those of the run in ``output_dir``, from the first to the last.
+    """The roll-backs of the run in ``output_dir``, from the first to the last.
 
     Raises UserError for a damaged file.
     """

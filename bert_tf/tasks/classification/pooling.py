@@ -50,12 +50,12 @@ class ClsPooling:
     scope = "bert/pooler"
 
     def specs(self, config: BertConfig) -> list[VariableSpec]:
-        """Those of the dense layer."""
+        """The variables of the dense layer."""
         width = config.hidden_size
         return dense_specs(f"{self.scope}/dense", inputs=width, outputs=width)
 
     def positions_read(self, mask: tf.Tensor) -> tf.Tensor:
-        """That of [CLS]."""
+        """The position of [CLS]."""
         return mask_of_positions(mask, tf.zeros_like(mask[:, :1]))
 
     def pool(
