@@ -190,8 +190,8 @@ def test_what_is_printed(command, tmp_path, capsys):
         (["--output=/"], r"--output: / is a directory"),
         (["--num_ranks=0"], r"--num_ranks=0 must be at least 1"),
         (["--num_records=0"], r"--num_records=0 must be at least 1"),
-        (["--num_train_epochs=-1"], r"--num_train_epochs=-1.0 must be greater than 0"),
-        (["--warmup_proportion=2"], r"--warmup_proportion=2.0 must be in \[0, 1\]"),
+        (["--num_train_epochs=-1"], r"--num_train_epochs=-1 must be greater than 0"),
+        (["--warmup_proportion=2"], r"--warmup_proportion=2 must be in \[0, 1\]"),
         (["--lr_decay_share=0.2"], r"--lr_decay_share=0.2 belongs to"),
     ],
 )

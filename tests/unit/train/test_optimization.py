@@ -131,9 +131,9 @@ def test_the_optimizer_is_the_one_that_flags_describe(built):
 
 def test_muon_computes_in_the_type_of_the_layers(built):
     """Its matrices are those of layers, which there are none of above."""
-    for scale, product_type in ((None, tf.float32), (2.0, tf.float16)):
+    for scale, product_type in (({}, tf.float32), ({"initial_loss_scale": 2.0}, tf.float16)):
         with tf.Graph().as_default():
-            muon = built("--optimizer_type=muon", initial_loss_scale=scale)["optimizer"]
+            muon = built("--optimizer_type=muon", **scale)["optimizer"]
         assert muon.row is OPTIMIZERS["muon"]
         assert muon.product_type == product_type
 

@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from bert_tf.config.settings import OptimizationSettings, RunSettings
+from bert_tf.config.settings import OptimizationSettings
 from bert_tf.train.job import InitialWeights, JobData, RunModel, TrainingData
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.regression_task import RegressionTask
 from tests.small_span_model import CONFIG
-from tests.support import optimization_settings, runtime_settings
+from tests.support import optimization_settings, run_settings, runtime_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ def opened(*, initial=None, **changes):
 
 
 def prepared(task, tmp_path, **settings):
-    run_settings = RunSettings(tmp_path / "out", **{"do_train": True, **settings})
-    with begin(run_settings, runtime_settings()) as run:
+    asked = run_settings(tmp_path / "out", **{"do_train": True, **settings})
+    with begin(asked, runtime_settings()) as run:
         return prepare(task, run)
 
 

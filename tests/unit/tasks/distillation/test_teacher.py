@@ -55,18 +55,12 @@ def distilling(directory, teacher, *, network=None, changes=None, **settings):
     usual = pretraining_settings(directory)
     # Nothing is to be measured: what would be faster does not matter here.
     changes = {"learning_rate": 1e-30, "native_ops": False, **(changes or {})}
-    parts = {}
-    for name in ("run", "optimization", "runtime"):
-        part = getattr(usual, name)
-        known = {field.name for field in dataclasses.fields(part)} & changes.keys()
-        parts[name] = with_values(part, **{field: changes[field] for field in known})
-    return with_values(
-        usual,
+    return dataclasses.replace(
+        with_values(usual, **changes),
         bert_config_file=None,
         next_sentence=False,
         network=network or {},
         distillation=DistillationSettings(str(teacher), **settings),
-        **parts,
     )
 
 

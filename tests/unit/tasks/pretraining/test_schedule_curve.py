@@ -35,5 +35,5 @@ def test_a_run_and_its_second_phase_follow_their_curve(tmp_path, capfd):
     rates = [line["learning_rate"] for line in lines]
     assert rates == pytest.approx([point.learning_rate for point in curve], rel=1e-5)
     # From the end of the first phase up to the peak again.
-    peak = first.learning_rate
+    peak = first.schedule.learning_rate
     assert rates[6:9] == pytest.approx([(1e-4 + peak) / 2, peak, peak], rel=1e-5)

@@ -348,8 +348,8 @@ def test_candidates_of_other_windows(tokenizer, given_windows):
 )
 def test_invalid_settings(wrong):
     with pytest.raises(UserError, match=f"--{next(iter(wrong))}="):
-        AnswerSettings(**wrong).validate()
-    AnswerSettings().validate()
+        AnswerSettings(**wrong)
+    AnswerSettings()
 
 
 def test_a_paragraph_is_tokenized_once(tokenizer, monkeypatch):

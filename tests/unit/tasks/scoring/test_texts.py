@@ -40,10 +40,15 @@ def test_markers_of_wikitext(tmp_path):
         ("a.txt", b"one\ntwo \xff\n", {}, r"line 2 of \S+ is not UTF-8; convert the file\."),
         ("a.txt", "", {}, "is empty"),
         ("a.txt", " \n\n", {}, "contains no text; give a file with text"),
-        ("a.tsv", "id\ttext\n", {"column": "body"}, "--text_column=body: .* but id, text; give"),
-        ("a.tsv", "a\tb\nc\n", {"column": "2"}, "line 2 of .* has 1 columns, and no column 2"),
-        ("a.tsv", "a\tb\n", {"column": "0"}, "columns are counted from 1"),
-        ("a.csv", 'text\n"a" b\n', {"column": "text"}, "line 2 of .* is not CSV"),
+        (
+            "a.tsv",
+            "id\ttext\n",
+            {"text_column": "body"},
+            "--text_column=body: .* but id, text; give",
+        ),
+        ("a.tsv", "a\tb\nc\n", {"text_column": "2"}, "line 2 of .* has 1 columns, and no column 2"),
+        ("a.tsv", "a\tb\n", {"text_column": "0"}, "columns are counted from 1"),
+        ("a.csv", 'text\n"a" b\n', {"text_column": "text"}, "line 2 of .* is not CSV"),
     ],
 )
 def test_what_cannot_be_read(tmp_path, name, content, settings, sentence):
