@@ -61,7 +61,7 @@ def test_wrong_flags(script, flags, sentence):
     [
         ([], "error: --output_dir is required"),
         (["--metrics=perplexity"], "'perplexity' is none of masked, pseudo"),
-        (["--sample=0"], "--sample=0 must be above 0 and at most 1"),
+        (["--sample=0"], "--sample=0 must be in (0, 1]"),
         (["--max_seq_length=2"], "--max_seq_length=2 must be at least 3"),
         (["--num_draws=0"], "--num_draws=0 must be at least 1"),
         (["--input_file=nowhere.txt"], "--input_file: no file matches 'nowhere.txt'"),
