@@ -75,7 +75,7 @@ class Settings:
       output_dir: output directory for vocab.txt or spm.model.
       vocab_size: number of entries, special ones and characters included.
       tokenizer: "wordpiece" or "sentencepiece".
-      do_lower_case: as for :func:`bert_tf.text.tokenizer.load_tokenizer`.
+      do_lower_case: as for :func:`bert_tf.text.tokenizer_files.load_tokenizer`.
       character_coverage: share of the text whose characters become entries, the most frequent ones
         first; words with other characters are unknown.
       min_frequency: WordPiece: minimum number of occurrences for a pair to become an entry.

@@ -7,7 +7,7 @@
         display_loss_steps: int = setting(10, "Steps between lines.", bounds=AT_LEAST_ONE)
 
 Whoever makes such settings, from flags or in a program, gets values that have been checked.
-``bert_tf.cli.settings`` defines the flags of a class and reads them.
+``bert_tf.cli.settings_flags`` defines the flags of a class and reads them.
 """
 
 from __future__ import annotations
