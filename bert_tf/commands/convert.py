@@ -58,21 +58,10 @@ def convert(
       UserError: variables are missing or their shapes contradict the configuration, the directory
         is not empty or cannot be written, or the format cannot represent something.
     """
-    from bert_tf.checkpoint.electra import generator_of, generator_shapes, without_generator
     from bert_tf.checkpoint.loading import compare_source, describe_problem
-    from bert_tf.checkpoint.writing import network_shapes, write_model
+    from bert_tf.checkpoint.writing import write_model
 
-    if source.config is None:
-        raise UserError(
-            f"no configuration was found for {source.path}; give the model's --bert_config_file."
-        )
-    if generator:
-        _check_generator_has_place(target)
-        source, others = generator_of(source), []
-        shapes = generator_shapes(source)
-    else:
-        source, others = without_generator(source)
-        shapes = network_shapes(source.config, source.shapes, labels=source.labels)
+    source, shapes, others = _network(source, target, generator=generator)
     report = compare_source(source, shapes)
     problem = describe_problem(report, config=source.config)
     if problem:
@@ -107,12 +96,27 @@ def convert(
     return [*lines, *notes, f"{output_dir} ({ORIGINS[target]}): {', '.join(written)}"]
 
 
-def _check_generator_has_place(target: str) -> None:
+def _network(
+    source: Source, target: str, *, generator: bool
+) -> tuple[Source, dict[str, tuple[int, ...]], list[str]]:
+    """The network to convert, the shapes that it should have, and what is said of the other one."""
+    from bert_tf.checkpoint.electra import generator_of, generator_shapes, without_generator
+    from bert_tf.checkpoint.writing import network_shapes
+
+    if source.config is None:
+        raise UserError(
+            f"no configuration was found for {source.path}; give the model's --bert_config_file."
+        )
+    if not generator:
+        source, others = without_generator(source)
+        return source, network_shapes(source.config, source.shapes, labels=source.labels), others
     if target != "huggingface":
         raise UserError(
             f"--generator: --format={target} has no place for a generator, whose embeddings are "
             "those of the discriminator; give --format=huggingface."
         )
+    source = generator_of(source)
+    return source, generator_shapes(source), []
 
 
 @contextlib.contextmanager
