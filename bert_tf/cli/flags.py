@@ -32,6 +32,7 @@ _DASHES = "\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOME = re.compile(r"^(\s*[\"']?)~(?=/|$)")
 _FLAG_AND_VALUE = re.compile(r"--(\w+)=([^\s,;()]*[^\s,;():.])")
+_CHOICES = re.compile(r"^<[^>]{60,}>")
 _PLACES = {
     "gs": "in Google Cloud Storage",
     "s3": "in Amazon S3",
@@ -246,7 +247,9 @@ def _describe(flag: flags.Flag) -> str:
     elif flag.default not in (None, "", []):
         given = flag.default
         default = f" (default: {','.join(given) if isinstance(given, list) else given})"
-    return _wrapped(f"  --{name}: {flag.help}{default}")
+    # absl begins with all choices as one word, which may be too long for a line.
+    text = _CHOICES.sub(lambda found: found[0].replace("|", " | "), flag.help)
+    return _wrapped(f"  --{name}: {text}{default}")
 
 
 def _wrapped(text: str) -> str:
