@@ -8,19 +8,19 @@ import sys
 
 import pytest
 
-from bert_tf.ranks import launched
-from bert_tf.ranks.launched import Lineage
+from bert_tf.ranks import launcher
+from bert_tf.ranks.launcher import Lineage
 from tests.support import ROOT, environment
 
 LIMIT = 60
 # Says who it is, and stays.
 RANK = (
-    "import os, threading; from bert_tf.ranks.launched import end_with_launcher as e; e(); e();"
+    "import os, threading; from bert_tf.ranks.launcher import end_with_launcher as e; e(); e();"
     "print(os.getpid(), flush=True); threading.Event().wait()"
 )
 # Says when it has been asked whether its line to the launcher is cut.
 ASKED = (
-    "import os, sys; from bert_tf.ranks.launched import Lineage; lineage = Lineage(os.environ);"
+    "import os, sys; from bert_tf.ranks.launcher import Lineage; lineage = Lineage(os.environ);"
     "print(lineage.launcher, flush=True);"
     "[print(lineage.is_cut(), flush=True) for line in sys.stdin]"
 )
@@ -112,8 +112,8 @@ def test_a_rank_of_mpirun_within_a_job_of_srun(monkeypatch):
         1: b"",
     }
     parents = {10: 20, 20: 30, 30: 1}
-    monkeypatch.setattr(launched, "_environment_of", environments.__getitem__)
-    monkeypatch.setattr(launched, "_parent_of", parents.__getitem__)
+    monkeypatch.setattr(launcher, "_environment_of", environments.__getitem__)
+    monkeypatch.setattr(launcher, "_parent_of", parents.__getitem__)
     monkeypatch.setattr(os, "getppid", lambda: 10)
     assert Lineage({"OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0"}).launcher == 20
     assert Lineage({"SLURM_PROCID": "0"}).launcher == 1
@@ -121,10 +121,10 @@ def test_a_rank_of_mpirun_within_a_job_of_srun(monkeypatch):
 
 
 def test_what_cannot_be_read_is_not_taken_for_an_end(monkeypatch):
-    monkeypatch.setattr(launched, "_environment_of", {10: b"PMI_RANK=0\0", 20: b""}.__getitem__)
+    monkeypatch.setattr(launcher, "_environment_of", {10: b"PMI_RANK=0\0", 20: b""}.__getitem__)
     monkeypatch.setattr(os, "getppid", lambda: 10)
     parents = {10: 20}
-    monkeypatch.setattr(launched, "_parent_of", parents.get)
+    monkeypatch.setattr(launcher, "_parent_of", parents.get)
     lineage = Lineage({"PMI_RANK": "0"})
     assert lineage.launcher == 20
     assert not lineage.is_cut()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import ROOT, environment
 
-RANK = "from bert_tf.ranks.launched import kill_launcher_if_it_hangs as k; k(0.2)"
+RANK = "from bert_tf.ranks.launcher import kill_launcher_if_it_hangs as k; k(0.2)"
 
 
 def started(name, then, by=()):
