@@ -29,6 +29,12 @@ class ReplacedTokens(Settings):
     those of google-research/electra's small and base networks.
     """
 
+    discriminator_weight: float = setting(
+        50.0,
+        "Weight of the discriminator's loss; that of the generator's masked LM is 1.",
+        bounds=Interval(0, open_low=True),
+        advice="run_pretraining.py --nsp=false trains a masked LM alone",
+    )
     generator_hidden_size: float = setting(
         0.25,
         "Width of the generator as a fraction of the discriminator's, rounded to whole attention "
@@ -41,12 +47,6 @@ class ReplacedTokens(Settings):
         "Number of the generator's layers as a fraction of the discriminator's.",
         bounds=_FRACTION,
         advice="a fraction of the discriminator's",
-    )
-    discriminator_weight: float = setting(
-        50.0,
-        "Weight of the discriminator's loss; that of the generator's masked LM is 1.",
-        bounds=Interval(0, open_low=True),
-        advice="run_pretraining.py --nsp=false trains a masked LM alone",
     )
 
     def generator(self, config: BertConfig) -> BertConfig:
