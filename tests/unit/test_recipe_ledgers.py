@@ -233,7 +233,8 @@ def test_the_optimizer(name, optimizer, parsed):
     found = parsed(name).optimization
     assert (found.optimizer, found.weight_decay, found.clip_norm) == (optimizer, 0.01, 1.0)
     if "lamb" in name:
-        assert (found.schedule, found.schedule_options["decay_power"]) == ("polynomial", 0.5)
+        schedule = found.schedule
+        assert (schedule.name, schedule.options["decay_power"]) == ("polynomial", 0.5)
 
 
 def test_what_makes_the_fast_recipe_fast(parsed):

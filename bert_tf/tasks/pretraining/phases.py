@@ -1,4 +1,4 @@
-"""A command that pre-trains: a run, or the phases of a plan, one after another.
+"""The phases of a plan: one pre-training run after another, from a single command.
 
 A phase is a flag file. Its flags override those of the command, and each phase starts from the one
 before unless its file says otherwise. A command without phases is a plan of a single run.
@@ -9,20 +9,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 from absl import flags
 
 from bert_tf.cli.flags import parse_flag_file
 from bert_tf.config.declared import options_of
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.ranks.launched import prepare_process
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
-
-if TYPE_CHECKING:
-    from bert_tf.train.evaluation import Results
 
 # In a phase's file, the checkpoint of the phase before.
 PREVIOUS = "previous"
@@ -71,28 +67,6 @@ class Phases:
     def runtime(self) -> RuntimeSettings:
         """What all phases share of precision, ranks and threads."""
         return self.phases[0].settings.runtime
-
-
-def train(values: flags.FlagValues, settings_of: SettingsOf) -> None:
-    """Turns flags into the settings of each phase and runs them; UserError for bad input."""
-    plan = plan_from_flags(values, settings_of)
-    prepare_process(plan.runtime)
-    run_phases(plan)
-
-
-def run_phases(plan: Phases) -> Results | None:
-    """Runs a plan, or the single run of a command without phases; returns the last results.
-
-    Collective. Raises UserError for bad input in any phase, before anything is trained.
-    """
-    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
-    if plan.directory is None:
-        from bert_tf.tasks.pretraining.run import run
-
-        return run(plan.phases[0].settings)
-    from bert_tf.tasks.pretraining.plan import run as run_plan
-
-    return run_plan(plan)
 
 
 def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Phases:

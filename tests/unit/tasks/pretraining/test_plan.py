@@ -13,8 +13,9 @@ from bert_tf.model.flops import training_flops
 from bert_tf.tasks.pretraining import plan as pretraining_plan
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
-from bert_tf.tasks.pretraining.phases import plan_from_flags, run_phases
+from bert_tf.tasks.pretraining.phases import plan_from_flags
 from bert_tf.tasks.pretraining.plan_ledger import plan_sections
+from bert_tf.tasks.pretraining.program import run_phases
 from bert_tf.train import update_timing
 from bert_tf.tuning import peak
 from bert_tf.util.directory_lock import LOCK_NAME
