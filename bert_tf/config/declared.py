@@ -13,10 +13,13 @@ Whoever makes such settings, from flags or in a program, gets values that have b
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import require_file
 from bert_tf.util.options import Interval, Option, shown
 
 AT_LEAST_ONE = Interval(1)
@@ -42,6 +45,20 @@ def setting(default: Any, help_text: str, **facts: Any) -> Any:
     if isinstance(default, dict):
         return dataclasses.field(default_factory=dict, metadata={_OPTION: option})
     return dataclasses.field(default=default, metadata={_OPTION: option})
+
+
+def path_setting(help_text: str, *, flag: str | None = None, must_exist: bool = False) -> Any:
+    """A field for an optional path, which may differ between hosts.
+
+    ``must_exist`` makes it a file; another value of its ``flag`` raises UserError.
+    """
+
+    def parse(given: str) -> Path | None:
+        if not given:
+            return None
+        return require_file(given, flag=flag) if must_exist else Path(given)
+
+    return setting(None, help_text, flag=flag, kind=Path, parse=parse, per_host=True)
 
 
 def group(kind: type[Group]) -> Any:
@@ -70,6 +87,7 @@ class Settings:
         return f"--{options_of(type(self))[name].flag}={shown(getattr(self, name))}"
 
 
+@functools.cache
 def options_of(kind: type) -> dict[str, Option]:
     """Field -> option, for the fields of a class that have a flag."""
     return {
@@ -79,6 +97,7 @@ def options_of(kind: type) -> dict[str, Option]:
     }
 
 
+@functools.cache
 def groups_of(kind: type) -> dict[str, type[Settings]]:
     """Field -> class, for the fields of a class that are settings of their own."""
     return {

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, group, setting
+from bert_tf.config.declared import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    Settings,
+    group,
+    path_setting,
+    setting,
+)
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.schedules import ScheduleSettings, check_lengths
 from bert_tf.update.optimizers import OPTIMIZERS, optimizer_row
@@ -30,10 +37,6 @@ _LARGEST_SCALE = 2.0**32
 _RANK_TIMEOUTS = Interval(5, 1e6)
 
 _AnySettings = TypeVar("_AnySettings", bound=Any)
-
-
-def _path(given: str) -> Path | None:
-    return Path(given) if given else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,14 +211,10 @@ class RunSettings(Settings):
     dry_run: bool = setting(
         False, "Show the ledger and a memory estimate, then exit without writing."
     )
-    replay_batch: Path | None = setting(
-        None,
+    replay_batch: Path | None = path_setting(
         "A batch that a run saved because its gradients were not finite, in OUTPUT_DIR/"
         "nonfinite_STEP, or one of its files: show its losses and gradients with the weights that "
         "the run would start from, also in float32, then exit without writing.",
-        kind=Path,
-        parse=_path,
-        per_host=True,
     )
     save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", bounds=AT_LEAST_ONE)
     keep_checkpoint_max: int = setting(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, setting
+from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, path_setting, setting
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import require_file
 from bert_tf.util.options import Interval
 
 
@@ -39,12 +38,10 @@ class DistillationSettings(Settings):
         kind=str,
         per_host=True,
     )
-    teacher_config_file: Path | None = setting(
-        None,
+    teacher_config_file: Path | None = path_setting(
         "JSON file of the teacher's architecture (default: the one stored with it).",
-        kind=Path,
-        parse=lambda given: require_file(given, flag="teacher_config_file") if given else None,
-        per_host=True,
+        flag="teacher_config_file",
+        must_exist=True,
     )
     student_layers: tuple[int, ...] | None = setting(
         None,
@@ -97,13 +94,9 @@ class DistillationSettings(Settings):
         kind=int,
         bounds=AT_LEAST_ONE,
     )
-    teacher_cache: Path | None = setting(
-        None,
+    teacher_cache: Path | None = path_setting(
         "Directory, on a disk that all ranks share, where the teacher's soft targets are kept: it "
         "computes each record once, however many epochs follow. For records with stored masks, "
         "--restrict_ce_to_mask, a bound on the targets and no comparison of hidden states.",
         flag="cache_teacher",
-        kind=Path,
-        parse=lambda given: Path(given) if given else None,
-        per_host=True,
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, path_setting, setting
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import require_file
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -61,19 +60,6 @@ class FinetuningSettings(Settings):
     )
 
 
-def file_setting(flag: str, help_text: str, **facts: object) -> Path | None:
-    """A field for a file that must exist if it is given; its path may differ between hosts."""
-    return setting(
-        None,
-        help_text,
-        flag=flag,
-        kind=Path,
-        parse=lambda given: require_file(given, flag=flag) if given else None,
-        per_host=True,
-        **facts,
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class DirectorySettings(FinetuningSettings):
     """Fine-tuning and prediction on the files of a directory.
@@ -82,19 +68,13 @@ class DirectorySettings(FinetuningSettings):
       data_dir: None if none of its files is read.
     """
 
-    data_dir: Path | None = setting(
-        None,
-        "Directory of the files.",
-        kind=Path,
-        parse=lambda given: Path(given) if given else None,
-        per_host=True,
-    )
+    data_dir: Path | None = path_setting("Directory of the files.")
     do_predict: bool = setting(False, "Predict the test set and write the results.")
-    eval_file: Path | None = file_setting(
-        "eval_file", "File to evaluate instead of the one in --data_dir."
+    eval_file: Path | None = path_setting(
+        "File to evaluate instead of the one in --data_dir.", flag="eval_file", must_exist=True
     )
-    predict_file: Path | None = file_setting(
-        "predict_file", "File to predict instead of the one in --data_dir."
+    predict_file: Path | None = path_setting(
+        "File to predict instead of the one in --data_dir.", flag="predict_file", must_exist=True
     )
     predict_batch_size: int = setting(
         8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE

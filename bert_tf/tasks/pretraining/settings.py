@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, path_setting, setting
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -67,13 +67,9 @@ class DataSettings(Settings):
         "Batch records of similar length and cut the padding behind the longest. Lengths are "
         "counted once, and kept in FILE.lengths.",
     )
-    local_cache_dir: Path | None = setting(
-        None,
+    local_cache_dir: Path | None = path_setting(
         "Directory on each host's own disk, to which the records are copied before training; "
         "copies of earlier runs that fit are used again.",
-        kind=Path,
-        parse=lambda given: Path(given) if given else None,
-        per_host=True,
     )
     local_cache_gb: float | None = setting(
         None,

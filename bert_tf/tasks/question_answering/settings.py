@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
-from bert_tf.tasks.finetuning.settings import FinetuningSettings, file_setting
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
+from bert_tf.tasks.finetuning.settings import FinetuningSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,12 @@ class AnswerSettings(Settings):
 class SquadSettings(FinetuningSettings):
     """Fine-tuning and prediction for question answering."""
 
-    train_file: Path | None = file_setting("train_file", "SQuAD JSON to train on.")
-    predict_file: Path | None = file_setting("predict_file", "SQuAD JSON to answer.")
+    train_file: Path | None = path_setting(
+        "SQuAD JSON to train on.", flag="train_file", must_exist=True
+    )
+    predict_file: Path | None = path_setting(
+        "SQuAD JSON to answer.", flag="predict_file", must_exist=True
+    )
     max_predict_questions: int | None = setting(
         None,
         "Answer and score at most this many questions, the first ones of --predict_file.",
