@@ -14,6 +14,7 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, command_line, from_flags
+from bert_tf.config.declared import options_of
 from bert_tf.config.settings import (
     BatchSettings,
     CommunicationSettings,
@@ -75,7 +76,7 @@ def define_evaluation_flags(
     define: Definer, *, without: Iterable[str] = (), **changes: Mapping[str, Any]
 ) -> None:
     """Defines the flags of evaluations that differ between scripts, as ``Definer.settings``."""
-    others = [name for name in EvaluationSettings.__dataclass_fields__ if name not in _SCRIPTS_OWN]
+    others = [name for name in options_of(EvaluationSettings) if name not in _SCRIPTS_OWN]
     define.settings(EvaluationSettings, without=(*others, *without), **changes)
 
 

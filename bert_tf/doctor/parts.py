@@ -20,7 +20,7 @@ from bert_tf.records.info import RecordInfo, check_records, inspect_records, len
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.data import check_pairs
-from bert_tf.tasks.pretraining.network import table_size
+from bert_tf.tasks.pretraining.network import BERT_BASE, table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, vocabulary_named_in
 from bert_tf.train.plan import plan_batch_and_steps
 from bert_tf.train.start_point import NEW, StartPoint, find_start
@@ -141,7 +141,7 @@ def _config(
         base = ModelDirectory().with_config_file(path).config
     if base is None and not changes:
         return None
-    network = {"type_vocab_size": 2} if base is None else base.to_dict()
+    network = dict(BERT_BASE) if base is None else base.to_dict()
     size = records[0].info.vocab_size if records else None
     if stored.config is None and size is not None:
         network["vocab_size"] = table_size(network.get("vocab_size"), size)

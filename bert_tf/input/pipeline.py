@@ -26,7 +26,7 @@ from bert_tf.util.ramps import Ramp
 
 if TYPE_CHECKING:
     from bert_tf.input.length_buckets import LengthBuckets
-    from bert_tf.input.masking import MaskingSettings, MaskShares
+    from bert_tf.input.masking import IntegerArray, MaskingSettings, MaskShares
 
 __all__ = [
     "PretrainingRecords",
@@ -95,11 +95,9 @@ def training_dataset(
       global batches differ.
     """
 
-    def keys(position: int) -> np.ndarray:
-        from bert_tf.input.masking import example_keys
-
+    def counters(position: int) -> tuple[IntegerArray, ...]:
         part = batch.at(position)
-        return example_keys(seed, position, part.start + np.arange(part.size))
+        return position, part.start + np.arange(part.size)
 
     reader = record_reader(
         records,
@@ -108,7 +106,7 @@ def training_dataset(
         positions_kept=buckets.padded_length if buckets else None,
     )
     cut = _cutter(records, lengths)
-    masked = _masker(records, keys, lengths, shares)
+    masked = _masker(records, seed, counters, lengths, shares)
     return dataset_of_positions(
         start_position,
         end_position,
@@ -149,11 +147,6 @@ def evaluation_dataset(
         found = places(number)
         return np.where(found < num_records, found, 0)
 
-    def keys(number: int) -> np.ndarray:
-        from bert_tf.input.masking import example_keys
-
-        return example_keys(seed, indices(number))
-
     def example_weights(number: np.int64) -> np.ndarray:
         return (places(int(number)) < num_records).astype(np.float32)
 
@@ -164,7 +157,7 @@ def evaluation_dataset(
         return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
 
     reader = record_reader(records, indices, batch_size=batch.size)
-    masked = _masker(records, keys)
+    masked = _masker(records, seed, lambda number: (indices(number),))
     return dataset_of_positions(
         0,
         -(-num_records // batch.global_batch_size),
@@ -228,18 +221,22 @@ def _cutter(
 
 def _masker(
     records: PretrainingRecords,
-    keys: Callable[[int], np.ndarray],
+    seed: int,
+    counters: Callable[[int], tuple[IntegerArray, ...]],
     lengths: Ramp | None = None,
     shares: MaskShares | None = None,
 ) -> Callable[[tf.Tensor, Features], Features]:
-    """A function of (position, features) that draws masks if the records store none."""
+    """A function of (position, features) that draws masks if the records store none.
+
+    ``counters`` tell the examples of a position apart.
+    """
     info, masking = records.info, records.masking
     if info.masked:
         return lambda _, features: features
     if masking is None:
         raise ValueError("records without stored masks need masking settings")
 
-    from bert_tf.input.masking import mask_batch
+    from bert_tf.input.masking import example_keys, mask_batch
 
     def settings_for(position: int, length: int) -> MaskingSettings:
         there = masking if shares is None else shares.settings_at(position, masking)
@@ -254,7 +251,7 @@ def _masker(
         masked = mask_batch(
             input_ids,
             input_mask.sum(axis=1),
-            keys=keys(int(position)),
+            keys=example_keys(seed, *counters(int(position))),
             settings=settings_for(int(position), input_ids.shape[1]),
             word_starts=word_starts,
             whole_length=info.seq_length if lengths is None else None,

@@ -69,17 +69,18 @@ def find_model(
             f"--model_dir={model_dir} is not a directory; give one, or --init_checkpoint for a "
             "file."
         )
+    directory = ModelDirectory.of(model_dir or checkpoint)
     model = complete_model(
-        ModelDirectory.of(model_dir or checkpoint),
+        directory,
         Path(checkpoint),
         bert_config_file=bert_config_file,
         tokenizer_files=tokenizer_files or TokenizerFiles(),
     )
     from bert_tf.model_directory.same_model import other_model
 
-    problem, notes = other_model(
-        ModelDirectory.of(checkpoint), config=model.config, vocabulary=model.vocabulary
-    )
+    has_both = model_dir and init_checkpoint
+    beside_weights = ModelDirectory.of(init_checkpoint) if has_both else directory
+    problem, notes = other_model(beside_weights, config=model.config, vocabulary=model.vocabulary)
     if problem:
         raise UserError(
             f"{checkpoint} cannot be used: {problem}; give the one it was trained with, or "

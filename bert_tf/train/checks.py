@@ -35,9 +35,7 @@ def check_start(
     if not run.ranks.is_chief:
         return
     for prefix, checkpoint in model.frozen.items():
-        from bert_tf.checkpoint import loading
-
-        loading.check_initial(checkpoint, _frozen_shapes(model.task, prefix))
+        _check_frozen(checkpoint, model.task, prefix)
     if run.start.checkpoint is not None:
         with _explained_same_directory(run):
             _check_resumed(run, model, optimization, arithmetic)
@@ -83,11 +81,13 @@ def check_has_heads(checkpoint: PathLike, missing: Sequence[Head], run: Run) -> 
         )
 
 
-def _frozen_shapes(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a frozen network's variables, as in its own checkpoint."""
+def _check_frozen(checkpoint: str, task: Task, prefix: str) -> None:
+    """Compares a frozen network's variables, whose names begin with ``prefix``, with its own."""
+    from bert_tf.checkpoint import loading
+
     start = f"{prefix}/"
     found = (spec for spec in task.specs() if spec.name.startswith(start) and not spec.trainable)
-    return {spec.name[len(start) :]: spec.shape for spec in found}
+    loading.check_initial(checkpoint, {spec.name[len(start) :]: spec.shape for spec in found})
 
 
 def _check_resumed(

@@ -29,6 +29,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
 _Settings = TypeVar("_Settings", bound=FinetuningSettings)
+_OfDirectory = TypeVar("_OfDirectory", bound=DirectorySettings)
 
 # The teacher's losses in Hugging Face's run_squad_w_distillation.py, which compares no hidden
 # states.
@@ -108,18 +109,14 @@ def define_directory_flags(define: Definer, *, files: str, predictions: str) -> 
     )
 
 
-def directory_settings(
-    kind: type[_Settings], values: flags.FlagValues, **task_settings: Any
-) -> _Settings:
+def directory_settings(kind: type[_OfDirectory], values: flags.FlagValues) -> _OfDirectory:
     """As :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
 
     Raises UserError also for a directory that is missing but needed.
     """
     evaluates = values.do_eval and not values.eval_file
     needs_files = values.do_train or evaluates or (values.do_predict and not values.predict_file)
-    settings = finetuning_settings(
-        kind, values, does=["do_train", "do_eval", "do_predict"], **task_settings
-    )
+    settings = finetuning_settings(kind, values, does=["do_train", "do_eval", "do_predict"])
     if needs_files:
         require(values, "data_dir")
     if settings.data_dir is not None and not settings.data_dir.is_dir():

@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Callable
 
 from bert_tf.model.config import BertConfig
+from bert_tf.model.task import Task
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
@@ -23,7 +23,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.notes import Grade, Note
 
 # BERT-base as released, except for the vocabulary.
-_BERT_BASE = {"type_vocab_size": 2}
+BERT_BASE = {"type_vocab_size": 2}
 
 # Tables may be padded by fewer rows than this beyond the vocabulary, for fast matrix products.
 _PADDING = 128
@@ -33,7 +33,7 @@ def open_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
-    make_task: Callable[[BertConfig], PretrainingTask],
+    make_task: Callable[[BertConfig], Task],
 ) -> RunModel:
     """Finds network and vocabulary on rank 0, the only one that needs to see a model's files.
 
@@ -48,7 +48,7 @@ def _find_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
-    make_task: Callable[[BertConfig], PretrainingTask],
+    make_task: Callable[[BertConfig], Task],
 ) -> RunModel:
     weights = run.start.checkpoint or settings.run.start.init_checkpoint
     stored = ModelDirectory.of(weights) if weights else ModelDirectory()
@@ -107,7 +107,7 @@ def _network(
     elif weights:
         raise UserError(f"no bert_config.json was found for {weights}; give --bert_config_file.")
     elif settings.network:
-        base = _BERT_BASE
+        base = BERT_BASE
     else:
         raise UserError(NO_MODEL)
     if "vocab_size" not in settings.network:
