@@ -299,11 +299,11 @@ def test_a_missing_file_of_a_phase(plan):
 def test_only_the_first_phase_starts_where_the_command_says(plan, tmp_path):
     made = plan(FIRST, SECOND, given=["--init_checkpoint=published", "--dllog_path=log.json"])
     runs = [phase.settings.run for phase in made.phases]
-    assert [run.init_checkpoint for run in runs] == [
+    assert [run.start.init_checkpoint for run in runs] == [
         "published",
         str(tmp_path / "model" / "phase_1"),
     ]
-    assert [run.dllog_path for run in runs] == ["log_phase_1.json", "log_phase_2.json"]
+    assert [run.log.dllog_path for run in runs] == ["log_phase_1.json", "log_phase_2.json"]
 
 
 def test_a_directory_of_a_single_run_is_not_that_of_a_plan(plan, tmp_path):
