@@ -32,7 +32,7 @@ from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.journal import AppendedFile, Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.util.errors import UserError
-from bert_tf.util.workers import ordered_map, resolve_num_workers
+from bert_tf.util.executor import choose_executor
 from data_prep.blocks import (
     CUT_DOCUMENTS,
     CUT_LINES,
@@ -114,7 +114,7 @@ def validate(settings: Settings) -> None:
         value = getattr(settings, name)
         if not 0 <= value <= 1:
             raise UserError(f"--{name}={value:g}: give a share from 0 to 1.")
-    resolve_num_workers(settings.num_workers, settings.scheduler)
+    choose_executor(settings.num_workers, settings.scheduler)
 
 
 def run(settings: Settings) -> Path:
@@ -184,11 +184,9 @@ def _judge_all(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)
         for path in files
     )
-    results = ordered_map(
+    results = choose_executor(settings.num_workers, settings.scheduler).map(
         functools.partial(Judge, settings),
         journal.remaining(group_documents(documents, block_bytes=_BLOCK_BYTES)),
-        num_workers=resolve_num_workers(settings.num_workers, settings.scheduler),
-        scheduler=settings.scheduler,
         what=STAGE,
     )
     with AppendedFile(texts) as text_file, AppendedFile(sketches) as sketch_file:

@@ -45,9 +45,9 @@ from bert_tf.records.manifest import (
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Processes
 from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
 from bert_tf.util.progress import Progress
-from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.parquet_files import import_parquet
 from data_prep.record_inputs import (
     LDDL,
@@ -153,7 +153,7 @@ def validate(settings: Settings) -> None:
         )
     if settings.format == PARQUET:
         import_parquet()
-    resolve_num_workers(settings.num_workers)
+    Processes.of(settings.num_workers)
 
 
 def run(settings: Settings) -> Path:
@@ -279,10 +279,9 @@ def _build(
     settings: Settings, files: list[Path], origin: Origin, layout: Layout, directory: Path
 ) -> Built:
     progress = Progress(CONVERSION_STAGE, 0, "records")
-    results = ordered_map(
+    results = Processes.of(settings.num_workers).map(
         functools.partial(Converter, settings, origin, layout),
         read_batches(files, origin.kind, origin.layout),
-        num_workers=resolve_num_workers(settings.num_workers),
         what=CONVERSION_STAGE,
     )
     outputs: dict[str, int | None] = {}

@@ -60,8 +60,8 @@ from bert_tf.records.tfrecord import (
 )
 from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor, choose_executor
 from bert_tf.util.files import SIDE_FILE_SUFFIXES
-from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
 from data_prep.instances import (
     SequenceRules,
@@ -176,7 +176,7 @@ def run(settings: Settings) -> Path:
     validate(settings)
     directory, names = _resolve_outputs(settings)
     files = find_text_files(settings.input_file)
-    num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
+    executor = choose_executor(settings.num_workers, settings.scheduler)
     # Read now, since the file may change while records are made, and workers may not have it.
     tokenizer = settings.tokenizer_files.read()
     vocabulary = describe_vocabulary(tokenizer.load())
@@ -184,7 +184,7 @@ def run(settings: Settings) -> Path:
 
     def build(directory: Path, journal: Journal) -> Built:
         encoder = functools.partial(BlockEncoder, settings, len(names), tokenizer)
-        built = _build(settings, files, names, num_workers, encoder, directory, journal)
+        built = _build(settings, files, names, executor, encoder, directory, journal)
         for name, content in copy.items():
             (directory / name).write_bytes(content)
         return Built({**built.outputs, **dict.fromkeys(copy)}, built.counts)
@@ -325,7 +325,7 @@ def _build(
     settings: Settings,
     files: list[Path],
     names: list[str],
-    num_workers: int,
+    executor: Executor,
     encoder: Callable[[], BlockEncoder],
     directory: Path,
     journal: Journal,
@@ -337,13 +337,7 @@ def _build(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts) for path in files
     )
     blocks = group_documents(documents, block_bytes=_BLOCK_BYTES)
-    results = ordered_map(
-        encoder,
-        journal.remaining(blocks),
-        num_workers=num_workers,
-        scheduler=settings.scheduler,
-        what=STAGE,
-    )
+    results = executor.map(encoder, journal.remaining(blocks), what=STAGE)
     totals = journal.totals
     with contextlib.ExitStack() as stack:
         writers = [

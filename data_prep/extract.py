@@ -32,7 +32,7 @@ from bert_tf.cli.flags import flag_group
 from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.util.errors import UserError
-from bert_tf.util.workers import ordered_map, resolve_num_workers
+from bert_tf.util.executor import choose_executor
 from data_prep.containers import open_sources
 from data_prep.input_tree import InputFile, find_input_tree
 from data_prep.mediawiki_dump import language_of
@@ -136,7 +136,7 @@ def validate(settings: Settings) -> None:
             f"--encoding={settings.encoding} is no encoding of text; give one such as utf-16 or "
             "windows-1252."
         ) from error
-    resolve_num_workers(settings.num_workers, settings.scheduler)
+    choose_executor(settings.num_workers, settings.scheduler)
 
 
 def run(settings: Settings) -> Path:
@@ -211,11 +211,9 @@ def _build(
     progress = begin_progress(STAGE, journal, None, unit="MB of input")
     # Counted anew by a call that continues, since it reads all files again.
     left_out: collections.Counter[str] = collections.Counter()
-    results = ordered_map(
+    results = choose_executor(settings.num_workers, settings.scheduler).map(
         functools.partial(Extractor, settings.invalid_utf8),
         journal.remaining(_batches(files, settings.reading, left_out)),
-        num_workers=resolve_num_workers(settings.num_workers, settings.scheduler),
-        scheduler=settings.scheduler,
         what=STAGE,
     )
     with NumberedFiles(directory, "articles", journal) as output:

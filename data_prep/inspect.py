@@ -41,6 +41,7 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import (
     SIDE_FILE_SUFFIXES,
     check_output_file,
@@ -51,7 +52,6 @@ from bert_tf.util.files import (
 )
 from bert_tf.util.pages.plain_page import write_page
 from bert_tf.util.progress import Progress
-from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.hash_sample import HashSample
 from data_prep.inspection_report import Findings, describe_records, describe_text
 from data_prep.record_judgement import unusual
@@ -129,9 +129,7 @@ def run(settings: Settings) -> int:
     files = expand_input_files(settings.input_file, flag="input_file")
     page = _page_path(settings.report, files)
     num_bytes = sum(path.stat().st_size for path in files)
-    num_workers = resolve_num_workers(settings.num_workers)
-    if num_bytes < _WORTH_A_POOL:
-        num_workers = 1
+    executor = Processes.of(settings.num_workers, at_most=1 if num_bytes < _WORTH_A_POOL else None)
     progress = Progress(STAGE, 2 * num_bytes / 1e6, "MB")  # files are hashed, then looked into
     all_findings: list[Findings] = []
     num_files = num_problems = 0
@@ -140,8 +138,8 @@ def run(settings: Settings) -> int:
         found = _Found()
         _check_files(directory, name_glob, manifest, found, progress, is_whole=is_whole)
         findings = [
-            *_inspect_records(settings, directory, manifest, found, progress, num_workers),
-            *_inspect_text(directory, manifest, found, progress, num_workers),
+            *_inspect_records(settings, directory, manifest, found, progress, executor),
+            *_inspect_text(directory, manifest, found, progress, executor),
         ]
         compared = f"{manifest.stage}, checked against its" if manifest else "no"
         report(
@@ -246,7 +244,7 @@ def _inspect_records(
     manifest: Manifest | None,
     found: _Found,
     progress: Progress,
-    num_workers: int,
+    executor: Executor,
 ) -> Iterator[Findings]:
     """Checks the records of each file up to the first invalid one, and counts the others."""
     filled = [records for records in found.record_files if len(records)]
@@ -260,9 +258,7 @@ def _inspect_records(
     paths = {records.files[0].path: len(records) for records in filled}
     pieces = (piece for path, number in paths.items() for piece in pieces_of(path, number))
     total, repeated, damaged = Statistics(), HashSample(), set()
-    for piece, statistics, problem in ordered_map(
-        reader, pieces, num_workers=num_workers, what=STAGE
-    ):
+    for piece, statistics, problem in executor.map(reader, pieces, what=STAGE):
         if piece.path not in damaged:
             total.add(statistics)
             repeated.add(statistics.hashes)
@@ -325,12 +321,12 @@ def _inspect_text(
     manifest: Manifest | None,
     found: _Found,
     progress: Progress,
-    num_workers: int,
+    executor: Executor,
 ) -> Iterator[Findings]:
     if not found.text_files:
         return
     total, repeated = TextStatistics(), HashSample()
-    counted = ordered_map(_text_counter, found.text_files, num_workers=num_workers, what=STAGE)
+    counted = executor.map(_text_counter, found.text_files, what=STAGE)
     for path, statistics in zip(found.text_files, counted):
         total.add(statistics)
         repeated.add(statistics.hashes)

@@ -21,7 +21,7 @@ from bert_tf.records.layouts import decode_example, with_standard_names
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
-from bert_tf.util.workers import batched
+from bert_tf.util.executor import batched
 from data_prep.containers import HEAD_BYTES, Source, open_sources
 from data_prep.json_files import begins_with_object, parse, read_json_lines
 from data_prep.lddl import columns_of, examples_from_lddl, is_lddl, lddl_layout

@@ -32,7 +32,7 @@ from bert_tf.cli.flags import flag_group
 from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.util.errors import UserError
-from bert_tf.util.workers import ordered_map, resolve_num_workers
+from bert_tf.util.executor import Executor, choose_executor
 from data_prep.blocks import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
 from data_prep.languages import (
     DEFAULT_LANGUAGE,
@@ -137,13 +137,13 @@ def validate(settings: Settings) -> None:
     validate_markup(settings.markup)
     if settings.language is not None:
         validate_language(settings.language)
-    resolve_num_workers(settings.num_workers, settings.scheduler)
+    choose_executor(settings.num_workers, settings.scheduler)
 
 
 def run(settings: Settings) -> Path:
     """Splits the input files into sentences; returns the output directory."""
     validate(settings)
-    num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
+    executor = choose_executor(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
     of_text = languages_of(files)
     chosen = choose_language(settings.language, of_text)
@@ -164,7 +164,7 @@ def run(settings: Settings) -> Path:
             **parameters_of(settings.markup),
         },
         inputs=files,
-        build=functools.partial(_build, settings, chosen, files, num_workers),
+        build=functools.partial(_build, settings, chosen, files, executor),
         journaled=True,
     )
 
@@ -173,7 +173,7 @@ def _build(
     settings: Settings,
     chosen: Choice,
     files: list[Path],
-    num_workers: int,
+    executor: Executor,
     directory: Path,
     journal: Journal,
 ) -> Built:
@@ -191,13 +191,7 @@ def _build(
         settings.markup,
         chosen.language,
     )
-    results = ordered_map(
-        splitter,
-        journal.remaining(chunks),
-        num_workers=num_workers,
-        scheduler=settings.scheduler,
-        what=STAGE,
-    )
+    results = executor.map(splitter, journal.remaining(chunks), what=STAGE)
     totals = journal.totals
     with NumberedFiles(directory, STAGE, journal) as output:
         for result in results:

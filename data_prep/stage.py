@@ -15,9 +15,9 @@ from bert_tf.records.journal import Journal, Written
 from bert_tf.records.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
 from bert_tf.records.stage import report
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import choose_executor
 from bert_tf.util.files import expand_input_files, require_file, sync_file
 from bert_tf.util.progress import Progress
-from bert_tf.util.workers import resolve_num_workers
 from data_prep.languages import DEFAULT_LANGUAGE
 
 Settings = TypeVar("Settings")
@@ -188,9 +188,6 @@ def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> Non
 def _run(run: Callable[[], object]) -> None:
     """Runs a stage, and returns None, since absl uses main's return value as the exit status."""
     values = flags.FLAGS
-    if "scheduler" in values and values.scheduler:
-        resolve_num_workers(values.num_workers, values.scheduler)
-        from bert_tf.util.cluster import check_scheduler  # Dask is needed for this only
-
-        check_scheduler(values.scheduler)  # before hours of a stage that works without it
+    if "scheduler" in values:
+        choose_executor(values.num_workers, values.scheduler).check()
     run()

@@ -34,9 +34,9 @@ from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor, choose_executor
 from bert_tf.util.files import atomic_open
 from bert_tf.util.progress import Progress
-from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import cut_long_sentences, cut_position
 from data_prep.markup import (
     PLAIN,
@@ -124,7 +124,7 @@ class Sample(NamedTuple):
 def run(settings: Settings) -> Path:
     """Trains the vocabulary; returns the path of its file."""
     validate(settings)
-    num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
+    executor = choose_executor(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
     for name in ("input_file", "output_dir", "num_workers", "scheduler", "markup"):
@@ -135,7 +135,7 @@ def run(settings: Settings) -> Path:
         settings.output_dir,
         parameters=parameters,
         inputs=files,
-        build=functools.partial(_build, settings, files, num_workers),
+        build=functools.partial(_build, settings, files, executor),
     )
     return directory / FILE_NAMES[settings.tokenizer]
 
@@ -162,7 +162,7 @@ def validate(settings: Settings) -> None:
         )
 
 
-def _build(settings: Settings, files: list[Path], num_workers: int, directory: Path) -> Built:
+def _build(settings: Settings, files: list[Path], executor: Executor, directory: Path) -> Built:
     total_bytes = sum(path.stat().st_size for path in files)
     max_bytes = int(settings.vocab_sample_megabytes * 1e6)
     # Aims slightly below the limit, so that the end of the corpus is rarely cut off.
@@ -173,9 +173,7 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
     else:
         worker = functools.partial(LineSampler, rule, settings.do_lower_case, settings.markup)
     chunks = (chunk for path in files for chunk in read_lines(path))
-    samples = ordered_map(
-        worker, chunks, num_workers=num_workers, scheduler=settings.scheduler, what=STAGE
-    )
+    samples = executor.map(worker, chunks, what=STAGE)
     counts = {"sample_bytes": 0}
     taken = _until_limit(samples, max_bytes, total_bytes, counts)
     path = directory / FILE_NAMES[settings.tokenizer]

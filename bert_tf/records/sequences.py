@@ -28,9 +28,9 @@ from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor, batched
 from bert_tf.util.files import PathLike
 from bert_tf.util.progress import Progress
-from bert_tf.util.workers import batched, ordered_map
 
 Item = TypeVar("Item")
 
@@ -193,7 +193,7 @@ def encode_and_write(
     make_encoder: Callable[[], Callable[[list[Item]], EncodedSequences]],
     *,
     items_per_batch: int,
-    num_workers: int,
+    executor: Executor,
     stage: str,
     unit: str,
     total: int,
@@ -207,7 +207,7 @@ def encode_and_write(
       items: what the records are made of.
       make_encoder: makes an encoder of lists of items, in each process.
       items_per_batch: the length of these lists.
-      num_workers: as for ``workers.ordered_map``.
+      executor: who encodes.
       stage: its name.
       total: how many of the unit there are.
     """
@@ -215,7 +215,7 @@ def encode_and_write(
     batches = batched(items, items_per_batch)
     built = write_sequences(
         directory,
-        ordered_map(make_encoder, batches, num_workers=num_workers, what=stage),
+        executor.map(make_encoder, batches, what=stage),
         first_id=first_id,
         counts=counts or {},
         progress=progress,

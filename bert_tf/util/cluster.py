@@ -1,4 +1,4 @@
-"""Work of :func:`bert_tf.util.workers.ordered_map` on the workers of a Dask scheduler.
+"""An executor whose workers are those of a Dask scheduler.
 
 Dask distributed (https://distributed.dask.org) hands out the items, repeats those of workers that
 are lost, and shows on its dashboard what goes on. An item and its result travel over the network as
@@ -25,10 +25,11 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple
 
 from bert_tf.util.console import say
 from bert_tf.util.errors import RepairableError, UserError, first_line
+from bert_tf.util.executor import Executor, Item, Result
 from bert_tf.util.versions import version_record
 
 try:
@@ -39,9 +40,6 @@ except ImportError as error:
         f"--scheduler needs the package distributed, which cannot be imported ({error}); install "
         "it with pip install 'bert_tf[dask]'."
     ) from error
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?[^/\s]+:\d+")
 # Seconds to wait for a scheduler that does not answer, and for the first worker.
@@ -75,48 +73,44 @@ class _Work(NamedTuple):
     versions: Mapping[str, str]
 
 
-def check_scheduler(address: str) -> None:
-    """Raises UserError unless there is a scheduler with workers that can be used."""
-    with _connected(address) as client:
-        _checked_workers(client, address)
+class DaskWorkers(Executor):
+    """The workers of a scheduler, as they come and go.
 
+    They import the modules of ``make_worker``, items and results by name. Memory: three items for
+    each of their threads are in flight.
 
-def cluster_map(
-    make_worker: Callable[[], Callable[[Item], Result]],
-    items: Iterable[Item],
-    *,
-    scheduler: str,
-    what: str,
-) -> Iterator[Result]:
-    """Yields ``make_worker()(item)`` for every item, in the order of the items.
-
-    Args:
-      make_worker: called once in each thread of each worker; it, the items and the results must be
-        picklable, by names of modules that workers can import.
-      items: consumed on demand.
-      scheduler: its address, such as ``tcp://host:8786``.
-      what: names the work in messages and on the dashboard.
-
-    Raises:
-      UserError: no scheduler, no workers, other versions there, or an item that has cost several
-        workers. Exceptions of workers are passed on unchanged.
+    Attributes:
+      address: the scheduler's, such as ``tcp://host:8786``.
     """
-    with _connected(scheduler) as client:
-        workers = _checked_workers(client, scheduler)
-        say(
-            f"{what}: {len(workers)} workers at {scheduler}, dashboard {client.dashboard_link}",
-            stream=sys.stderr,
-        )
-        hidden = _unreachable(workers)
-        if hidden:
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def check(self) -> None:
+        """Raises UserError unless there is a scheduler with workers that can be used."""
+        with _connected(self.address) as client:
+            _checked_workers(client, self.address)
+
+    def _results(
+        self, make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item], what: str
+    ) -> Iterator[Result]:
+        with _connected(self.address) as client:
+            workers = _checked_workers(client, self.address)
             say(
-                f"{what}: {hidden} cannot be reached from here, so results come by way of the "
-                "scheduler, which takes it more time",
+                f"{what}: {len(workers)} workers at {self.address}, "
+                f"dashboard {client.dashboard_link}",
                 stream=sys.stderr,
             )
-        client.direct_to_workers = hidden is None
-        work = _Map(client, make_worker, scheduler, what)
-        yield from work.results(items)
+            hidden = _unreachable(workers)
+            if hidden:
+                say(
+                    f"{what}: {hidden} cannot be reached from here, so results come by way of the "
+                    "scheduler, which takes it more time",
+                    stream=sys.stderr,
+                )
+            client.direct_to_workers = hidden is None
+            work = _Map(client, make_worker, self.address, what)
+            yield from work.results(items)
 
 
 class _Map:

@@ -29,9 +29,9 @@ from absl import flags
 from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.stage import Built, run_stage
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import hash_of_json
 from bert_tf.util.progress import Progress
-from bert_tf.util.workers import ordered_map, resolve_num_workers
 from data_prep.stage import define_output_flag, define_workers_flag, run_main, settings_from_flags
 from tools.demo.docstrings import description_of_metadata, docstrings_of_module, prose_paragraphs
 
@@ -70,7 +70,7 @@ def run(settings: Settings) -> Path:
     """Gathers the corpus; returns the path of its file."""
     if not settings.max_megabytes > 0:
         raise UserError(f"--max_megabytes={settings.max_megabytes}: give a positive size.")
-    num_workers = resolve_num_workers(settings.num_workers)
+    executor = Processes.of(settings.num_workers)
     packages = sorted(
         (distribution.metadata["Name"] or "", distribution.version)
         for distribution in importlib.metadata.distributions()
@@ -85,18 +85,18 @@ def run(settings: Settings) -> Path:
         settings.output_dir,
         parameters=parameters,
         inputs=(),
-        build=functools.partial(_build, settings, num_workers),
+        build=functools.partial(_build, settings, executor),
     )
     return directory / FILE_NAME
 
 
-def _build(settings: Settings, num_workers: int, directory: Path) -> Built:
+def _build(settings: Settings, executor: Executor, directory: Path) -> Built:
     paths = sysconfig.get_paths()
     files = find_source_files(
         *dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))
     )
     batches = [files[i : i + _FILES_PER_BATCH] for i in range(0, len(files), _FILES_PER_BATCH)]
-    results = ordered_map(make_reader, batches, num_workers=num_workers, what=STAGE)
+    results = executor.map(make_reader, batches, what=STAGE)
     progress = Progress(STAGE, settings.max_megabytes, "MB of text")
     max_bytes = int(settings.max_megabytes * 1e6)
     counts = {"documents": 0, "unreadable_files": 0}

@@ -28,8 +28,8 @@ from bert_tf.tasks.classification.formats import GlueFile, GlueTask, Row
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import PathLike
-from bert_tf.util.workers import resolve_num_workers
 
 STAGE = "glue_features"
 
@@ -61,7 +61,7 @@ def feature_stage(
       UserError: an impossible length or number of workers.
     """
     check_length(file.task, max_seq_length)
-    num_workers = min(resolve_num_workers(num_workers), -(-len(file.rows) // _ROWS_PER_WORKER))
+    executor = Processes.of(num_workers, at_most=-(-len(file.rows) // _ROWS_PER_WORKER))
     spec = CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
     encoder = functools.partial(RowEncoder, tokenizer_files.load, max_seq_length, without_ids(spec))
     return SequenceStage(
@@ -70,7 +70,7 @@ def feature_stage(
         tokenizer_files,
         {"task": file.task.name, "max_seq_length": max_seq_length, "training": training},
         spec,
-        write=functools.partial(_write, file, encoder, num_workers),
+        write=functools.partial(_write, file, encoder, executor),
     )
 
 
@@ -142,7 +142,7 @@ def sequence_of(
 def _write(
     file: GlueFile,
     make_encoder: Callable[[], RowEncoder],
-    num_workers: int,
+    executor: Executor,
     directory: Path,
 ) -> Built:
     return encode_and_write(
@@ -150,7 +150,7 @@ def _write(
         file.rows,
         make_encoder,
         items_per_batch=_ROWS_PER_BATCH,
-        num_workers=num_workers,
+        executor=executor,
         stage=STAGE,
         unit="examples",
         total=len(file.rows),

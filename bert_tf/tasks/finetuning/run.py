@@ -39,7 +39,6 @@ from bert_tf.util.console import say
 from bert_tf.util.files import remove_partial_files, write_json
 from bert_tf.util.progress import Progress
 from bert_tf.util.temporary import TemporaryDirectory
-from bert_tf.util.workers import resolve_num_workers
 
 if TYPE_CHECKING:
     from bert_tf.tasks.distillation.losses import DistilledTask
@@ -113,9 +112,8 @@ def open_finetuning(
 
     Returns the model, whose vocabulary and casing are known, and the maximum length of its
     sequences. Raises UserError as :func:`open_model`, for sequences that do not fit the network,
-    for settings that do not suit the teacher, and for an impossible number of workers.
+    and for settings that do not suit the teacher.
     """
-    resolve_num_workers(settings.num_workers)
     teacher, distillation = None, settings.distillation
     if distillation is not None and settings.run.do_train:
         # Runs without a teacher do not load it.

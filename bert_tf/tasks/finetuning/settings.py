@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, path_setting, setting
+from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, path_setting, setting
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -56,7 +56,10 @@ class FinetuningSettings(Settings):
         parse=_seeds,
     )
     num_workers: int = setting(
-        0, "Processes that write records; 0 means one per core.", per_host=True
+        0,
+        "Processes that write records; 0 means one per core.",
+        bounds=NOT_NEGATIVE,
+        per_host=True,
     )
 
 

@@ -21,8 +21,8 @@ from bert_tf.tasks.question_answering.windows import (
     fitting_windows,
     question_windows,
 )
+from bert_tf.util.executor import batched
 from bert_tf.util.progress import Progress
-from bert_tf.util.workers import batched
 
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions

@@ -29,8 +29,8 @@ from bert_tf.tasks.question_answering.paragraphs import Paragraph, ParagraphEnco
 from bert_tf.tasks.question_answering.windows import WindowSettings, cut_windows
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import PathLike
-from bert_tf.util.workers import resolve_num_workers
 
 STAGE = "squad_features"
 FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
@@ -88,9 +88,7 @@ def feature_stage(
         make them from.
     """
     windows.validate()
-    num_workers = min(
-        resolve_num_workers(num_workers), -(-len(squad.examples) // _QUESTIONS_PER_WORKER)
-    )
+    executor = Processes.of(num_workers, at_most=-(-len(squad.examples) // _QUESTIONS_PER_WORKER))
     spec = SQUAD_TRAINING if training else SQUAD_PREDICTION
     encoder = functools.partial(ParagraphEncoder, tokenizer_files.load, windows, without_ids(spec))
     return SequenceStage(
@@ -99,7 +97,7 @@ def feature_stage(
         tokenizer_files,
         _parameters(squad, windows, training),
         spec,
-        write=functools.partial(_write, squad, encoder, training, num_workers),
+        write=functools.partial(_write, squad, encoder, training, executor),
         note=_note_on_unusable(squad) if training and squad.unusable else None,
     )
 
@@ -143,7 +141,7 @@ def _write(
     squad: SquadFile,
     make_encoder: Callable[[], ParagraphEncoder],
     training: bool,
-    num_workers: int,
+    executor: Executor,
     directory: Path,
 ) -> Built:
     built = encode_and_write(
@@ -151,7 +149,7 @@ def _write(
         _paragraphs(squad, training),
         make_encoder,
         items_per_batch=_PARAGRAPHS_PER_BATCH,
-        num_workers=num_workers,
+        executor=executor,
         stage=STAGE,
         unit="questions",
         total=len(squad.examples),

@@ -19,7 +19,7 @@ from bert_tf.records.info import RecordInfo
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.scoring.texts import WIKITEXT_UNKNOWN, sampled
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.util.workers import batched
+from bert_tf.util.executor import batched
 
 EMPTY, UNKNOWN = "empty", "no known token"
 

@@ -32,7 +32,7 @@ from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from bert_tf.util.workers import resolve_num_workers
+from bert_tf.util.executor import Executor, Processes
 
 STAGE = "tagging_features"
 
@@ -66,9 +66,7 @@ def feature_stage(
       UserError: an impossible length or number of workers.
     """
     check_length(max_seq_length)
-    num_workers = min(
-        resolve_num_workers(num_workers), -(-len(file.sentences) // _SENTENCES_PER_WORKER)
-    )
+    executor = Processes.of(num_workers, at_most=-(-len(file.sentences) // _SENTENCES_PER_WORKER))
     spec = TAGGING_PREDICTION if labels is None else TAGGING_TRAINING
     numbers = {label: number for number, label in enumerate(labels or ())}
     encoder = functools.partial(
@@ -80,7 +78,7 @@ def feature_stage(
         tokenizer_files,
         {"max_seq_length": max_seq_length, "labels": None if labels is None else list(labels)},
         spec,
-        write=functools.partial(_write, file, encoder, num_workers),
+        write=functools.partial(_write, file, encoder, executor),
     )
 
 
@@ -168,7 +166,7 @@ def _at_starts(values: Sequence[int], pieces: Sequence[Sequence[int]]) -> list[i
 def _write(
     file: TaggedFile,
     make_encoder: Callable[[], SentenceEncoder],
-    num_workers: int,
+    executor: Executor,
     directory: Path,
 ) -> Built:
     return encode_and_write(
@@ -176,7 +174,7 @@ def _write(
         file.sentences,
         make_encoder,
         items_per_batch=_SENTENCES_PER_BATCH,
-        num_workers=num_workers,
+        executor=executor,
         stage=STAGE,
         unit="sentences",
         total=len(file.sentences),

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from bert_tf.util import versions, workers
+from bert_tf.util import versions
 from bert_tf.util.errors import RepairableError, UserError
-from bert_tf.util.workers import ordered_map
-from tests.unit.util import test_workers
+from bert_tf.util.executor import choose_executor
+from tests.unit.util import test_executor
 
 distributed = pytest.importorskip("distributed")
 cluster = pytest.importorskip("bert_tf.util.cluster")
@@ -34,11 +34,11 @@ def dask(tmp_path_factory):
 
 def results_of(make_worker, items, dask, what="counting"):
     address = dask if isinstance(dask, str) else dask.scheduler_address
-    return ordered_map(make_worker, items, num_workers=1, scheduler=address, what=what)
+    return cluster.DaskWorkers(address).map(make_worker, items, what=what)
 
 
 def test_results_are_in_the_order_of_the_items(dask, capsys):
-    results = results_of(test_workers.make_square, range(50), dask)
+    results = results_of(test_executor.make_square, range(50), dask)
     assert list(results) == [value * value for value in range(50)]
     said = capsys.readouterr().err
     assert f"counting: 2 workers at {dask.scheduler_address}, dashboard http" in said
@@ -46,7 +46,7 @@ def test_results_are_in_the_order_of_the_items(dask, capsys):
 
 @pytest.mark.parametrize("items", [[], [7]])
 def test_few_items(dask, items):
-    assert list(results_of(test_workers.make_square, items, dask)) == [i * i for i in items]
+    assert list(results_of(test_executor.make_square, items, dask)) == [i * i for i in items]
 
 
 def test_no_more_items_are_under_way_than_stated(dask):
@@ -57,18 +57,18 @@ def test_no_more_items_are_under_way_than_stated(dask):
             taken.append(value)
             yield value
 
-    for received, _ in enumerate(results_of(test_workers.make_square, items(), dask), start=1):
+    for received, _ in enumerate(results_of(test_executor.make_square, items(), dask), start=1):
         assert len(taken) - received < 3 * 2
     assert len(taken) == 40
 
 
 def test_errors_of_workers_arrive_as_they_do_from_processes(dask):
-    results = results_of(test_workers.make_failing, range(9), dask)
+    results = results_of(test_executor.make_failing, range(9), dask)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(UserError, match=r"^counting: failed with ValueError: three is too many$"):
         next(results)
     with pytest.raises(UserError, match=r"^--flag=5: give another.$"):
-        list(results_of(test_workers.make_user_error, [5], dask))
+        list(results_of(test_executor.make_user_error, [5], dask))
 
 
 def test_items_that_fail_are_reported(dask):
@@ -77,7 +77,7 @@ def test_items_that_fail_are_reported(dask):
         raise UserError("--input_file: gone.")
 
     with pytest.raises(UserError, match="--input_file: gone"):
-        list(results_of(test_workers.make_square, items(), dask))
+        list(results_of(test_executor.make_square, items(), dask))
 
 
 class Suicide:
@@ -123,7 +123,7 @@ def test_an_item_that_kills_all_its_workers_is_one_sentence(dask, tmp_path):
 
 def test_workers_that_hide(dask, monkeypatch, capsys):
     monkeypatch.setattr(cluster, "_unreachable", lambda workers: workers[0])
-    assert list(results_of(test_workers.make_square, range(9), dask)) == [n * n for n in range(9)]
+    assert list(results_of(test_executor.make_square, range(9), dask)) == [n * n for n in range(9)]
     assert re.search(r"counting: tcp://\S+ cannot be reached from here", capsys.readouterr().err)
 
 
@@ -138,7 +138,7 @@ def test_other_versions_are_refused(dask, monkeypatch):
     ours = {**versions.version_record(), "numpy": "0.9"}
     monkeypatch.setattr(cluster, "version_record", lambda: ours)
     with pytest.raises(UserError, match=r"the worker tcp://\S+ has numpy [\d.]+, not 0\.9, so"):
-        list(results_of(test_workers.make_square, range(9), dask))
+        list(results_of(test_executor.make_square, range(9), dask))
 
 
 def test_nobody_there(monkeypatch):
@@ -146,24 +146,24 @@ def test_nobody_there(monkeypatch):
     with pytest.raises(
         UserError, match=r"^--scheduler=tcp://127\.0\.0\.1:9: no scheduler answers there within 1"
     ):
-        list(results_of(test_workers.make_square, range(9), "tcp://127.0.0.1:9"))
+        list(results_of(test_executor.make_square, range(9), "tcp://127.0.0.1:9"))
     for address in ("host", "tcq://host:1", "tcp://host"):
         with pytest.raises(UserError, match=rf"^--scheduler={address} is no address; give host"):
-            cluster.check_scheduler(address)
+            cluster.DaskWorkers(address).check()
 
 
 def test_a_scheduler_without_workers(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "PATIENCE", 1.0)
     none = "the scheduler has no workers, and none has come within 1 seconds"
     with start_cluster(tmp_path, 0) as empty, pytest.raises(UserError, match=none):
-        cluster.check_scheduler(empty.scheduler_address)
+        cluster.DaskWorkers(empty.scheduler_address).check()
 
 
 def test_workers_that_are_gone_for_good(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(cluster, "_PATIENCE_WITHOUT_WORKERS", 1.0)
     monkeypatch.setattr(cluster, "_SECONDS_OF_A_WAIT", 1.0)
     with start_cluster(tmp_path, 1) as local:
-        results = results_of(test_workers.make_square, range(99), local)
+        results = results_of(test_executor.make_square, range(99), local)
         assert next(results) == 0
         local.scale(0)
         deadline = time.monotonic() + 60
@@ -177,7 +177,7 @@ def test_workers_that_are_gone_for_good(monkeypatch, tmp_path, capsys):
 def test_a_scheduler_that_is_gone(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "PATIENCE", 10.0)
     with start_cluster(tmp_path, 1) as local:
-        results = results_of(test_workers.make_square, range(99), local)
+        results = results_of(test_executor.make_square, range(99), local)
         assert next(results) == 0
         local.close()
         with pytest.raises(RepairableError, match=r"^counting: the connection to the scheduler"):
@@ -186,5 +186,5 @@ def test_a_scheduler_that_is_gone(monkeypatch, tmp_path):
 
 def test_workers_and_a_scheduler_contradict_each_other():
     with pytest.raises(UserError, match=r"^--num_workers=2 and --scheduler contradict"):
-        workers.resolve_num_workers(2, "tcp://host:8786")
-    assert workers.resolve_num_workers(0, "tcp://host:8786")
+        choose_executor(2, "tcp://host:8786")
+    assert choose_executor(0, "tcp://host:8786").address == "tcp://host:8786"

@@ -58,7 +58,7 @@ WRONG = {
         f"--num_warmup_steps=190 is more than {EPOCHS}",
     ),
     "negative warm-up": ("--num_warmup_steps=-1", "--num_warmup_steps=-1 must not be negative"),
-    "workers": ("--num_workers=-1", "--num_workers=-1: give a positive number"),
+    "workers": ("--num_workers=-1", "--num_workers=-1 must not be negative"),
     "vocabulary": ("--vocab_file={others}/vocab.txt", "a different vocabulary ({start}/vocab.txt)"),
     "heads": ("--bert_config_file={others}/bert_config.json", "num_attention_heads 2 -> 4"),
     "warm-up": ("--num_train_steps=3 --num_warmup_steps=4", "--num_warmup_steps=4"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_tf.util.errors import UserError
-from bert_tf.util.workers import ordered_map, resolve_num_workers
+from bert_tf.util.executor import Processes, choose_executor
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +82,7 @@ def _array(value):
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_results_are_in_the_order_of_the_items(num_workers):
-    results = ordered_map(make_square, range(50), num_workers=num_workers, what="test")
+    results = Processes(num_workers).map(make_square, range(50), what="test")
     assert list(results) == [value * value for value in range(50)]
 
 
@@ -95,7 +95,7 @@ def test_no_more_items_are_under_way_than_stated(num_workers):
             taken.append(value)
             yield value
 
-    results = ordered_map(make_square, items(), num_workers=num_workers, what="test")
+    results = Processes(num_workers).map(make_square, items(), what="test")
     for received, _ in enumerate(results, start=1):
         assert len(taken) - received <= 2 * num_workers + 1
     assert len(taken) == 60
@@ -104,13 +104,13 @@ def test_no_more_items_are_under_way_than_stated(num_workers):
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("items", [[], [7]])
 def test_few_items(num_workers, items):
-    results = ordered_map(make_square, items, num_workers=num_workers, what="test")
+    results = Processes(num_workers).map(make_square, items, what="test")
     assert list(results) == [item * item for item in items]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_exception_of_a_worker_is_one_sentence(num_workers):
-    results = ordered_map(make_failing, range(9), num_workers=num_workers, what="counting")
+    results = Processes(num_workers).map(make_failing, range(9), what="counting")
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(UserError, match=r"^counting: failed with ValueError: three is too many$"):
         next(results)
@@ -119,17 +119,17 @@ def test_exception_of_a_worker_is_one_sentence(num_workers):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_user_error_of_a_worker_is_passed_on(num_workers):
     with pytest.raises(UserError, match=r"^--flag=5: give another.$"):
-        list(ordered_map(make_user_error, [5], num_workers=num_workers, what="test"))
+        list(Processes(num_workers).map(make_user_error, [5], what="test"))
 
 
 def test_killed_worker_is_one_sentence():
     with pytest.raises(UserError, match=r"^counting: a worker process died .*--num_workers"):
-        list(ordered_map(make_killed, range(9), num_workers=2, what="counting"))
+        list(Processes(2).map(make_killed, range(9), what="counting"))
 
 
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_this_process_is_one_of_those_that_work(num_workers):
-    results = ordered_map(make_process_id, range(40), num_workers=num_workers, what="test")
+    results = Processes(num_workers).map(make_process_id, range(40), what="test")
     # The first of the others may have done all that the second would do by the time it starts.
     found = set(results)
     assert os.getpid() in found
@@ -137,7 +137,7 @@ def test_this_process_is_one_of_those_that_work(num_workers):
 
 
 def test_the_error_of_this_process_waits_for_its_turn():
-    results = ordered_map(make_failing_here, range(9), num_workers=2, what="counting")
+    results = Processes(2).map(make_failing_here, range(9), what="counting")
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(UserError, match=r"^counting: failed with ValueError: here$"):
         list(results)
@@ -146,7 +146,7 @@ def test_the_error_of_this_process_waits_for_its_turn():
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_large_arrays_arrive_whole(is_kept):
     kept = []
-    for value, result in enumerate(ordered_map(make_array, range(40), num_workers=2, what="test")):
+    for value, result in enumerate(Processes(2).map(make_array, range(40), what="test")):
         assert (result["array"] == value).all()
         result["odd"] += 1  # a result belongs to whoever has it
         if is_kept:
@@ -163,7 +163,7 @@ def test_items_that_fail_are_reported():
         raise UserError("--input_file: gone.")
 
     with pytest.raises(UserError, match="--input_file: gone"):
-        list(ordered_map(make_square, items(), num_workers=2, what="test"))
+        list(Processes(2).map(make_square, items(), what="test"))
 
 
 def test_workers_end_with_a_killed_parent(tmp_path):
@@ -171,9 +171,9 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     script.write_text(
         "import itertools, os, signal, sys\n"
         "sys.path[:0] = sys.argv[1:]\n"
-        "import test_workers as t\n"
+        "import test_executor as t\n"
         "if __name__ == '__main__':\n"
-        "    results = t.ordered_map(t.make_square, itertools.count(), num_workers=2, what='x')\n"
+        "    results = t.Processes(2).map(t.make_square, itertools.count(), what='x')\n"
         "    print(next(results), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -184,12 +184,14 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     assert done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("given", "expected"), [(3, 3), (1, 1)])
-def test_number_of_workers(given, expected):
-    assert resolve_num_workers(given) == expected
+@pytest.mark.parametrize(
+    ("given", "at_most", "expected"), [(3, None, 3), (1, None, 1), (3, 2, 2), (3, 0, 1), (2, 5, 2)]
+)
+def test_number_of_workers(given, at_most, expected):
+    assert Processes.of(given, at_most).num_workers == expected
 
 
 def test_all_cores_by_default():
-    assert resolve_num_workers(0) == len(os.sched_getaffinity(0))
+    assert choose_executor(0).num_workers == len(os.sched_getaffinity(0))
     with pytest.raises(UserError, match="--num_workers=-1"):
-        resolve_num_workers(-1)
+        choose_executor(-1)

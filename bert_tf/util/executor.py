@@ -1,0 +1,231 @@
+"""Executors: who works on many items, whose results arrive in the order of the items.
+
+:class:`Processes` are those of this machine, this one among them; the workers of a Dask scheduler
+are :class:`bert_tf.util.cluster.DaskWorkers`, loaded only if they are asked for. Another way to
+share work is a class that yields results, and a line of :func:`choose_executor`.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import concurrent.futures
+import functools
+import itertools
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
+
+from bert_tf.util.environment import available_cores
+from bert_tf.util.errors import RepairableError, UserError, explain_os_error
+
+if TYPE_CHECKING:
+    from bert_tf.util.shared_memory import Packed, Slot
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_LAST = object()
+
+_worker: Callable[[Any], Any] | None = None  # one per worker process, set when it starts
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of ``size`` items, in order; the last one may be shorter."""
+    items = iter(items)
+    while batch := list(itertools.islice(items, size)):
+        yield batch
+
+
+class Executor(abc.ABC):
+    """Does the same for many items, somewhere."""
+
+    def map(
+        self,
+        make_worker: Callable[[], Callable[[Item], Result]],
+        items: Iterable[Item],
+        *,
+        what: str,
+    ) -> Generator[Result, None, None]:
+        """Yields ``make_worker()(item)`` for every item, in the order of the items.
+
+        Args:
+          make_worker: called once in each process or thread that works; it, the items and the
+            results must be picklable.
+          items: consumed on demand, so it may be a generator over a file of any size.
+          what: names the work in messages.
+
+        Raises:
+          UserError: a worker raised or died. A worker's UserError is passed on unchanged.
+        """
+        results = self._results(make_worker, items, what)
+        while True:
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except UserError:
+                raise
+            except BrokenProcessPool as error:
+                raise RepairableError(
+                    f"{what}: a worker process died (most often from lack of memory); try a "
+                    "smaller --num_workers."
+                ) from error
+            except Exception as error:
+                kind = RepairableError if isinstance(error, (MemoryError, OSError)) else UserError
+                explained = explain_os_error(error) if isinstance(error, OSError) else None
+                reason = explained or f"failed with {type(error).__name__}: {error}"
+                raise kind(f"{what}: {reason}") from error
+            yield result
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raises UserError if nobody would work; asked before hours of what needs no workers."""
+
+    @abc.abstractmethod
+    def _results(
+        self, make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item], what: str
+    ) -> Iterator[Result]:
+        """Yields the results in order; errors of workers are raised when it is their turn."""
+
+
+def choose_executor(num_workers: int, scheduler: str | None = None) -> Executor:
+    """Processes of this machine, or the workers of a scheduler if its address is given.
+
+    Raises UserError for a negative number, and for any that is given with a scheduler.
+    """
+    if not scheduler:
+        return Processes.of(num_workers)
+    if num_workers:
+        raise UserError(
+            f"--num_workers={num_workers} and --scheduler contradict each other: the scheduler's "
+            "workers do the work; leave out one of them."
+        )
+    from bert_tf.util.cluster import DaskWorkers  # Dask is needed for this only
+
+    return DaskWorkers(scheduler)
+
+
+class Processes(Executor):
+    """Processes of this machine: this one, and others if there are to be more.
+
+    This process reads the items and passes the results on. Whenever the others have enough to do
+    and the next result is not there yet, it works on an item itself. More than 1 need an importable
+    ``__main__`` (processes are spawned, because forking a process with threads can hang).
+
+    Memory: at most ``2 * num_workers + 2`` items are in flight, whatever their total number.
+
+    Attributes:
+      num_workers: how many there are, with this one.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+
+    @classmethod
+    def of(cls, num_workers: int, at_most: int | None = None) -> Processes:
+        """As many as a flag says, 0 for all cores that this process may run on; at least 1.
+
+        Raises UserError for a negative number.
+        """
+        if num_workers < 0:
+            raise UserError(
+                f"--num_workers={num_workers}: give a positive number, or 0 for all cores."
+            )
+        chosen = num_workers or available_cores()
+        return cls(chosen if at_most is None else max(1, min(chosen, at_most)))
+
+    def check(self) -> None:
+        """This process is there."""
+
+    def _results(
+        self,
+        make_worker: Callable[[], Callable[[Item], Result]],
+        items: Iterable[Item],
+        what: str,  # noqa: ARG002
+    ) -> Iterator[Result]:
+        if self.num_workers == 1:
+            return map(make_worker(), items)
+        return self._pooled(make_worker, items)
+
+    def _pooled(
+        self, make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item]
+    ) -> Iterator[Result]:
+        executor = concurrent.futures.ProcessPoolExecutor(
+            self.num_workers - 1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(make_worker,),
+        )
+        own_worker = functools.lru_cache(maxsize=None)(make_worker)  # made when it is needed
+        items = iter(items)
+        is_last_read = False
+        tasks: collections.deque[_Task] = collections.deque()
+        from bert_tf.util.shared_memory import Slots
+
+        with Slots() as slots:
+            try:
+                while True:
+                    unfinished = sum(not task.future.done() for task in tasks)
+                    # Two in stock for each, so that nobody is idle while this process works.
+                    others_need_more = unfinished < 2 * self.num_workers - 1
+                    can_wait = others_need_more or not tasks[0].future.done()
+                    if can_wait and not is_last_read and len(tasks) < 2 * self.num_workers + 2:
+                        item = next(items, _LAST)
+                        if item is _LAST:
+                            is_last_read = True
+                        elif others_need_more:
+                            slot = slots.take()
+                            future = executor.submit(_call_worker, item, slot.address)
+                            tasks.append(_Task(future, slot))
+                        else:
+                            tasks.append(_Task(_done_here(own_worker(), item)))
+                    elif tasks:
+                        future, slot = tasks.popleft()
+                        result = future.result()
+                        if slot is not None:
+                            result = slots.unpack(result, slot)
+                        yield result
+                    else:
+                        return
+            finally:
+                executor.shutdown(wait=True, cancel_futures=True)
+
+
+class _Task(NamedTuple):
+    future: concurrent.futures.Future
+    slot: Slot | None = None  # for a result from another process
+
+
+def _done_here(worker: Callable[[Item], Result], item: Item) -> concurrent.futures.Future:
+    """A future of the result or the error, which is raised when it is this item's turn."""
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    try:
+        future.set_result(worker(item))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _worker = make_worker()
+
+
+def _exit_with_parent() -> None:
+    """Ends this process when its parent is gone, since a killed parent cannot stop it."""
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def _call_worker(item: Any, address: str | None) -> Packed:
+    from bert_tf.util.shared_memory import pack
+
+    return pack(_worker(item), address)
