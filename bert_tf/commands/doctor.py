@@ -20,8 +20,8 @@ from bert_tf.cli.flags import as_typed, flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, at_least_one
 from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.util import environment
+from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError, exit_on_user_error
-from bert_tf.util.notes import Grade, Note
 
 _NAMES = {
     Grade.ERROR: "error",

@@ -45,10 +45,7 @@ class ScheduleSettings(Settings):
         bounds=AT_LEAST_ONE,
     )
     num_rewarm_steps: int | None = setting(
-        None,
-        "Warm-up updates after --rewarm_at_step, on one rank.",
-        kind=int,
-        bounds=AT_LEAST_ONE,
+        None, "Warm-up updates after --rewarm_at_step, on one rank.", kind=int, bounds=AT_LEAST_ONE
     )
 
     def contradictions(self) -> Iterator[str]:

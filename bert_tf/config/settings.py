@@ -58,8 +58,7 @@ class StartSettings(Settings):
         per_host=True,
     )
     reset_step: bool = setting(
-        False,
-        "With --resume_from: keep the optimizer's state, but count steps and data from 0.",
+        False, "With --resume_from: keep the optimizer's state, but count steps and data from 0."
     )
     allowed_fresh: tuple[str, ...] = setting(
         (),
@@ -214,7 +213,7 @@ class RunSettings(Settings):
     replay_batch: Path | None = path_setting(
         "A batch that a run saved because its gradients were not finite, in OUTPUT_DIR/"
         "nonfinite_STEP, or one of its files: show its losses and gradients with the weights that "
-        "the run would start from, also in float32, then exit without writing.",
+        "the run would start from, also in float32, then exit without writing."
     )
     save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", bounds=AT_LEAST_ONE)
     keep_checkpoint_max: int = setting(
@@ -430,19 +429,13 @@ class CommunicationSettings(Settings):
         kind=bool,
     )
     fusion_threshold_mb: float | None = setting(
-        None,
-        "Horovod: size of its fusion buffer in MiB (128).",
-        kind=float,
-        bounds=NOT_NEGATIVE,
+        None, "Horovod: size of its fusion buffer in MiB (128).", kind=float, bounds=NOT_NEGATIVE
     )
     cycle_time_ms: float | None = setting(
         None, "Horovod: milliseconds between its cycles (1).", kind=float, bounds=NOT_NEGATIVE
     )
     hierarchical: bool | None = setting(
-        None,
-        "Horovod: reduce within each host first.",
-        flag="hierarchical_allreduce",
-        kind=bool,
+        None, "Horovod: reduce within each host first.", flag="hierarchical_allreduce", kind=bool
     )
     autotune: bool | None = setting(
         None, "Horovod: tune the settings above by trial.", flag="allreduce_autotune", kind=bool

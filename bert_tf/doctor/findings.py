@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from bert_tf.util.console import collected_notes
+from bert_tf.util.console import Grade, Note, collected_notes
 from bert_tf.util.errors import UserError
-from bert_tf.util.notes import Grade, Note
 
 Result = TypeVar("Result")
 

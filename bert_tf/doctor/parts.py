@@ -24,8 +24,8 @@ from bert_tf.tasks.pretraining.network import BERT_BASE, table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, vocabulary_named_in
 from bert_tf.train.plan import plan_batch_and_steps
 from bert_tf.train.start_point import NEW, StartPoint, find_start
+from bert_tf.util.console import Grade, Note
 from bert_tf.util.files import check_output_dir, expand_record_files
-from bert_tf.util.notes import Grade, Note
 
 _RECORDS = (  # part, what reads it, and the names of its flag
     (TRAINING, "do_train", ("input_file", "input_files_dir")),

@@ -36,11 +36,10 @@ from bert_tf.tuning.hardware import (
 from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util import environment
-from bert_tf.util.console import say, say_note
+from bert_tf.util.console import Grade, Note, say, say_note
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import check_output_dir, check_output_file
-from bert_tf.util.notes import Grade, Note
 from bert_tf.util.temporary import remove_abandoned
 from bert_tf.watch.interface import NoWatch, Watch
 

@@ -8,18 +8,36 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import enum
 import os
 import select
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from bert_tf.util.environment import launched_rank
-from bert_tf.util.notes import Grade, Note
 
 _SECONDS_FOR_LAST_LINES = 1.0
+
+
+class Grade(enum.IntEnum):
+    """How bad it is: only errors stop a run, and hints are no reason to change anything."""
+
+    FINE = 0
+    HINT = 1
+    WARNING = 2
+    ERROR = 3
+
+
+class Note(NamedTuple):
+    """A sentence on a part of the run, such as its records; the part is "" if it is not known."""
+
+    grade: Grade
+    part: str
+    sentence: str
+
 
 # Of those who collect notes instead of printing, the innermost gets them. Not a context variable,
 # since threads say things, too.

@@ -19,8 +19,8 @@ from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
+from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError
-from bert_tf.util.notes import Grade, Note
 
 # BERT-base as released, except for the vocabulary.
 BERT_BASE = {"type_vocab_size": 2}

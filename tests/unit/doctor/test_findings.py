@@ -11,9 +11,8 @@ from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.machine import judge_memory
 from bert_tf.doctor.schedule import PRETRAINING_RATES, judge_rate
 from bert_tf.train.memory import MemoryEstimate, free_memory
-from bert_tf.util.console import remark, say, warn
+from bert_tf.util.console import Grade, remark, say, warn
 from bert_tf.util.errors import UserError
-from bert_tf.util.notes import Grade
 from tests.jobs import batch_and_steps
 from tests.support import optimization_settings, run
 

@@ -8,7 +8,7 @@ from absl import flags
 from bert_tf.doctor import rehearsal
 from bert_tf.doctor.examination import examine
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
-from bert_tf.util.notes import Grade
+from bert_tf.util.console import Grade
 from tests.support import content_of
 
 ENTRIES = [

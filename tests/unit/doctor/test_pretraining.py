@@ -17,9 +17,9 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.console import Grade
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
-from bert_tf.util.notes import Grade
 from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
 from tests.support import content_of, holder_of, run
 

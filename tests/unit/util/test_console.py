@@ -11,8 +11,7 @@ import threading
 
 import pytest
 
-from bert_tf.util.console import collected_notes, remark, say, warn
-from bert_tf.util.notes import Grade, Note
+from bert_tf.util.console import Grade, Note, collected_notes, remark, say, warn
 from tests.support import ROOT
 
 TRAINING = "from bert_tf.util.console import say\n" + (
