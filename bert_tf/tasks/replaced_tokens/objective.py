@@ -17,6 +17,9 @@ from bert_tf.util.options import Interval
 if TYPE_CHECKING:
     from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
 
+# Two operations in each of three products, see ``model.flops``.
+_FLOPS_OF_A_PRODUCT = 6
+
 
 _FRACTION = Interval(0, 1, open_low=True)
 
@@ -69,11 +72,17 @@ class ReplacedTokens(Settings):
         return ReplacedTokenTask(config, self.generator(config), self.discriminator_weight)
 
     def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
-        """FLOPs of both encoders and of the generator's words, without the few of other heads."""
-        return sum(
-            training_flops(network, length=length, predictions=scored, next_sentence=False)
-            for network, scored in ((self.generator(config), predictions), (config, 0))
+        """FLOPs of both networks and their heads."""
+        generator, width = self.generator(config), config.hidden_size
+        encoders = sum(
+            training_flops(network, length=length, predictions=0, next_sentence=False)
+            for network in (generator, config)
         )
+        heads = length * width * (width + 1)
+        heads += predictions * width * (generator.hidden_size + config.vocab_size)
+        if generator.hidden_size != width:  # the embeddings are projected
+            heads += length * width * generator.hidden_size
+        return encoders + _FLOPS_OF_A_PRODUCT * heads
 
     def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
         """The sizes of the generator, and the weight."""

@@ -6,7 +6,6 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.model.config import BertConfig
-from bert_tf.model.flops import training_flops
 from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.util.errors import UserError
@@ -79,13 +78,3 @@ def test_the_generator_has_whole_heads_of_the_same_width(share, layers, expected
     assert dataclasses.replace(generator, **{n: getattr(BASE, n) for n in names}) == BASE
     section = objective.ledger(BASE)["replaced_tokens"]
     assert section["generator_hidden_size"] == expected[0]
-
-
-@pytest.mark.parametrize("share", [0.25, 1.0])
-def test_flops_are_those_of_both_networks(share):
-    objective = ReplacedTokens(generator_hidden_size=share)
-    lengths = {"length": 128, "next_sentence": False}
-    expected = training_flops(BASE, predictions=0, **lengths) + training_flops(
-        objective.generator(BASE), predictions=20, **lengths
-    )
-    assert objective.training_flops(BASE, length=128, predictions=20) == expected

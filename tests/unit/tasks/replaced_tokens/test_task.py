@@ -256,3 +256,22 @@ def test_predictions_are_of_every_token(network):
     found = run(network.predictions(features()))
     assert found["sampled_ids"].shape == found["replaced_probabilities"].shape == (B, S)
     assert ((found["replaced_probabilities"] > 0) & (found["replaced_probabilities"] < 1)).all()
+
+
+def test_a_batch_is_memorized():
+    """The discriminator finds what the generator, which learns too, still gets wrong."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        network = create_network(TASK, ForwardOptions(), seed=1)
+        position = tf.placeholder(tf.int64, [])
+        first = tf.constant(0, tf.int64)
+        masks = Dropout(9, data_position=position, first_example=first)
+        sums = network.losses(features(), dropout=masks)
+        loss = tf.add_n([term.loss / term.weight for term in sums.values()])
+        update = tf.train.AdamOptimizer(3e-3).minimize(loss)
+        session.run(tf.global_variables_initializer())
+        *_, last = (session.run([sums, update], {position: n})[0] for n in range(150))
+    assert last[MASKED_LM].loss / last[MASKED_LM].weight < 2
+    found = last[DISCRIMINATOR].metrics
+    assert found["replaced"] >= 3
+    assert found["caught"] >= found["replaced"] - 1
+    assert found["accuracy"] >= last[DISCRIMINATOR].weight - 2
