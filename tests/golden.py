@@ -356,7 +356,7 @@ def _parts_of(path: Path, name: str) -> dict[str, str]:
                 for part, entries in content.items()
                 for key, value in sorted(_flat(entries).items())
             }
-        return {name: _digest(json.dumps(content).encode())}
+        return {name: _digest(json.dumps(content, sort_keys=True).encode())}
     if path.suffix == ".jsonl":
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         return {name: _digest(json.dumps([_without_volatile(line) for line in lines]).encode())}
