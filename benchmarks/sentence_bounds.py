@@ -7,7 +7,7 @@ The files are CoNLL-U, as the Universal Dependencies publish them. Successive se
 to paragraphs of at most ten. A paragraph also ends where the treebank ends one, and after a
 sentence without final punctuation, such as a heading, whose bound no rule can find. For each file,
 the program prints precision, recall and F1 of the bounds inside paragraphs, for sentencex alone and
-with data_prep.sentence_rules.
+with data_prep.text.sentence_rules.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from absl import flags
 from benchmarks.script import REQUIRED, run_benchmark
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_input_files
-from data_prep.languages import validate_language
-from data_prep.sentence_splitting import split_sentences
+from data_prep.text.languages import validate_language
+from data_prep.text.sentence_splitting import split_sentences
 
 _SENTENCES_A_PARAGRAPH = 10
 _FINAL_PUNCTUATION = re.compile(r"[.!?…][.!?…\"'’”“»«)\]]*$")

@@ -31,7 +31,7 @@ from benchmarks.trainings import Training, held_out, run_trainings
 from bert_tf.records.info import inspect_records
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir
-from data_prep.create_pretraining_data import MASKING
+from data_prep.stages.create_pretraining_data import MASKING
 
 _AS_THERE = "As data_prep.pipeline's."
 _OF_RECORDS = {

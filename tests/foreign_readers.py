@@ -46,9 +46,10 @@ from bert_tf.tasks.tagging.formats import read_tagged
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json_object
-from data_prep import record_inputs, source_formats
-from data_prep.containers import open_sources
-from data_prep.source_text import Decoder, encode
+from data_prep.conversion import record_inputs
+from data_prep.sources import source_formats
+from data_prep.sources.containers import open_sources
+from data_prep.sources.source_text import Decoder, encode
 from tests.archives import parquet_of, tar_of, zip_of
 from tests.mediawiki import dump, page
 

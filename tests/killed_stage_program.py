@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bert_tf.records import journal
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from data_prep import clean, create_pretraining_data, extract, sentences, stage
+from data_prep.stages import clean, create_pretraining_data, extract, sentences, stage
 
 journal.SECONDS_BETWEEN_ENTRIES = 0.0
 stage._OUTPUT_FILE_BYTES = 1500

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import write_vocab_file
-from data_prep.vocabulary import Settings, train_wordpiece
+from data_prep.stages.vocabulary import Settings, train_wordpiece
 from tests.small_pretraining import stdlib_documentation
 from tests.support import ROOT
 

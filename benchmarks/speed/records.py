@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.speed.load import ForeignLoad
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import expand_input_files
-from data_prep import create_pretraining_data, sentences
+from data_prep.stages import create_pretraining_data, sentences
 
 _LINES_AT_ONCE = 10_000  # for tokenizers
 

@@ -1,8 +1,8 @@
 """Executors: who works on many items, whose results arrive in the order of the items.
 
 :class:`Processes` are those of this machine, this one among them; the workers of a Dask scheduler
-are :class:`bert_tf.util.cluster.DaskWorkers`, loaded only if they are asked for. Another way to
-share work is a class that yields results, and a line of :func:`choose_executor`.
+are :class:`bert_tf.util.cluster.DaskWorkers`. Another way to share work is a class that yields
+results, and a line of ``data_prep.stages.stage.choose_executor``.
 """
 
 from __future__ import annotations
@@ -92,23 +92,6 @@ class Executor(abc.ABC):
         self, make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item], what: str
     ) -> Iterator[Result]:
         """Yields the results in order; errors of workers are raised when it is their turn."""
-
-
-def choose_executor(num_workers: int, scheduler: str | None = None) -> Executor:
-    """Processes of this machine, or the workers of a scheduler if its address is given.
-
-    Raises UserError for a negative number, and for any that is given with a scheduler.
-    """
-    if not scheduler:
-        return Processes.of(num_workers)
-    if num_workers:
-        raise UserError(
-            f"--num_workers={num_workers} and --scheduler contradict each other: the scheduler's "
-            "workers do the work; leave out one of them."
-        )
-    from bert_tf.util.cluster import DaskWorkers  # Dask is needed for this only
-
-    return DaskWorkers(scheduler)
 
 
 class Processes(Executor):

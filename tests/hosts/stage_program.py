@@ -11,7 +11,7 @@ import runpy
 import sys
 
 from bert_tf.records import journal
-from data_prep import blocks
+from data_prep.text import blocks
 
 group_documents = blocks.group_documents
 

@@ -162,7 +162,7 @@ assert not {name for name in loaded if not name.startswith(apart)}
 def test_only_entry_points_read_flags():
     """Below the entry scripts, a module with a command of its own reads flags in that command.
 
-    data_prep/stage.py serves the commands of all stages, cli those of bert_tf.
+    data_prep/stages/stage.py serves the commands of data_prep, cli those of bert_tf.
     """
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")

@@ -32,7 +32,12 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import hash_of_json
 from bert_tf.util.progress import Progress
-from data_prep.stage import define_output_flag, define_workers_flag, run_main, settings_from_flags
+from data_prep.stages.stage import (
+    define_output_flag,
+    define_workers_flag,
+    run_main,
+    settings_from_flags,
+)
 from tools.demo.docstrings import description_of_metadata, docstrings_of_module, prose_paragraphs
 
 STAGE = "demo_corpus"
@@ -182,7 +187,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Runs the stage from its flags."""
-    run_main(define_flags, lambda: run(settings_from_flags(Settings)))
+    run_main(define_flags, lambda values: run(settings_from_flags(Settings, values)))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,12 @@ from bert_tf.records.stage import Built, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import hash_of_json, write_json
 from bert_tf.util.progress import Progress
-from data_prep.stage import define_output_flag, find_text_files, run_main, settings_from_flags
+from data_prep.stages.stage import (
+    define_output_flag,
+    find_text_files,
+    run_main,
+    settings_from_flags,
+)
 from tools.demo.corpus import SourceFile, find_source_files
 from tools.demo.documented_objects import documented_objects
 from tools.demo.question_maker import Document, QuestionMaker, draw
@@ -201,7 +206,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Runs the stage from its flags."""
-    run_main(define_flags, lambda: run(settings_from_flags(Settings)))
+    run_main(define_flags, lambda values: run(settings_from_flags(Settings, values)))
 
 
 if __name__ == "__main__":

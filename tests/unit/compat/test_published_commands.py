@@ -19,8 +19,8 @@ from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretrainin
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from data_prep import create_pretraining_data
-from data_prep.stage import settings_from_flags
+from data_prep.stages import create_pretraining_data
+from data_prep.stages.stage import settings_from_flags
 from tests.support import ROOT
 from tests.unit.cli.test_flags import defined_by
 
@@ -132,7 +132,7 @@ SQUAD = {
 
 def _records_settings(values):
     return settings_from_flags(
-        create_pretraining_data.Settings, tokenizer_files=TokenizerFiles.from_flags(values)
+        create_pretraining_data.Settings, values, tokenizer_files=TokenizerFiles.from_flags(values)
     )
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from bert_tf.util import versions
 from bert_tf.util.errors import RepairableError, UserError
-from bert_tf.util.executor import choose_executor
 from tests.unit.util import test_executor
 
 distributed = pytest.importorskip("distributed")
@@ -182,9 +181,3 @@ def test_a_scheduler_that_is_gone(monkeypatch, tmp_path):
         local.close()
         with pytest.raises(RepairableError, match=r"^counting: the connection to the scheduler"):
             list(results)
-
-
-def test_workers_and_a_scheduler_contradict_each_other():
-    with pytest.raises(UserError, match=r"^--num_workers=2 and --scheduler contradict"):
-        choose_executor(2, "tcp://host:8786")
-    assert choose_executor(0, "tcp://host:8786").address == "tcp://host:8786"

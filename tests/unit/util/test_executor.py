@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Processes, choose_executor
+from bert_tf.util.executor import Processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -192,6 +192,6 @@ def test_number_of_workers(given, at_most, expected):
 
 
 def test_all_cores_by_default():
-    assert choose_executor(0).num_workers == len(os.sched_getaffinity(0))
+    assert Processes.of(0).num_workers == len(os.sched_getaffinity(0))
     with pytest.raises(UserError, match="--num_workers=-1"):
-        choose_executor(-1)
+        Processes.of(-1)

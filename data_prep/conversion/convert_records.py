@@ -1,0 +1,376 @@
+"""The conversion of records to and from the formats of other programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags
+
+from bert_tf.cli.flags import Number, flag_group
+from bert_tf.input.masking import MaskingSettings
+from bert_tf.records.info import CONVERSION_STAGE
+from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
+from bert_tf.records.manifest import (
+    Manifest,
+    VocabularyEntry,
+    describe_vocabulary,
+    find_manifest,
+    require_listed_files,
+)
+from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Processes
+from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
+from bert_tf.util.progress import Progress
+from data_prep.conversion.record_inputs import (
+    LDDL,
+    Batch,
+    BatchReader,
+    Sizes,
+    kind_of,
+    layout_of,
+    read_batches,
+)
+from data_prep.conversion.record_masks import draw_masks, take_masks_out
+from data_prep.conversion.record_outputs import (
+    FORMATS,
+    GOOGLE,
+    PARQUET,
+    TEXT,
+    TF2,
+    TFRECORDS,
+    Writer,
+    encode,
+)
+from data_prep.conversion.record_rows import Layout, require_valid
+from data_prep.sources.parquet_files import import_parquet
+from data_prep.stages.stage import (
+    define_common_flags,
+    define_workers_flag,
+    settings_from_flags,
+)
+
+EXPORT_STAGE = "export_records"  # of files that are no TFRecords
+MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
+# Parameters of records that their conversion decides anew.
+_OF_FILES = ("files", "block_bytes", "compression")
+_OF_MASKS = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
+_OF_MASKS_ELSEWHERE = ("ngram", "favor_shorter_ngram")  # which are not drawn here
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of the command; those of masks are as for ``create_pretraining_data``.
+
+    Attributes:
+      input_file: comma-separated files, globs and directories.
+      output_dir: output directory.
+      format: one of ``record_outputs.FORMATS``.
+      masking: "keep", "static" (draw masks where there are none) or "dynamic" (take masks out).
+      tokenizer_files: the vocabulary, where no manifest beside the records leads to it.
+      max_seq_length: positions of a sequence made of LDDL's rows.
+      num_workers: processes, 0 for all cores.
+    """
+
+    input_file: str
+    output_dir: str
+    format: str
+    masking: str = KEEP
+    tokenizer_files: TokenizerFiles | None = None
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    masked_lm_prob: float = 0.15
+    do_whole_word_mask: bool = False
+    random_seed: int = 12345
+    num_workers: int = 0
+
+
+class Origin(NamedTuple):
+    """What is known of the records.
+
+    Attributes:
+      kind: one of ``record_inputs.KINDS``.
+      layout: that of the input.
+      parameters: those that all manifests beside the records agree on.
+      vocabulary: None if unknown.
+      tokenizer_files: None if there is no file of it.
+    """
+
+    kind: str
+    layout: Layout
+    parameters: Mapping[str, Any]
+    vocabulary: VocabularyEntry | None
+    tokenizer_files: TokenizerFiles | None
+
+
+class Converted(NamedTuple):
+    """An encoded batch, with its file's number among the inputs, and its records."""
+
+    file: int
+    content: Any
+    count: int
+
+
+def validate(settings: Settings) -> None:
+    """Raises UserError for values that cannot be."""
+    for name, values in (("format", FORMATS), ("masking", MASKING)):
+        if getattr(settings, name) not in values:
+            raise UserError(f"--{name}={getattr(settings, name)}: give one of {values}.")
+    if not 0 < settings.masked_lm_prob <= 1:
+        raise UserError(
+            f"--masked_lm_prob={settings.masked_lm_prob}: give a share above 0, up to 1."
+        )
+    if settings.max_predictions_per_seq < 1:
+        raise UserError(
+            f"--max_predictions_per_seq={settings.max_predictions_per_seq}: give at least 1."
+        )
+    if settings.format == PARQUET:
+        import_parquet()
+    Processes.of(settings.num_workers)
+
+
+def run(settings: Settings) -> Path:
+    """Converts the records; returns the output directory."""
+    validate(settings)
+    require_listed_files(settings.input_file)
+    files = expand_record_files(settings.input_file, flag="input_file")
+    files = [require_file(path, flag="input_file") for path in files if path.stat().st_size]
+    if not files:
+        raise UserError(f"--input_file: the files in {settings.input_file!r} are empty.")
+    origin = _origin_of(settings, files)
+    layout = _output_layout(settings, origin)
+    parameters = _parameters(settings, origin, layout)
+    return run_stage(
+        CONVERSION_STAGE if settings.format in TFRECORDS else EXPORT_STAGE,
+        settings.output_dir,
+        parameters=parameters,
+        inputs=files,
+        build=functools.partial(_build, settings, files, origin, layout),
+        vocabulary=origin.vocabulary,
+    )
+
+
+def _parameters(settings: Settings, origin: Origin, layout: Layout) -> dict[str, Any]:
+    """The parameters that determine the output: those of the records, and of their conversion."""
+    left_out = _OF_FILES if layout.has_masks else (*_OF_FILES, *_OF_MASKS, *_OF_MASKS_ELSEWHERE)
+    parameters = {k: v for k, v in origin.parameters.items() if k not in left_out}
+    parameters |= {"format": settings.format, "masking": STATIC if layout.has_masks else DYNAMIC}
+    if origin.kind == LDDL:
+        parameters["max_seq_length"] = settings.max_seq_length
+        parameters["max_predictions_per_seq"] = settings.max_predictions_per_seq
+    if layout.has_masks and not origin.layout.has_masks:
+        parameters |= {name: getattr(settings, name) for name in (*_OF_MASKS, "random_seed")}
+    return parameters
+
+
+def _origin_of(settings: Settings, files: Sequence[Path]) -> Origin:
+    kind = kind_of(files)
+    sizes = Sizes(settings.max_seq_length, settings.max_predictions_per_seq)
+    layout, others = layout_of(files, kind, sizes)
+    if others:
+        report(
+            f"{CONVERSION_STAGE}: {', '.join(others)} is not used in pre-training and is left out"
+        )
+    found = {directory: find_manifest(directory) for directory in {p.parent for p in files}}
+    manifests = {d: m for d, m in sorted(found.items()) if m is not None and m.vocabulary}
+    shared = list(manifests.values())
+    parameters = {
+        name: value
+        for name, value in (shared[0].parameters if shared else {}).items()
+        if all(manifest.parameters.get(name) == value for manifest in shared)
+    }
+    entry, tokenizer_files = _vocabulary(settings, manifests)
+    return Origin(kind, layout, parameters, entry, tokenizer_files)
+
+
+def _vocabulary(
+    settings: Settings, manifests: Mapping[Path, Manifest]
+) -> tuple[VocabularyEntry | None, TokenizerFiles | None]:
+    """The vocabulary in the manifests, or of the flags; UserError if they contradict."""
+    entries = {m.vocabulary.sha256: (d, m.vocabulary) for d, m in manifests.items()}
+    if len(entries) > 1:
+        first, second = [directory for directory, _ in entries.values()][:2]
+        raise UserError(
+            f"--input_file: the records in {first} and {second} were made with different "
+            "vocabularies; convert one kind at a time."
+        )
+    directory, entry = next(iter(entries.values()), (None, None))
+    if settings.tokenizer_files is not None:
+        given = describe_vocabulary(settings.tokenizer_files.load())
+        if entry is not None and given.sha256 != entry.sha256:
+            raise UserError(
+                f"{settings.tokenizer_files.file} is not the vocabulary of the records in "
+                f"{directory}; leave it out or give that one."
+            )
+        return given, settings.tokenizer_files
+    if entry is None:
+        return None, None
+    copy = directory / entry.file_name
+    if not copy.is_file() or sha256_of_file(copy) != entry.sha256:
+        return entry, None
+    name = "vocab_file" if entry.kind == "wordpiece" else "spm_model_file"
+    return entry, TokenizerFiles(**{name: copy}, do_lower_case=entry.lower_case)
+
+
+def _output_layout(settings: Settings, origin: Origin) -> Layout:
+    """The layout of the output; raises UserError for what the format cannot have, or lacks."""
+    has_masks = origin.layout.has_masks
+    if settings.masking != KEEP:
+        has_masks = settings.masking == STATIC
+    if settings.format in (GOOGLE, TF2) and not has_masks:
+        raise UserError(
+            f"--format={settings.format}: such records have masks, which "
+            + (
+                "--masking=dynamic takes out; leave it out."
+                if settings.masking == DYNAMIC
+                else f"those in {settings.input_file} have not; give --masking=static to draw them "
+                "(by --masked_lm_prob, --max_predictions_per_seq, --do_whole_word_mask and "
+                "--random_seed), or another --format."
+            )
+        )
+    takes_out = origin.layout.has_masks and not has_masks
+    needs_file = origin.kind == LDDL or takes_out or settings.format == TEXT
+    if needs_file and origin.tokenizer_files is None:
+        raise UserError(
+            "the vocabulary of the records is needed, but no copy of it is with them; give "
+            "--vocab_file or --spm_model_file."
+        )
+    lengths = dict(origin.layout.lengths)
+    if has_masks and not origin.layout.has_masks:
+        if origin.vocabulary is None:
+            raise UserError(
+                "--masking=static needs the vocabulary, but no manifest is with the records; give "
+                "--vocab_file or --spm_model_file."
+            )
+        lengths[PREDICTIONS] = settings.max_predictions_per_seq
+    elif takes_out:
+        del lengths[PREDICTIONS]
+    return Layout(PRETRAINING_MASKED if has_masks else PRETRAINING_UNMASKED, lengths)
+
+
+def _build(
+    settings: Settings, files: list[Path], origin: Origin, layout: Layout, directory: Path
+) -> Built:
+    progress = Progress(CONVERSION_STAGE, 0, "records")
+    results = Processes.of(settings.num_workers).map(
+        functools.partial(Converter, settings, origin, layout),
+        read_batches(files, origin.kind, origin.layout),
+        what=CONVERSION_STAGE,
+    )
+    outputs: dict[str, int | None] = {}
+    result = next(results, None)
+    total = 0
+    for number in range(len(files)):
+        stem = f"records-{number:05d}-of-{len(files):05d}"
+        with Writer(directory, stem, settings.format, layout) as writer:
+            while result is not None and result.file == number:
+                writer.write(result.content, result.count)
+                progress.advance(result.count)
+                total += result.count
+                result = next(results, None)
+        outputs.update(writer.outputs)
+    progress.finish()
+    if origin.tokenizer_files is not None:
+        name = origin.vocabulary.file_name
+        (directory / name).write_bytes(origin.tokenizer_files.file.read_bytes())
+        outputs[name] = None
+    return Built(outputs, {"records": total})
+
+
+class Converter:
+    """Converts batches; one instance per worker process."""
+
+    def __init__(self, settings: Settings, origin: Origin, layout: Layout):
+        self._settings = settings
+        self._origin = origin
+        self._layout = layout
+        files = origin.tokenizer_files
+        self._tokenizer = files.load() if files else None
+        self._read = BatchReader(origin.kind, origin.layout, self._tokenizer)
+        self._masking = None
+        if layout.has_masks and not origin.layout.has_masks:
+            self._masking = MaskingSettings(
+                masked_lm_prob=settings.masked_lm_prob,
+                max_predictions_per_seq=settings.max_predictions_per_seq,
+                vocab_size=origin.vocabulary.size,
+                special_ids=origin.vocabulary.special_ids,
+                do_whole_word_mask=settings.do_whole_word_mask,
+            )
+
+    def __call__(self, batch: Batch) -> Converted:
+        """The records of a batch in the format."""
+        before = self._origin.layout
+        examples = self._read(batch)
+        vocabulary = self._origin.vocabulary
+        require_valid(examples, before, vocabulary.size if vocabulary else None, batch.name_of)
+        if self._masking is not None:
+            numbers = np.arange(batch.first, batch.first + batch.count)
+            seed = self._settings.random_seed
+            examples = draw_masks(examples, self._masking, seed, batch.file, numbers)
+        elif before.has_masks and not self._layout.has_masks:
+            sep_id = self._tokenizer.sep_id
+            examples = take_masks_out(examples, self._read.starts_word, sep_id)
+        content = encode(examples, self._layout, self._settings.format, self._tokenizer)
+        return Converted(batch.file, content, batch.count)
+
+
+@flag_group("Conversion")
+def define_parameter_flags() -> None:
+    """Defines the flags of this command only."""
+    flags.DEFINE_enum(
+        "format",
+        None,
+        FORMATS,
+        "records: this program's TFRecords; google, tf2: TFRecords with stored masks, tf2 with "
+        "TensorFlow 2's names of features; jsonl, parquet: a record a line or row; text: the "
+        "original text.",
+    )
+    flags.mark_flag_as_required("format")
+    flags.DEFINE_enum(
+        "masking",
+        KEEP,
+        MASKING,
+        "static: draw masks for records that have none; dynamic: take stored masks out.",
+    )
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, where it is not with them.")
+    flags.DEFINE_string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
+    flags.DEFINE_bool("do_lower_case", None, "Casing of the vocabulary; by default its own.")
+    flags.DEFINE_integer(
+        "max_seq_length", Settings.max_seq_length, "Positions of a sequence, for LDDL's shards."
+    )
+    flags.DEFINE_integer(
+        "max_predictions_per_seq",
+        Settings.max_predictions_per_seq,
+        "Maximum number of masks in a sequence, for masks that are drawn and for LDDL's.",
+    )
+    flags.DEFINE(
+        Number(), "masked_lm_prob", Settings.masked_lm_prob, "Share of the tokens to mask."
+    )
+    flags.DEFINE_bool(
+        "do_whole_word_mask", False, "Mask all pieces of a word together, where masks are drawn."
+    )
+    flags.DEFINE_integer("random_seed", Settings.random_seed, "Seed of the masks.")
+
+
+@flag_group("Input and output")
+def define_flags() -> None:
+    """Defines the flags of ``python -m data_prep.convert_records``."""
+    define_common_flags(
+        input_help="Records: comma-separated files, globs and directories.",
+        output_help="Directory for the converted records.",
+    )
+    define_workers_flag()
+    define_parameter_flags()
+
+
+def run_from_flags(values: flags.FlagValues) -> None:
+    """Runs the command with the settings that the flags give."""
+    files = TokenizerFiles.from_flags(values)
+    chosen = files.with_casing(None) if files.file else None
+    run(settings_from_flags(Settings, values, tokenizer_files=chosen))

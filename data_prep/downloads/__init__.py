@@ -1,0 +1,1 @@
+"""Collections of text, from other hosts."""

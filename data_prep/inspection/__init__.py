@@ -1,0 +1,1 @@
+"""What is in a data directory, and what is unusual about it."""

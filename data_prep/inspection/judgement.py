@@ -1,0 +1,188 @@
+"""What is unusual about the statistics of records, in sentences that say what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from bert_tf.records.info import one_sided_labels
+from data_prep.inspection.hash_sample import HashSample
+from data_prep.inspection.statistics import Statistics
+
+PRETRAINING_LABEL = "next_sentence_labels"
+
+# What becomes of a token that is predicted (Devlin et al. 2018, appendix A.1): [MASK], itself or,
+# in the other cases, a random one.
+MASK_SHARE, KEEP_SHARE = 0.8, 0.1
+
+# Shares beyond which statistics are unusual.
+MOST_PADDING = 0.5
+MOST_UNKNOWN = 0.05
+MOST_REPEATED = 0.05  # besides what the passes over the text explain
+# Predictions relative to the number that there should be. Words and n-grams that do not fit are
+# skipped.
+LEAST_PREDICTIONS, LEAST_OF_WHOLE_WORDS, MOST_PREDICTIONS = 0.98, 0.85, 1.02
+# A share of replacements is unusual if it is off by so many standard deviations, and so much.
+DEVIATIONS, LEAST_DIFFERENCE = 4.0, 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Making:
+    """How records were made, as far as their manifest says so.
+
+    Attributes:
+      next_sentence: whether there are next-sentence labels; None if unknown.
+      whole_words: whether all pieces of a word are predicted together; None if unknown.
+      ngram: the most words that are predicted together.
+      passes: over the text (``dupe_factor``); None if unknown.
+      vocab_size: size of the vocabulary; None if unknown.
+    """
+
+    next_sentence: bool | None = None
+    whole_words: bool | None = None
+    ngram: int = 1
+    passes: int | None = None
+    vocab_size: int | None = None
+
+
+def unusual(
+    found: Statistics,
+    repeated: HashSample,
+    making: Making,
+    *,
+    label: str | None,
+    unknown_id: int | None = None,
+) -> Iterator[str]:
+    """A sentence for each thing that is unusual.
+
+    Args:
+      found: the statistics.
+      repeated: the hashes of the records.
+      making: how the records were made.
+      label: the name of their label; None if they have none.
+      unknown_id: the id of the unknown token.
+    """
+    if not found.records:
+        yield "there are no records; make them again"
+        return
+    if found.empty:
+        yield (
+            f"{found.empty:,} records have no token of text, only special ones and padding; look "
+            "for empty lines in the text that they were made from, and make them again"
+        )
+    # Batches of fine-tunings leave out most of the padding.
+    if label == PRETRAINING_LABEL and found.padding_share > MOST_PADDING:
+        yield (
+            f"{found.padding_share:.1%} of all positions are padding, which is computed for "
+            "nothing; make the records with a smaller --max_seq_length, or with "
+            "--nsp=false --pack_documents"
+        )
+    unknown = found.share_of(unknown_id)
+    if unknown > MOST_UNKNOWN:
+        yield (
+            f"{unknown:.1%} of the tokens are unknown to the vocabulary; use one that was made for "
+            "this text, and check its casing and --markup"
+        )
+    yield from _unusual_repetitions(repeated, making)
+    yield from _unusual_labels(found, making, label)
+    if found.answers_outside:
+        yield (
+            f"{found.answers_outside:,} answers end before they start, or in padding; make the "
+            "records again"
+        )
+    if len(found.predictions):
+        yield from _unusual_masks(found, making)
+
+
+def _unusual_repetitions(repeated: HashSample, making: Making) -> Iterator[str]:
+    share = repeated.repeated_share()
+    if making.passes is None:
+        return
+    explained = 1 - 1 / making.passes  # all passes may give the same sequences
+    if share > explained + MOST_REPEATED:
+        yield (
+            f"{share:.1%} of the records repeat another one, besides their masks, of which "
+            f"{making.passes} passes over the text explain {explained:.1%} at most; remove "
+            "repeated documents with data_prep.clean"
+        )
+
+
+def _unusual_labels(found: Statistics, making: Making, label: str | None) -> Iterator[str]:
+    if label is None or making.next_sentence is False:
+        return
+    if label == PRETRAINING_LABEL:
+        what = one_sided_labels(found.labels[1], sum(found.labels.values()))
+        if what:
+            yield what
+    elif len(found.labels) == 1:
+        [value] = found.labels
+        if label == "is_impossible" and not value:
+            return  # SQuAD 1.1
+        yield (
+            f"all records have the same {label}, {value:g}, from which nothing is learned; make "
+            "them again with another share of labels"
+        )
+
+
+def _unusual_masks(found: Statistics, making: Making) -> Iterator[str]:
+    if not found.num_predictions:
+        yield "no token is masked in any record, so nothing is predicted; make them again"
+        return
+    if found.wanted:
+        ratio = found.num_predictions / found.wanted
+        may_skip = making.whole_words or making.ngram > 1
+        least = LEAST_OF_WHOLE_WORDS if may_skip else LEAST_PREDICTIONS
+        if not least <= ratio <= MOST_PREDICTIONS:
+            yield (
+                f"{found.num_predictions:,} tokens are masked, {ratio:.3f} times the "
+                f"{found.wanted:,} that masked_lm_prob and max_predictions_per_seq ask for; make "
+                "the records again"
+            )
+    for name, (share, expected, spread) in replacement_shares(found, making).items():
+        if abs(share - expected) > max(spread, LEAST_DIFFERENCE):
+            yield (
+                f"{share:.2%} of the masked tokens are replaced by {_REPLACEMENTS[name]}, but "
+                f"{expected:.2%} should be, give or take {spread:.2%}; check the program that "
+                "made the records, and the vocabulary"
+            )
+    if found.repeated:
+        yield (
+            f"{found.repeated:,} masks are at a position that has one already, which counts twice "
+            "in the loss; make the records again"
+        )
+    if found.on_special:
+        yield (
+            f"{found.on_special:,} masks are on special tokens or padding; make the records again"
+        )
+    if making.whole_words and found.split_words:
+        yield (
+            f"{found.split_words:,} times a piece of a word is masked without the one next to it, "
+            "but the manifest says that whole words are; make the records again"
+        )
+
+
+_REPLACEMENTS = {"mask": "[MASK]", "random": "a random token", "kept": "themselves"}
+
+
+def replacement_shares(found: Statistics, making: Making) -> dict[str, tuple[float, float, float]]:
+    """The share of each replacement, the expected one, and its spread.
+
+    The spread is ``DEVIATIONS`` standard deviations of a binomial share. A random token may be the
+    one that was there.
+    """
+    number = found.num_predictions
+    same = (1 - MASK_SHARE - KEEP_SHARE) / making.vocab_size if making.vocab_size else 0.0
+    expected = {
+        "mask": MASK_SHARE,
+        "random": 1 - MASK_SHARE - KEEP_SHARE - same,
+        "kept": KEEP_SHARE + same,
+    }
+    return {
+        name: (
+            found.replaced[name] / number,
+            share,
+            DEVIATIONS * math.sqrt(share * (1 - share) / number),
+        )
+        for name, share in expected.items()
+    }

@@ -1,0 +1,200 @@
+"""Statistics of records, counted piece by piece and added up.
+
+Symbols: N records, S positions, P predictions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
+from data_prep.inspection.hash_sample import as_hashes, hash_of
+
+# Labels that a record has one of, and all labels, with those of words.
+LABELS = ("next_sentence_labels", "is_impossible", "labels")
+ALL_LABELS = (*LABELS, LABEL_IDS)
+
+_COUNTED_IDS = 1 << 20  # ids from here on count as one; files without a manifest may have any
+
+
+@dataclasses.dataclass(frozen=True)
+class Conventions:
+    """What the ids of some records mean, as far as it is known.
+
+    Attributes:
+      special_ids: ids of "pad", "unk", "cls", "sep" and "mask".
+      continues: bool [vocabulary size], whether an id continues the word before it.
+      masked_lm_prob: share of the tokens that should be masked; None if unknown.
+    """
+
+    special_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    continues: np.ndarray | None = None
+    masked_lm_prob: float | None = None
+
+
+@dataclasses.dataclass
+class Statistics:
+    """Counts over records; all can be added to those of other records.
+
+    Attributes:
+      records: N.
+      positions, tokens: all positions, and those that are not padding.
+      text_tokens: tokens besides [CLS], [SEP] and [PAD].
+      empty: records without a text token.
+      lengths: int64, records by number of tokens.
+      ids: int64, tokens by id, before masks replaced some.
+      predictions: int64, records by number of predictions; empty if they store none.
+      wanted: predictions that there should be.
+      replaced: predictions by what stands in their place: "mask", "random" or "kept".
+      repeated, on_special: predictions of a position that has one already, and of a special token
+        or padding.
+      split_words: pairs of pieces of a word one of which is predicted and the other is not.
+      labels: values of the label, with their number.
+      answers_outside: answers that do not end after their start, within the tokens.
+      hashes: uint64, of the tokens of each record, before masks replaced some.
+    """
+
+    records: int = 0
+    positions: int = 0
+    tokens: int = 0
+    text_tokens: int = 0
+    empty: int = 0
+    lengths: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    ids: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    predictions: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    wanted: int = 0
+    replaced: Counter[str] = dataclasses.field(default_factory=Counter)
+    repeated: int = 0
+    on_special: int = 0
+    split_words: int = 0
+    labels: Counter[float] = dataclasses.field(default_factory=Counter)
+    answers_outside: int = 0
+    hashes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def add(self, other: Statistics) -> None:
+        """Adds other records, except for their hashes."""
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if field.name == "hashes":
+                continue
+            is_array = isinstance(mine, np.ndarray)
+            setattr(self, field.name, _sum(mine, theirs) if is_array else mine + theirs)
+
+    @property
+    def num_predictions(self) -> int:
+        """All predictions."""
+        return int(np.arange(len(self.predictions)) @ self.predictions)
+
+    @property
+    def padding_share(self) -> float:
+        """The share of positions that are padding."""
+        return 1 - self.tokens / self.positions if self.positions else 0.0
+
+    def share_of(self, token_id: int | None) -> float:
+        """The share of an id among the text's tokens."""
+        is_counted = token_id is not None and token_id < len(self.ids) and self.text_tokens
+        return int(self.ids[token_id]) / self.text_tokens if is_counted else 0.0
+
+
+def count_records(batch: Mapping[str, np.ndarray], conventions: Conventions) -> Statistics:
+    """The statistics of some valid records of one layout, features [N, L] by name."""
+    ids, used = original_ids(batch), batch["input_mask"] != 0
+    length = used.sum(axis=1)
+    is_text = used & ~_is_special(ids, conventions, "pad", "cls", "sep")
+    found = Statistics(
+        records=len(ids),
+        positions=ids.size,
+        tokens=int(length.sum()),
+        text_tokens=int(is_text.sum()),
+        empty=int((~is_text.any(axis=1)).sum()),
+        lengths=np.bincount(length, minlength=ids.shape[1] + 1),
+        ids=np.bincount(np.minimum(ids[used], _COUNTED_IDS)),
+        hashes=as_hashes(hash_of(row.tobytes()) for row in np.where(used, ids, -1)),
+    )
+    if "masked_lm_ids" in batch:
+        _count_predictions(found, batch, ids, is_text, conventions)
+    _count_labels(found, batch, length)
+    return found
+
+
+def original_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """int64 [N, S]: the ids before masks replaced some of them."""
+    ids = batch["input_ids"].astype(np.int64)
+    if "masked_lm_ids" in batch:
+        rows, places = np.nonzero(batch["masked_lm_weights"])
+        ids[rows, batch["masked_lm_positions"][rows, places]] = batch["masked_lm_ids"][rows, places]
+    return ids
+
+
+def _count_predictions(
+    found: Statistics,
+    batch: Mapping[str, np.ndarray],
+    ids: np.ndarray,
+    is_text: np.ndarray,
+    conventions: Conventions,
+) -> None:
+    is_used = batch["masked_lm_weights"] != 0
+    number = is_used.sum(axis=1)
+    rows, places = np.nonzero(is_used)
+    positions, labels = (
+        batch[name][rows, places] for name in ("masked_lm_positions", "masked_lm_ids")
+    )
+    found.predictions = np.bincount(number, minlength=is_used.shape[1] + 1)
+    if conventions.masked_lm_prob is not None:
+        # The rule of google-research/bert; as many as there are tokens to choose from.
+        share = conventions.masked_lm_prob * batch["input_mask"].sum(axis=1)
+        wanted = np.clip(np.round(share).astype(np.int64), 1, is_used.shape[1])
+        found.wanted = int(np.minimum(wanted, is_text.sum(axis=1)).sum())
+    shown = batch["input_ids"][rows, positions]
+    is_mask = shown == conventions.special_ids.get("mask", -1)
+    is_kept = ~is_mask & (shown == labels)
+    found.replaced = Counter(
+        mask=int(is_mask.sum()), kept=int(is_kept.sum()), random=int((~is_mask & ~is_kept).sum())
+    )
+    # [CLS] may be hidden by the mask of another token.
+    found.on_special = int((~is_text[rows, positions] | (positions == 0)).sum())
+    times = np.zeros(ids.shape, np.int64)
+    np.add.at(times, (rows, positions), 1)
+    found.repeated = int(np.maximum(times - 1, 0).sum())
+    if conventions.continues is not None:
+        continues = _continues_a_word(ids, is_text, conventions)
+        differs = (times[:, 1:] > 0) != (times[:, :-1] > 0)
+        found.split_words = int((differs & continues[:, 1:]).sum())
+
+
+def _continues_a_word(ids: np.ndarray, is_text: np.ndarray, conventions: Conventions) -> np.ndarray:
+    """bool [N, S]: pieces whose word begins before them; the first one of a segment begins one."""
+    known = ids < len(conventions.continues)
+    continues = conventions.continues[np.where(known, ids, 0)] & known & is_text
+    continues[:, 0] = False
+    continues[:, 1:] &= is_text[:, :-1]
+    return continues
+
+
+def _count_labels(found: Statistics, batch: Mapping[str, np.ndarray], length: np.ndarray) -> None:
+    for name in LABELS:
+        if name in batch:
+            found.labels.update(batch[name][:, 0].tolist())
+    if LABEL_IDS in batch:
+        found.labels.update(batch[LABEL_IDS][batch[WORD_STARTS] != 0].tolist())
+    if "start_positions" in batch:
+        start, end = batch["start_positions"][:, 0], batch["end_positions"][:, 0]
+        found.answers_outside = int(((start > end) | (end >= length)).sum())
+
+
+def _is_special(ids: np.ndarray, conventions: Conventions, *names: str) -> np.ndarray:
+    known = [conventions.special_ids[name] for name in names if name in conventions.special_ids]
+    return np.isin(ids, known)
+
+
+def _sum(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The sum of counts, the shorter array with zeros after it."""
+    if len(first) < len(second):
+        first, second = second, first
+    total = first.copy()
+    total[: len(second)] += second
+    return total

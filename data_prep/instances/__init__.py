@@ -1,0 +1,1 @@
+"""Training instances, made of the sentences of documents."""

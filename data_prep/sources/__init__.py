@@ -1,0 +1,1 @@
+"""Files that text is published in."""

@@ -1,0 +1,297 @@
+"""The stage that extracts text from the files that collections are published in."""
+
+from __future__ import annotations
+
+import codecs
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from bert_tf.cli.flags import flag_group
+from bert_tf.records.journal import Journal
+from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.util.errors import UserError
+from data_prep.sources.containers import open_sources
+from data_prep.sources.input_tree import InputFile, find_input_tree
+from data_prep.sources.mediawiki_dump import language_of
+from data_prep.sources.source_formats import (
+    AUTO,
+    DEFAULT_TEXT_FIELD,
+    FORMATS,
+    MEDIAWIKI,
+    TEXT,
+    Reading,
+    read_pieces,
+    recognise,
+)
+from data_prep.sources.source_text import Decoder, encode
+from data_prep.stages.sentences import INVALID_UTF8, define_invalid_utf8_flag
+from data_prep.stages.stage import (
+    LANGUAGES,
+    NumberedFiles,
+    begin_progress,
+    choose_executor,
+    define_common_flags,
+    define_workers_flag,
+    settings_from_flags,
+)
+
+STAGE = "extract"
+_BATCH_BYTES = 1 << 18
+_OF_DUMPS = ("articles", "articles_without_text", "redirects", "other_pages")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of the stage.
+
+    Attributes:
+      input_file: comma-separated files, globs and directories.
+      output_dir: output directory for the text.
+      format: one of ``source_formats.FORMATS``.
+      text_field: field of JSON objects, or column of Parquet files, with the text.
+      rows_per_document: JSON lines, or rows of Parquet, that make one document.
+      encoding: of text files without a byte order mark.
+      invalid_utf8: "error" or "replace", as for ``data_prep.sentences``.
+      keep_lists, keep_headings: keep the lines of lists, and the headings of sections with text.
+      num_workers: processes, 0 for all cores.
+      scheduler: address of a Dask scheduler, whose workers are used instead.
+    """
+
+    input_file: str
+    output_dir: str
+    format: str = AUTO
+    text_field: str = DEFAULT_TEXT_FIELD
+    rows_per_document: int = 1
+    encoding: str = "utf-8"
+    invalid_utf8: str = "error"
+    keep_lists: bool = False
+    keep_headings: bool = False
+    num_workers: int = 0
+    scheduler: str | None = None
+
+    @property
+    def reading(self) -> Reading:
+        """The settings that determine how files are read."""
+        return Reading(
+            self.format,
+            self.text_field,
+            self.rows_per_document,
+            self.encoding,
+            self.keep_lists,
+            self.keep_headings,
+        )
+
+
+class Extracted(NamedTuple):
+    """The text of a batch, its documents with text, counts for the manifest, and bytes read."""
+
+    text: bytes
+    documents: int
+    counts: collections.Counter[str]
+    size: int
+
+
+class Recognised(NamedTuple):
+    """A file's format, None if it has no source, and its language where it is a dump that says."""
+
+    format: str | None
+    language: str | None
+
+
+def validate(settings: Settings) -> None:
+    """Raises UserError for values that cannot be."""
+    for name, values in (("format", FORMATS), ("invalid_utf8", INVALID_UTF8)):
+        if getattr(settings, name) not in values:
+            raise UserError(f"--{name}={getattr(settings, name)}: give one of {values}.")
+    if settings.rows_per_document < 1:
+        raise UserError(f"--rows_per_document={settings.rows_per_document}: give at least 1.")
+    try:
+        "".encode(settings.encoding)
+        codecs.getincrementaldecoder(settings.encoding)
+    except (LookupError, ValueError) as error:
+        raise UserError(
+            f"--encoding={settings.encoding} is no encoding of text; give one such as utf-16 or "
+            "windows-1252."
+        ) from error
+    choose_executor(settings.num_workers, settings.scheduler)
+
+
+def run(settings: Settings) -> Path:
+    """Extracts the text; returns the output directory."""
+    validate(settings)
+    files = find_input_tree(settings.input_file)
+    recognised = [recognise_file(file, settings.reading) for file in files]
+    found = {file.format for file in recognised}
+    languages = sorted({file.language for file in recognised if file.language})
+    if len(languages) > 1:
+        report(
+            f"{STAGE}: the dumps are in several languages ({', '.join(languages)}); "
+            "data_prep.sentences will need --language, since all get the same rules"
+        )
+    return run_stage(
+        STAGE,
+        settings.output_dir,
+        parameters={
+            **_parameters(settings, found),
+            **({LANGUAGES: languages} if languages else {}),
+        },
+        inputs=[file.path for file in files],
+        build=functools.partial(_build, settings, files, found),
+        journaled=True,
+    )
+
+
+def recognise_file(file: InputFile, reading: Reading) -> Recognised:
+    """What the first source in a file is; raises UserError as ``recognise``."""
+    first = next(open_sources(file.path, collections.Counter()), None)
+    if first is None:
+        return Recognised(None, None)
+    found = recognise(first, reading, is_nested=file.is_nested)
+    return Recognised(found, language_of(first.head) if found == MEDIAWIKI else None)
+
+
+def is_plain_text(patterns: str) -> bool:
+    """Whether the next stages read all files as they are: text with blank lines between documents.
+
+    Raises UserError if there are none. Stops at the first other file.
+    """
+    return all(_is_plain_text(file) for file in find_input_tree(patterns))
+
+
+def _is_plain_text(file: InputFile) -> bool:
+    source = next(open_sources(file.path, collections.Counter()), None)
+    if file.is_nested or source is None or not source.is_plain:
+        return False
+    is_utf8 = not source.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return is_utf8 and recognise(source, Reading(), is_nested=False) == TEXT
+
+
+def _parameters(settings: Settings, found: set[str | None]) -> dict[str, object]:
+    """The parameters that determine the output; those of dumps alone are named as always."""
+    parameters: dict[str, object] = {
+        "lists": settings.keep_lists,
+        "headings": settings.keep_headings,
+    }
+    if found == {MEDIAWIKI}:
+        return parameters
+    names = ("format", "text_field", "rows_per_document", "encoding", "invalid_utf8")
+    return {**parameters, **{name: getattr(settings, name) for name in names}}
+
+
+def _build(
+    settings: Settings,
+    files: list[InputFile],
+    found: set[str | None],
+    directory: Path,
+    journal: Journal,
+) -> Built:
+    progress = begin_progress(STAGE, journal, None, unit="MB of input")
+    # Counted anew by a call that continues, since it reads all files again.
+    left_out: collections.Counter[str] = collections.Counter()
+    results = choose_executor(settings.num_workers, settings.scheduler).map(
+        functools.partial(Extractor, settings.invalid_utf8),
+        journal.remaining(_batches(files, settings.reading, left_out)),
+        what=STAGE,
+    )
+    with NumberedFiles(directory, "articles", journal) as output:
+        for result in results:
+            if result.documents:
+                output.write(result.text, count=result.documents)
+            counts = {"articles": result.documents, **result.counts}
+            journal.add_item(counts, input_bytes=result.size, outputs=[output])
+            progress.advance(result.size / 1e6)
+    progress.finish()
+    totals = journal.totals + left_out
+    if not totals["articles"]:
+        raise UserError(f"--input_file: {settings.input_file!r} contains no article with text.")
+    counted = {name: totals[name] for name in _OF_DUMPS} if MEDIAWIKI in found else {}
+    return Built(output.counts, {**counted, **{n: c for n, c in sorted(totals.items()) if c}})
+
+
+def _batches(
+    files: list[InputFile], reading: Reading, totals: collections.Counter[str]
+) -> Iterator[list[Any]]:
+    """The pieces of all files, several at a time; ``totals`` counts what is not among them."""
+    batch, size = [], 0
+    for file in files:
+        for source in open_sources(file.path, totals):
+            found = recognise(source, reading, is_nested=file.is_nested)
+            for piece in read_pieces(source, file.path, reading, found, totals):
+                batch.append(piece)
+                size += piece.size
+                if size >= _BATCH_BYTES:
+                    yield batch
+                    batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class Extractor:
+    """Turns batches into text; one instance per worker process."""
+
+    def __init__(self, invalid_utf8: str):
+        self._invalid_utf8 = invalid_utf8
+
+    def __call__(self, batch: list[Any]) -> Extracted:
+        """The text of a batch, with a blank line after each document."""
+        decoder = Decoder(self._invalid_utf8)
+        documents = [lines for piece in batch for lines in piece.documents(decoder)]
+        counts = decoder.counts
+        with_text = [lines for lines in documents if lines]
+        counts["articles_without_text"] += len(documents) - len(with_text)
+        text = encode(with_text, counts)
+        return Extracted(text, len(with_text), counts, sum(piece.size for piece in batch))
+
+
+@flag_group("Extraction")
+def define_parameter_flags() -> None:
+    """Defines the flags of this stage only."""
+    flags.DEFINE_enum(
+        "format",
+        AUTO,
+        FORMATS,
+        "Format of the files; auto recognises each one's. Plain text has blank lines between "
+        "documents (text), or a file is one document (documents).",
+    )
+    flags.DEFINE_string(
+        "text_field",
+        DEFAULT_TEXT_FIELD,
+        "Field of JSON objects, or column of Parquet files, that has the text.",
+    )
+    flags.DEFINE_integer(
+        "rows_per_document",
+        Settings.rows_per_document,
+        "JSON lines, or rows of Parquet, that make one document; more than 1 for collections with "
+        "a sentence a row.",
+    )
+    flags.DEFINE_string(
+        "encoding", Settings.encoding, "Encoding of text files without a byte order mark."
+    )
+    flags.DEFINE_bool("keep_lists", False, "Keep the lines of lists in dumps.")
+    flags.DEFINE_bool(
+        "keep_headings", False, "Keep the headings of sections that have text, in dumps."
+    )
+
+
+@flag_group("Input and output")
+def define_flags() -> None:
+    """Defines the flags of ``python -m data_prep.extract``."""
+    define_common_flags(
+        input_help="Dumps, JSON, Parquet, text, or archives of them: comma-separated files, globs "
+        "and directories.",
+        output_help="Directory for the text.",
+    )
+    define_workers_flag()
+    define_parameter_flags()
+    define_invalid_utf8_flag()
+
+
+def run_from_flags(values: flags.FlagValues) -> None:
+    """Runs the stage with the settings that the flags give."""
+    run(settings_from_flags(Settings, values))

@@ -1,0 +1,417 @@
+"""The stage that trains a vocabulary."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import io
+import itertools
+import re
+import zlib
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+
+from bert_tf.cli.flags import Number, flag_group
+from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.text.basic import BasicTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
+from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
+from bert_tf.util.errors import UserError
+from bert_tf.util.executor import Executor
+from bert_tf.util.files import atomic_open
+from bert_tf.util.progress import Progress
+from data_prep.sources.source_text import require_few_nulls
+from data_prep.stages.stage import (
+    choose_executor,
+    define_common_flags,
+    define_workers_flag,
+    find_text_files,
+    settings_from_flags,
+)
+from data_prep.text.blocks import cut_long_sentences, cut_position
+from data_prep.text.wikitext_corpus import (
+    PLAIN,
+    WIKITEXT,
+    define_markup_flag,
+    parameters_of,
+    validate_markup,
+    without_unknown_words,
+)
+
+STAGE = "vocabulary"
+TOKENIZERS = ("wordpiece", "sentencepiece")
+FILE_NAMES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
+
+_CHUNK_BYTES = 1 << 20
+_WORDS_AT_A_TIME = 10_000  # passed to the trainer
+_SENTENCEPIECE_THREADS = 16  # fixed: its sums, and so its pieces, depend on this number
+_SENTENCEPIECE_LINE_BYTES = 1 << 14  # longer lines are cut: the trainer leaves them out
+_SHOWN_BYTES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of the stage.
+
+    Attributes:
+      input_file: comma-separated files, globs and directories; one sentence per line.
+      output_dir: output directory for vocab.txt or spm.model.
+      vocab_size: number of entries, special ones and characters included.
+      tokenizer: "wordpiece" or "sentencepiece".
+      do_lower_case: as for :func:`bert_tf.text.tokenizer_files.load_tokenizer`.
+      character_coverage: share of the text whose characters become entries, the most frequent ones
+        first; words with other characters are unknown.
+      min_frequency: WordPiece: minimum number of occurrences for a pair to become an entry.
+      vocab_sample_megabytes: maximum amount of text to train on, 10^6 bytes.
+      markup: "plain", or "wikitext", whose <unk> is not a word.
+      num_workers: processes, 0 for all cores.
+      scheduler: address of a Dask scheduler, whose workers are used instead.
+    """
+
+    input_file: str
+    output_dir: str
+    vocab_size: int
+    tokenizer: str = "wordpiece"
+    do_lower_case: bool = True
+    character_coverage: float = 0.9999
+    min_frequency: int = 2
+    vocab_sample_megabytes: float = 100.0
+    markup: str = PLAIN
+    num_workers: int = 0
+    scheduler: str | None = None
+
+
+class SampleRule(NamedTuple):
+    """Lines with a CRC-32 below ``threshold``, at most ``max_bytes`` in all."""
+
+    threshold: int
+    max_bytes: int
+
+    def lines(self, content: bytes) -> list[bytes]:
+        """The lines of a chunk that are in the sample."""
+        lines = [
+            line for line in content.split(b"\n") if line and zlib.crc32(line) < self.threshold
+        ]
+        ends = itertools.accumulate(len(line) + 1 for line in lines)
+        return [line for line, end in zip(lines, ends) if end <= self.max_bytes]
+
+
+class Sample(NamedTuple):
+    """A worker's result for a chunk: words with their counts, or lines."""
+
+    content: dict[str, int] | list[str]
+    num_bytes: int
+    num_input_bytes: int
+
+
+def run(settings: Settings) -> Path:
+    """Trains the vocabulary; returns the path of its file."""
+    validate(settings)
+    executor = choose_executor(settings.num_workers, settings.scheduler)
+    files = find_text_files(settings.input_file)
+    parameters = dataclasses.asdict(settings)
+    for name in ("input_file", "output_dir", "num_workers", "scheduler", "markup"):
+        del parameters[name]
+    parameters |= parameters_of(settings.markup)
+    directory = run_stage(
+        STAGE,
+        settings.output_dir,
+        parameters=parameters,
+        inputs=files,
+        build=functools.partial(_build, settings, files, executor),
+    )
+    return directory / FILE_NAMES[settings.tokenizer]
+
+
+def validate(settings: Settings) -> None:
+    """Raises UserError for values that cannot be."""
+    validate_markup(settings.markup)
+    if settings.tokenizer not in TOKENIZERS:
+        raise UserError(f"--tokenizer={settings.tokenizer}: give one of {TOKENIZERS}.")
+    if settings.vocab_size <= len(SPECIAL_TOKENS):
+        raise UserError(
+            f"--vocab_size={settings.vocab_size}: give more than the {len(SPECIAL_TOKENS)} special "
+            "entries."
+        )
+    if not 0 < settings.character_coverage <= 1:
+        raise UserError(
+            f"--character_coverage={settings.character_coverage}: give a share above 0, at most 1."
+        )
+    if settings.min_frequency < 1:
+        raise UserError(f"--min_frequency={settings.min_frequency}: give 1 or more.")
+    if not settings.vocab_sample_megabytes > 0:
+        raise UserError(
+            f"--vocab_sample_megabytes={settings.vocab_sample_megabytes}: give a positive size."
+        )
+
+
+def _build(settings: Settings, files: list[Path], executor: Executor, directory: Path) -> Built:
+    total_bytes = sum(path.stat().st_size for path in files)
+    max_bytes = int(settings.vocab_sample_megabytes * 1e6)
+    # Aims slightly below the limit, so that the end of the corpus is rarely cut off.
+    share = 1.0 if total_bytes <= max_bytes else 0.98 * max_bytes / total_bytes
+    rule = SampleRule(int(share * (1 << 32)), max_bytes)
+    if settings.tokenizer == "wordpiece":
+        worker = functools.partial(WordCounter, rule, settings.do_lower_case, settings.markup)
+    else:
+        worker = functools.partial(LineSampler, rule, settings.do_lower_case, settings.markup)
+    chunks = (chunk for path in files for chunk in read_lines(path))
+    samples = executor.map(worker, chunks, what=STAGE)
+    counts = {"sample_bytes": 0}
+    taken = _until_limit(samples, max_bytes, total_bytes, counts)
+    path = directory / FILE_NAMES[settings.tokenizer]
+    if settings.tokenizer == "wordpiece":
+        words: collections.Counter[str] = collections.Counter()
+        for sample in taken:
+            words.update(sample.content)
+        write_vocab_file(path, train_wordpiece(words, settings))
+    else:
+        lines = (line for sample in taken for line in sample.content)
+        model = train_sentencepiece(lines, settings)
+        with atomic_open(path, "wb") as file:
+            file.write(model)
+    counts["entries"] = settings.vocab_size
+    return Built({path.name: settings.vocab_size}, counts)
+
+
+def _until_limit(
+    samples: Generator[Sample, None, None], max_bytes: int, total_bytes: int, counts: dict[str, int]
+) -> Iterator[Sample]:
+    """Yields samples until the limit is reached; fills ``counts``."""
+    progress = Progress(f"{STAGE}, reading", total_bytes / 1e6, "MB")
+    for sample in samples:
+        if counts["sample_bytes"] + sample.num_bytes > max_bytes:
+            samples.close()
+            break
+        counts["sample_bytes"] += sample.num_bytes
+        progress.advance(sample.num_input_bytes / 1e6)
+        yield sample
+    progress.finish()
+    report(f"{STAGE}: training on {counts['sample_bytes'] / 1e6:,.1f} MB")
+
+
+class Lines(NamedTuple):
+    """A part of a file."""
+
+    path: Path
+    content: bytes
+
+
+def read_lines(path: Path) -> Iterator[Lines]:
+    """A file in parts that end at line ends; a line of more than 2 MiB is cut after a word."""
+    with open(path, "rb") as file:
+        pending = b""
+        while block := file.read(_CHUNK_BYTES):
+            pending += block
+            cut = pending.rfind(b"\n") + 1
+            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
+                cut = cut_position(pending)
+            if cut:
+                yield Lines(path, pending[:cut])
+                pending = pending[cut:]
+        if pending:
+            yield Lines(path, pending)
+
+
+class WordCounter:
+    """Counts the words in the sample of a chunk."""
+
+    def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
+        self._rule = rule
+        self._markup = markup
+        self._basic = BasicTokenizer(lower_case=do_lower_case)
+
+    def __call__(self, chunk: Lines) -> Sample:
+        """Counts words, in the order in which they first appear."""
+        content = b"\n".join(self._rule.lines(chunk.content))
+        words = self._basic.words(_text_of(content, chunk.path, self._markup))
+        return Sample(dict(collections.Counter(words)), len(content), len(chunk.content))
+
+
+class LineSampler:
+    """Extracts the sampled lines of a chunk."""
+
+    def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
+        self._rule = rule
+        self._markup = markup
+        self._do_lower_case = do_lower_case
+
+    def __call__(self, chunk: Lines) -> Sample:
+        """Returns the lines that are in the sample; the trainer would leave out longer ones."""
+        content = b"\n".join(self._rule.lines(chunk.content))
+        text = _text_of(content, chunk.path, self._markup).replace("\0", "")
+        if self._do_lower_case:
+            text = text.lower()
+        lines = [line for line in text.split("\n") if line.strip()]
+        lines, _ = cut_long_sentences(lines, _SENTENCEPIECE_LINE_BYTES)
+        return Sample(lines, len(content), len(chunk.content))
+
+
+def _text_of(content: bytes, path: Path, markup: str) -> str:
+    require_few_nulls(content, path)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[content.rfind(b"\n", 0, error.start) + 1 : error.end]
+        raise UserError(
+            f"--input_file: {path} is not UTF-8: it has the bytes {line[-_SHOWN_BYTES:]!a}; "
+            "convert it first."
+        ) from None
+    return without_unknown_words(text) if markup == WIKITEXT else text
+
+
+def train_wordpiece(words: dict[str, int], settings: Settings) -> list[str]:
+    """The entries of a vocabulary of exactly ``settings.vocab_size``, the same in every run."""
+    import tokenizers  # only this function needs it
+
+    words = {word: count for word, count in words.items() if len(word) <= MAX_CHARS_PER_WORD}
+    if not words:
+        raise UserError(f"--input_file: {settings.input_file!r} has no words to train on.")
+    alphabet = choose_alphabet(words, settings.character_coverage)
+    known = set(alphabet)
+    words = {word: count for word, count in words.items() if known.issuperset(word)}
+    inner = sorted({char for word in words for char in word[1:]}, key=alphabet.index)
+    fixed = [*SPECIAL_TOKENS, *alphabet, *(f"##{char}" for char in inner)]
+    if len(fixed) > settings.vocab_size:
+        raise UserError(
+            f"--vocab_size={settings.vocab_size}: the special entries and the characters alone "
+            f"take {len(fixed)} entries; give a larger size or a smaller --character_coverage."
+        )
+    # The trainer numbers characters in the order of a hash table that differs from run to run, and
+    # breaks ties by number. With all characters given first, there is nothing left to number.
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=settings.vocab_size,
+        min_frequency=settings.min_frequency,
+        special_tokens=fixed,
+        show_progress=False,
+    )
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    tokenizer.train_from_iterator(_repeated(words), trainer)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    entries = sorted(vocabulary, key=vocabulary.__getitem__)
+    if len(entries) != settings.vocab_size:
+        raise UserError(
+            f"--vocab_size={settings.vocab_size}: the text is too small and yields only "
+            f"{len(entries)} entries; give more text or a --vocab_size of at most {len(entries)}."
+        )
+    return entries
+
+
+def choose_alphabet(words: dict[str, int], coverage: float) -> list[str]:
+    """The most frequent characters that make up ``coverage`` of the text, in code point order."""
+    counts: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        for char in word:
+            counts[char] += count
+    wanted = coverage * sum(counts.values())
+    alphabet, covered = [], 0
+    for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= wanted:
+            break
+        alphabet.append(char)
+        covered += count
+    return sorted(alphabet)
+
+
+def _repeated(words: dict[str, int]) -> Iterator[list[str]]:
+    """Repeats each word by its count, since the trainer takes text, not counts."""
+    for word, count in words.items():
+        for start in range(0, count, _WORDS_AT_A_TIME):
+            yield [word] * min(_WORDS_AT_A_TIME, count - start)
+
+
+def train_sentencepiece(lines: Iterable[str], settings: Settings) -> bytes:
+    """A serialized unigram model of exactly ``settings.vocab_size`` pieces."""
+    import sentencepiece  # only this function needs it
+
+    lines = iter(lines)
+    first = next(lines, None)
+    if first is None:
+        raise UserError(f"--input_file: {settings.input_file!r} has no words to train on.")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=itertools.chain([first], lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=settings.vocab_size,
+            character_coverage=settings.character_coverage,
+            max_sentence_length=_SENTENCEPIECE_LINE_BYTES,
+            num_threads=_SENTENCEPIECE_THREADS,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(_explain_sentencepiece(str(error), settings.vocab_size)) from error
+    return model.getvalue()
+
+
+def _explain_sentencepiece(message: str, vocab_size: int) -> str:
+    """A message for SentencePiece's error about a size that does not fit the text."""
+    too_high = re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message)
+    if too_high:
+        return (
+            f"--vocab_size={vocab_size}: the text is too small; give more text or a --vocab_size "
+            f"of at most {too_high[1]}."
+        )
+    too_low = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message)
+    if too_low:
+        return (
+            f"--vocab_size={vocab_size}: the special pieces and the characters alone take "
+            f"{too_low[1]} entries; give a larger size or a smaller --character_coverage."
+        )
+    return f"SentencePiece could not train on this text: {message}"
+
+
+@flag_group("Vocabulary")
+def define_parameter_flags() -> None:
+    """Defines the flags of this stage only."""
+    defaults = Settings("", "", 0)
+    flags.DEFINE_integer("vocab_size", None, "Number of entries of the vocabulary to train.")
+    flags.DEFINE_enum("tokenizer", defaults.tokenizer, TOKENIZERS, "Kind of vocabulary to train.")
+    flags.DEFINE(
+        Number(),
+        "character_coverage",
+        defaults.character_coverage,
+        "Share of the text whose characters become entries, the most frequent ones first.",
+    )
+    flags.DEFINE_integer(
+        "min_frequency",
+        defaults.min_frequency,
+        "WordPiece: minimum number of occurrences for a pair to become an entry.",
+    )
+    flags.DEFINE(
+        Number(),
+        "vocab_sample_megabytes",
+        defaults.vocab_sample_megabytes,
+        "Maximum amount of text to train on; of a larger corpus, lines are sampled by hash.",
+    )
+
+
+@flag_group("Vocabulary")
+def define_flags() -> None:
+    """Defines the flags of ``python -m data_prep.vocabulary``."""
+    define_common_flags(
+        input_help="Text, one sentence per line: comma-separated files, globs and directories.",
+        output_help="Directory for vocab.txt or spm.model.",
+    )
+    define_workers_flag()
+    define_markup_flag()
+    define_parameter_flags()
+    flags.DEFINE_bool(
+        "do_lower_case", True, "Lower-case the text; WordPiece also strips its accents."
+    )
+    flags.mark_flag_as_required("vocab_size")
+
+
+def run_from_flags(values: flags.FlagValues) -> None:
+    """Runs the stage with the settings that the flags give."""
+    run(settings_from_flags(Settings, values))

@@ -1,0 +1,1 @@
+"""Text itself: markup, languages, sentences, blocks of documents."""
