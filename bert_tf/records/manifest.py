@@ -89,6 +89,8 @@ class Manifest:
       counts: totals, for example ``{"documents": 12, "records": 340}``.
       vocabulary: the vocabulary of the ids in the outputs, None if they have no ids.
       parts: the manifests of the calls that filled the directory, if there were several.
+      made_by: versions of what decided the outputs besides the parameters (``versions.maker``);
+        empty if they were not recorded.
     """
 
     stage: str
@@ -99,6 +101,7 @@ class Manifest:
     vocabulary: VocabularyEntry | None = None
     version: int = FORMAT_VERSION
     parts: tuple[Manifest, ...] = ()
+    made_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def calls(self) -> tuple[Manifest, ...]:
@@ -110,9 +113,10 @@ class Manifest:
         """The names of the files that were written."""
         return {entry.name for entry in self.outputs}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, with_versions: bool = True) -> dict[str, Any]:
         """The manifest as JSON values, with the hash of its parameters."""
-        parts = {"parts": [part.to_dict() for part in self.parts]} if self.parts else {}
+        parts = [part.to_dict(with_versions=with_versions) for part in self.parts]
+        made_by = dict(self.made_by) if with_versions else {}
         return {
             "version": self.version,
             "stage": self.stage,
@@ -123,13 +127,17 @@ class Manifest:
             # Not asdict, which copies deeply: a directory may have thousands of entries.
             "inputs": [dict(vars(entry)) for entry in self.inputs],
             "outputs": [dict(vars(entry)) for entry in self.outputs],
-            **parts,
+            **({"parts": parts} if parts else {}),
+            **({"made_by": made_by} if made_by else {}),
         }
 
     @property
     def sha256(self) -> str:
-        """One digest of the whole data directory: it changes when any output byte changes."""
-        return hash_of_json(self.to_dict())
+        """One digest of the whole data directory: it changes when any output byte changes.
+
+        It does not change if other versions made the same bytes.
+        """
+        return hash_of_json(self.to_dict(with_versions=False))
 
 
 def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
@@ -144,17 +152,24 @@ def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
     names = {name for part in parts for name in part.counts}
     return dataclasses.replace(
         first,
-        parameters={
-            name: value
-            for name, value in first.parameters.items()
-            if all(name in p.parameters and p.parameters[name] == value for p in parts)
-        },
+        parameters=_shared([part.parameters for part in parts]),
         inputs=tuple(entry for part in parts for entry in part.inputs),
         # A file written by several calls is identical in all of them.
         outputs=tuple({e.name: e for part in parts for e in part.outputs}.values()),
         counts={name: sum(part.counts.get(name, 0) for part in parts) for name in sorted(names)},
         parts=parts,
+        made_by=_shared([part.made_by for part in parts]),
     )
+
+
+def _shared(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries that all mappings have."""
+    first, *others = mappings
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
+    }
 
 
 class UnsafeNameError(UserError):
@@ -261,6 +276,7 @@ def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
         counts=content["counts"],
         vocabulary=VocabularyEntry(**vocabulary) if vocabulary is not None else None,
         parts=tuple(_from_dict(part, path) for part in content.get("parts", ())),
+        made_by=content.get("made_by", {}),
     )
     _check_types(manifest)
     return manifest
@@ -270,6 +286,8 @@ def _check_types(manifest: Manifest) -> None:
     """Raises TypeError for a value of the wrong type."""
     _require(str, {"stage": manifest.stage})
     _require(dict, {"parameters": manifest.parameters, "counts": manifest.counts})
+    _require(dict, {"made_by": manifest.made_by})
+    _require(str, manifest.made_by)
     _require(int, manifest.counts)
     for entry in (*manifest.inputs, *manifest.outputs):
         _require(str, {"name": entry.name, "sha256": entry.sha256})
@@ -308,36 +326,50 @@ def intact_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manife
         return None
 
 
-def is_up_to_date(
-    directory: PathLike,
-    *,
-    stage: str,
-    parameters: Mapping[str, Any],
-    inputs: Sequence[FileEntry],
-    vocabulary: VocabularyEntry | None = None,
-    name: str = MANIFEST_NAME,
-    any_call: bool = False,
-) -> bool:
-    """Whether a stage can be skipped: its manifest matches and its outputs are in place.
+def finished_call(
+    directory: PathLike, call: Manifest, *, name: str = MANIFEST_NAME, any_call: bool = False
+) -> Manifest | None:
+    """What a directory's manifest says of an earlier call that was asked for the same.
 
     Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
-    outputs by name and size, so that skipping does not read them. A broken manifest does not match.
-    With ``any_call`` it is enough that one of the calls that filled the directory matches. Raises
-    UnsafeNameError.
+    outputs by name and size, so that skipping does not read them. Versions are not compared: see
+    :func:`version_differences`. A broken manifest does not match.
+
+    Args:
+      directory: it must have the outputs in place.
+      call: stage, parameters, inputs and vocabulary.
+      name: the manifest's.
+      any_call: whether one of the calls that filled the directory is enough.
+
+    Raises UnsafeNameError.
     """
     manifest = intact_manifest(directory, name=name)
     if manifest is None:
-        return False
+        return None
 
-    def matches(call: Manifest) -> bool:
+    def matches(earlier: Manifest) -> bool:
         return (
-            (call.stage, call.vocabulary) == (stage, vocabulary)
-            and hash_of_json(call.parameters) == hash_of_json(parameters)
-            and [(e.bytes, e.sha256) for e in call.inputs] == [(e.bytes, e.sha256) for e in inputs]
-            and all(_has_size(Path(directory) / entry.name, entry.bytes) for entry in call.outputs)
+            (earlier.stage, earlier.vocabulary) == (call.stage, call.vocabulary)
+            and hash_of_json(earlier.parameters) == hash_of_json(call.parameters)
+            and [(e.bytes, e.sha256) for e in earlier.inputs]
+            == [(e.bytes, e.sha256) for e in call.inputs]
+            and all(_has_size(Path(directory) / e.name, e.bytes) for e in earlier.outputs)
         )
 
-    return any(map(matches, manifest.calls if any_call else [manifest]))
+    return next(filter(matches, manifest.calls if any_call else [manifest]), None)
+
+
+def version_differences(earlier: Manifest, call: Manifest) -> str:
+    """How the versions differ that made an earlier call's output; empty if they do not.
+
+    Directories of before versions were recorded have none, and count as equal.
+    """
+    names = sorted({*earlier.made_by, *call.made_by}) if earlier.made_by else ()
+    return ", ".join(
+        f"{name} {earlier.made_by.get(name, 'none')} (now {call.made_by.get(name, 'none')})"
+        for name in names
+        if earlier.made_by.get(name) != call.made_by.get(name)
+    )
 
 
 def require_listed_files(patterns: str) -> None:

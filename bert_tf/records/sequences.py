@@ -21,8 +21,9 @@ from bert_tf.records.manifest import (
     VocabularyEntry,
     describe_file,
     describe_vocabulary,
-    is_up_to_date,
+    finished_call,
     read_manifest,
+    version_differences,
 )
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
@@ -31,6 +32,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor, batched
 from bert_tf.util.files import PathLike
 from bert_tf.util.progress import Progress
+from bert_tf.util.versions import maker, tokenizer_package
 
 Item = TypeVar("Item")
 
@@ -81,6 +83,7 @@ class SequenceStage:
         them is ``max_seq_length``.
       spec: layout of the records.
       write: writes the records to a directory by :func:`write_sequences`.
+      version: that of the code that writes the records.
       note: a line to report when records are made, or are found to exist.
     """
 
@@ -90,6 +93,7 @@ class SequenceStage:
     parameters: Mapping[str, Any]
     spec: RecordSpec
     write: Callable[[Path], Built]
+    version: int
     note: str | None = None
 
     def build(self, directory: PathLike) -> SequenceRecords:
@@ -99,27 +103,27 @@ class SequenceStage:
         """
         if self.note:
             report(self.note)
+        vocabulary = self._vocabulary()
         run_stage(
             self.name,
             directory,
             parameters=self.parameters,
             inputs=[self.source],
             build=self.write,
-            vocabulary=self._vocabulary(),
+            vocabulary=vocabulary,
+            made_by=self._versions(vocabulary),
         )
         return self.open(directory)
 
     def find(self, directory: PathLike) -> SequenceRecords | None:
         """The records that :meth:`build` would make, if ``directory`` already has them."""
-        if is_up_to_date(
-            directory,
-            stage=self.name,
-            parameters=self.parameters,
-            inputs=[describe_file(self.source)],
-            vocabulary=self._vocabulary(),
-        ):
-            return self.open(directory)
-        return None
+        vocabulary, inputs = self._vocabulary(), (describe_file(self.source),)
+        made_by = self._versions(vocabulary)
+        call = Manifest(self.name, self.parameters, inputs, (), {}, vocabulary, made_by=made_by)
+        earlier = finished_call(directory, call)
+        if earlier is None or version_differences(earlier, call):
+            return None
+        return self.open(directory)
 
     def open(self, directory: PathLike) -> SequenceRecords:
         """The records that :meth:`build` left in a directory.
@@ -145,6 +149,9 @@ class SequenceStage:
 
     def _vocabulary(self) -> VocabularyEntry:
         return describe_vocabulary(self.tokenizer_files.load())
+
+    def _versions(self, vocabulary: VocabularyEntry) -> dict[str, str]:
+        return maker(self.version, tokenizer_package(vocabulary.kind))
 
 
 class EncodedSequences(NamedTuple):

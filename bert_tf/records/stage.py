@@ -10,7 +10,7 @@ directories, possibly at the same time, and take turns to move files into place 
 manifest. Meanwhile it does not list the files that are being replaced.
 
 A stage with a journal (journal.py) that was stopped by a kill, a full disk or a lost worker is
-continued by the next call with equal parameters, inputs, vocabulary and code.
+continued by the next call with equal parameters, inputs, vocabulary and versions.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from bert_tf.records.manifest import (
     VocabularyEntry,
     describe_files,
     find_manifest,
+    finished_call,
     intact_manifest,
-    is_up_to_date,
     merge_manifests,
     require_as_listed,
     require_output_names,
+    version_differences,
     write_manifest,
 )
 from bert_tf.util.console import say
@@ -54,7 +55,9 @@ from bert_tf.util.files import (
     write_json,
 )
 from bert_tf.util.progress import Progress
-from bert_tf.util.versions import version_record
+
+# What becomes of output that other versions of the program or its libraries made.
+REMAKE, KEEP = "remake", "keep"
 
 _PARTIAL_NAME = ".partial"
 _STALE_NAME = ".stale.json"
@@ -100,6 +103,8 @@ def run_stage(
     inputs: Sequence[Path],
     build: Callable[..., Built],
     vocabulary: VocabularyEntry | None = None,
+    made_by: Mapping[str, str],
+    other_versions: str = REMAKE,
     shared: SharedDirectory | None = None,
     journaled: bool = False,
 ) -> Path:
@@ -113,6 +118,8 @@ def run_stage(
       build: writes the outputs into the directory passed to it, which is empty; with a journal,
         that is passed too, and says what of an earlier call is there.
       vocabulary: the vocabulary of the ids in the outputs, None if they have no ids.
+      made_by: the versions that decide the output besides, see ``versions.maker``.
+      other_versions: what becomes of finished output that other versions made: REMAKE or KEEP.
       shared: keeps the files of other calls in the directory; None replaces all files.
       journaled: whether there is a journal.
 
@@ -130,17 +137,12 @@ def run_stage(
     with unchanged.explain():
         entries = _describe(inputs, f"{stage}, checksums of the input")
     require_as_listed(dict(zip(inputs, entries)))
-    call = Manifest(stage, parameters, entries, (), {}, vocabulary)
+    call = Manifest(stage, parameters, entries, (), {}, vocabulary, made_by=made_by)
     # Without the lock: readers of a finished directory need not wait for each other.
-    if is_up_to_date(
-        directory,
-        stage=stage,
-        parameters=parameters,
-        inputs=entries,
-        vocabulary=vocabulary,
-        any_call=shared is not None,
+    earlier = finished_call(directory, call, any_call=shared is not None)
+    if earlier is not None and _may_stay(
+        earlier, call, _named(directory, shared), keeps=other_versions == KEEP
     ):
-        report(f"{stage}: {_named(directory, shared)} is up to date, skipped")
         _remove_leftovers(directory, call, shared, flag)
         return directory
     with explain_write_errors(directory), contextlib.ExitStack() as stack:
@@ -206,9 +208,26 @@ def _named(directory: Path, shared: SharedDirectory | None) -> str:
     return f"{directory / shared.names[0]}" if shared else f"{directory}"
 
 
+def _may_stay(earlier: Manifest, call: Manifest, what: str, *, keeps: bool) -> bool:
+    """Whether finished output is what the call would make, or is kept anyway; says which."""
+    difference = version_differences(earlier, call)
+    if not difference:
+        unknown = call.made_by and not earlier.made_by
+        note = " (it does not say which versions made it)" if unknown else ""
+        report(f"{call.stage}: {what} is up to date, skipped{note}")
+    elif keeps:
+        report(f"{call.stage}: {what} is kept, though it was made by {difference}")
+    else:
+        report(
+            f"{call.stage}: {what} was made by {difference}, and is made again "
+            "(--other_versions=keep keeps it)"
+        )
+    return keeps or not difference
+
+
 def _identity(call: Manifest) -> str:
     """A hash of all that decides the output of a call."""
-    return hash_of_json([call.to_dict(), version_record()])
+    return hash_of_json(call.to_dict())
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import sys
+import unicodedata
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import bert_tf
 
 # Packages on whose results bytes of the outputs depend.
 _PACKAGES = ("mwparserfromhell", "numpy", "sentencepiece", "sentencex", "tokenizers")
+# Of Python: the tables of characters, and the library that compresses.
+UNICODE, ZLIB = "Unicode", "zlib"
 _ROOMS = ("bert_tf", "data_prep")
 _SOURCES = ("*.py", "*.cc", "*.inc")
 
@@ -31,6 +34,22 @@ def version_record() -> dict[str, str]:
         "zlib": zlib.ZLIB_RUNTIME_VERSION,
         **{name: _version(name) for name in _PACKAGES},
     }
+
+
+def maker(code: int, *packages: str) -> dict[str, str]:
+    """The versions that decide the output of a stage, for its manifest.
+
+    Args:
+      code: the stage's own version, which goes up when its output changes for the same input.
+      packages: those whose results are in the output; ``UNICODE`` and ``ZLIB`` are Python's own.
+    """
+    own = {UNICODE: unicodedata.unidata_version, ZLIB: zlib.ZLIB_RUNTIME_VERSION}
+    return {"stage": str(code), **{name: own.get(name) or _version(name) for name in packages}}
+
+
+def tokenizer_package(kind: str) -> str:
+    """What decides the tokens of a tokenizer besides its vocabulary."""
+    return "sentencepiece" if kind == "sentencepiece" else UNICODE
 
 
 def _version(package: str) -> str:

@@ -22,12 +22,13 @@ from bert_tf.records.manifest import (
     find_manifest,
     require_listed_files,
 )
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import REMAKE, Built, report, run_stage
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Processes
 from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
 from bert_tf.util.progress import Progress
+from bert_tf.util.versions import maker
 from data_prep.conversion.record_inputs import (
     LDDL,
     Batch,
@@ -56,6 +57,7 @@ from data_prep.stages.stage import (
     settings_from_flags,
 )
 
+VERSION = 1  # goes up when the output of equal input changes
 EXPORT_STAGE = "export_records"  # of files that are no TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
 # Parameters of records that their conversion decides anew.
@@ -76,6 +78,7 @@ class Settings:
       tokenizer_files: the vocabulary, where no manifest beside the records leads to it.
       max_seq_length: positions of a sequence made of LDDL's rows.
       num_workers: processes, 0 for all cores.
+      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
     input_file: str
@@ -89,6 +92,7 @@ class Settings:
     do_whole_word_mask: bool = False
     random_seed: int = 12345
     num_workers: int = 0
+    other_versions: str = REMAKE
 
 
 class Origin(NamedTuple):
@@ -152,6 +156,8 @@ def run(settings: Settings) -> Path:
         parameters=parameters,
         inputs=files,
         build=functools.partial(_build, settings, files, origin, layout),
+        made_by=maker(VERSION, *(["pyarrow"] if settings.format == PARQUET else [])),
+        other_versions=settings.other_versions,
         vocabulary=origin.vocabulary,
     )
 

@@ -111,6 +111,7 @@ def run(settings: Settings, *, wait: Callable[[float], object] | None = None) ->
         # A file is the same on every mirror if its checksum is.
         parameters={"files": {f.name: f.checksum or f.url for f in files}},
         inputs=(),
+        made_by={},  # its files have checksums
         build=functools.partial(_build, files, directory, settings.num_connections, wait),
     )
     shutil.rmtree(directory / _PARTIAL_NAME, ignore_errors=True)

@@ -15,8 +15,9 @@ from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
 from bert_tf.records.journal import AppendedFile, Journal
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import REMAKE, Built, report, run_stage
 from bert_tf.util.errors import UserError
+from bert_tf.util.versions import UNICODE, maker
 from data_prep.stages.stage import (
     LANGUAGES,
     NumberedFiles,
@@ -39,6 +40,7 @@ from data_prep.text.blocks import (
 from data_prep.text.duplicates import find_duplicates, sketch
 
 STAGE = "clean"
+VERSION = 1  # goes up when the output of equal input changes
 REASONS = TOO_SHORT, FEW_LETTERS, REPETITIVE = "too_short", "few_letters", "repetitive"
 EXACT, NEAR = "exact_duplicates", "near_duplicates"
 _BLOCK_BYTES = 1 << 20
@@ -61,6 +63,7 @@ class Settings:
       keep_duplicates: keep equal and similar documents.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
+      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
     input_file: str
@@ -72,6 +75,7 @@ class Settings:
     keep_duplicates: bool = False
     num_workers: int = 0
     scheduler: str | None = None
+    other_versions: str = REMAKE
 
 
 class Judged(NamedTuple):
@@ -106,7 +110,7 @@ def run(settings: Settings) -> Path:
     validate(settings)
     files = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
-    for name in ("input_file", "output_dir", "num_workers", "scheduler"):
+    for name in ("input_file", "output_dir", "num_workers", "scheduler", "other_versions"):
         del parameters[name]
     if languages := languages_of(files):
         parameters[LANGUAGES] = languages
@@ -115,6 +119,8 @@ def run(settings: Settings) -> Path:
         settings.output_dir,
         parameters=parameters,
         inputs=files,
+        made_by=maker(VERSION, UNICODE),
+        other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files),
         journaled=True,
     )

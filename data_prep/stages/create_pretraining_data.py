@@ -22,7 +22,7 @@ from bert_tf.records.info import one_sided_labels
 from bert_tf.records.journal import Journal
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
-from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
+from bert_tf.records.stage import REMAKE, Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import (
     COMPRESSION,
     OFFSETS_SUFFIX,
@@ -34,6 +34,7 @@ from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor
 from bert_tf.util.files import SIDE_FILE_SUFFIXES
+from bert_tf.util.versions import ZLIB, maker, tokenizer_package
 from data_prep.instances.instances import (
     SequenceRules,
     Spans,
@@ -47,6 +48,7 @@ from data_prep.instances.instances import (
 from data_prep.stages.stage import (
     begin_progress,
     choose_executor,
+    define_versions_flag,
     define_workers_flag,
     find_text_files,
     settings_from_flags,
@@ -64,6 +66,7 @@ from data_prep.text.wikitext_corpus import (
 )
 
 STAGE = "create_pretraining_data"
+VERSION = 1  # goes up when the output of equal input changes
 MASKING = ("static", "dynamic")
 
 _BLOCK_BYTES = 1 << 20
@@ -98,6 +101,7 @@ class Settings:
       markup: "plain", or "wikitext", whose <unk> is the unknown token.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
+      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
     input_file: str
@@ -122,6 +126,7 @@ class Settings:
     markup: str = PLAIN
     num_workers: int = 0
     scheduler: str | None = None
+    other_versions: str = REMAKE
 
     @property
     def rules(self) -> SequenceRules:
@@ -167,10 +172,17 @@ def run(settings: Settings) -> Path:
         parameters=_parameters(settings, names),
         inputs=files,
         build=build,
+        made_by=_versions(settings, vocabulary.kind),
+        other_versions=settings.other_versions,
         vocabulary=vocabulary,
         shared=_shared_directory(settings, names, copies=tuple(copy)),
         journaled=True,
     )
+
+
+def _versions(settings: Settings, tokenizer: str) -> dict[str, str]:
+    compression = [ZLIB] if settings.compression == "gzip" else []
+    return maker(VERSION, tokenizer_package(tokenizer), "numpy", *compression)
 
 
 def validate(settings: Settings) -> None:
@@ -527,6 +539,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output_file", None, "Instead of --output_dir: comma-separated names in one directory."
     )
+    define_versions_flag()
     define_vocabulary_flags()
     define_workers_flag()
     define_markup_flag()

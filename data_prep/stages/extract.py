@@ -6,7 +6,7 @@ import codecs
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,9 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group
 from bert_tf.records.journal import Journal
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import REMAKE, Built, report, run_stage
 from bert_tf.util.errors import UserError
+from bert_tf.util.versions import maker
 from data_prep.sources.containers import open_sources
 from data_prep.sources.input_tree import InputFile, find_input_tree
 from data_prep.sources.mediawiki_dump import language_of
@@ -42,6 +43,7 @@ from data_prep.stages.stage import (
 )
 
 STAGE = "extract"
+VERSION = 1  # goes up when the output of equal input changes
 _BATCH_BYTES = 1 << 18
 _OF_DUMPS = ("articles", "articles_without_text", "redirects", "other_pages")
 
@@ -61,6 +63,7 @@ class Settings:
       keep_lists, keep_headings: keep the lines of lists, and the headings of sections with text.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
+      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
     input_file: str
@@ -74,6 +77,7 @@ class Settings:
     keep_headings: bool = False
     num_workers: int = 0
     scheduler: str | None = None
+    other_versions: str = REMAKE
 
     @property
     def reading(self) -> Reading:
@@ -142,9 +146,15 @@ def run(settings: Settings) -> Path:
             **({LANGUAGES: languages} if languages else {}),
         },
         inputs=[file.path for file in files],
+        made_by=_versions(found),
+        other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files, found),
         journaled=True,
     )
+
+
+def _versions(formats: Collection[str]) -> dict[str, str]:
+    return maker(VERSION, *(["mwparserfromhell"] if MEDIAWIKI in formats else []))
 
 
 def recognise_file(file: InputFile, reading: Reading) -> Recognised:

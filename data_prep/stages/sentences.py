@@ -15,9 +15,10 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group
 from bert_tf.records.journal import Journal
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import REMAKE, Built, report, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor
+from bert_tf.util.versions import UNICODE, maker
 from data_prep.sources.source_text import require_few_nulls, require_no_html
 from data_prep.stages.stage import (
     NumberedFiles,
@@ -52,6 +53,7 @@ from data_prep.text.wikitext_corpus import (
 )
 
 STAGE = "sentences"
+VERSION = 1  # goes up when the output of equal input changes
 LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")
 INVALID_UTF8 = ("error", "replace")
 
@@ -81,6 +83,7 @@ class Settings:
         that of the dump which the text is from, else DEFAULT_LANGUAGE.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
+      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
     input_file: str
@@ -91,6 +94,7 @@ class Settings:
     language: str | None = None
     num_workers: int = 0
     scheduler: str | None = None
+    other_versions: str = REMAKE
 
 
 class Chunk(NamedTuple):
@@ -149,6 +153,8 @@ def run(settings: Settings) -> Path:
             **parameters_of(settings.markup),
         },
         inputs=files,
+        made_by=maker(VERSION, UNICODE),
+        other_versions=settings.other_versions,
         build=functools.partial(_build, settings, chosen, files, executor),
         journaled=True,
     )

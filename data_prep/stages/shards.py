@@ -14,9 +14,10 @@ from pathlib import Path
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import REMAKE, Built, report, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
+from bert_tf.util.versions import maker
 from data_prep.stages.stage import (
     define_common_flags,
     find_text_files,
@@ -25,6 +26,7 @@ from data_prep.stages.stage import (
 from data_prep.text.blocks import read_documents
 
 STAGE = "shards"
+VERSION = 1  # goes up when the output of equal input changes
 DEFAULT_HELDOUT_FRACTION = 0.03
 DEFAULT_SHARD_MEGABYTES = 16.0
 
@@ -44,6 +46,7 @@ class Settings:
       num_shards: number of training shards; 0 derives it from shard_megabytes. The number of
         held-out shards follows from their share of the text and is at least one.
       shard_megabytes: approximate size of a shard, 10^6 bytes.
+      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
     input_file: str
@@ -51,6 +54,7 @@ class Settings:
     heldout_fraction: float = DEFAULT_HELDOUT_FRACTION
     num_shards: int = 0
     shard_megabytes: float = DEFAULT_SHARD_MEGABYTES
+    other_versions: str = REMAKE
 
 
 def validate(settings: Settings) -> None:
@@ -79,6 +83,8 @@ def run(settings: Settings) -> Path:
         settings.output_dir,
         parameters=parameters,
         inputs=files,
+        made_by=maker(VERSION),
+        other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files),
     )
 

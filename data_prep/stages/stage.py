@@ -13,7 +13,7 @@ from absl import flags
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.records.journal import Journal, Written
 from bert_tf.records.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
-from bert_tf.records.stage import report
+from bert_tf.records.stage import KEEP, REMAKE, report
 from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import expand_input_files, require_file, sync_file
@@ -136,6 +136,7 @@ def define_common_flags(
     if input_is_required:
         flags.mark_flag_as_required("input_file")
     define_output_flag(output_help)
+    define_versions_flag()
 
 
 @flag_group("Input and output")
@@ -143,6 +144,18 @@ def define_output_flag(help_text: str) -> None:
     """Defines --output_dir, for stages without input."""
     flags.DEFINE_string("output_dir", None, help_text)
     flags.mark_flag_as_required("output_dir")
+
+
+@flag_group("Input and output")
+def define_versions_flag() -> None:
+    """Defines --other_versions."""
+    flags.DEFINE_enum(
+        "other_versions",
+        REMAKE,
+        [REMAKE, KEEP],
+        "What becomes of finished output that other versions of this program or of its libraries "
+        "made from the same input.",
+    )
 
 
 @flag_group("Input and output")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import REMAKE, Built, report, run_stage
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
@@ -24,6 +24,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor
 from bert_tf.util.files import atomic_open
 from bert_tf.util.progress import Progress
+from bert_tf.util.versions import UNICODE, maker
 from data_prep.sources.source_text import require_few_nulls
 from data_prep.stages.stage import (
     choose_executor,
@@ -43,6 +44,7 @@ from data_prep.text.wikitext_corpus import (
 )
 
 STAGE = "vocabulary"
+VERSION = 1  # goes up when the output of equal input changes
 TOKENIZERS = ("wordpiece", "sentencepiece")
 FILE_NAMES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 
@@ -70,6 +72,7 @@ class Settings:
       markup: "plain", or "wikitext", whose <unk> is not a word.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
+      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
     input_file: str
@@ -83,6 +86,7 @@ class Settings:
     markup: str = PLAIN
     num_workers: int = 0
     scheduler: str | None = None
+    other_versions: str = REMAKE
 
 
 class SampleRule(NamedTuple):
@@ -114,7 +118,8 @@ def run(settings: Settings) -> Path:
     executor = choose_executor(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
-    for name in ("input_file", "output_dir", "num_workers", "scheduler", "markup"):
+    of_call = ("input_file", "output_dir", "num_workers", "scheduler", "other_versions")
+    for name in (*of_call, "markup"):
         del parameters[name]
     parameters |= parameters_of(settings.markup)
     directory = run_stage(
@@ -122,9 +127,17 @@ def run(settings: Settings) -> Path:
         settings.output_dir,
         parameters=parameters,
         inputs=files,
+        made_by=_versions(settings),
+        other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files, executor),
     )
     return directory / FILE_NAMES[settings.tokenizer]
+
+
+def _versions(settings: Settings) -> dict[str, str]:
+    if settings.tokenizer == "wordpiece":
+        return maker(VERSION, UNICODE, "tokenizers")
+    return maker(VERSION, "sentencepiece")
 
 
 def validate(settings: Settings) -> None:

@@ -32,6 +32,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import hash_of_json
 from bert_tf.util.progress import Progress
+from bert_tf.util.versions import maker
 from data_prep.stages.stage import (
     define_output_flag,
     define_workers_flag,
@@ -91,6 +92,7 @@ def run(settings: Settings) -> Path:
         parameters=parameters,
         inputs=(),
         build=functools.partial(_build, settings, executor),
+        made_by=maker(1),
     )
     return directory / FILE_NAME
 

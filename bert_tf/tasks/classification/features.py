@@ -32,6 +32,7 @@ from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import PathLike
 
 STAGE = "glue_features"
+VERSION = 1  # goes up when the records of equal input change
 
 _ROWS_PER_BATCH = 256
 _ROWS_PER_WORKER = 20_000  # encoding them takes about as long as starting a process
@@ -70,6 +71,7 @@ def feature_stage(
         tokenizer_files,
         {"task": file.task.name, "max_seq_length": max_seq_length, "training": training},
         spec,
+        version=VERSION,
         write=functools.partial(_write, file, encoder, executor),
     )
 

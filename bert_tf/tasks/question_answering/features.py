@@ -33,6 +33,7 @@ from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import PathLike
 
 STAGE = "squad_features"
+VERSION = 1  # goes up when the records of equal input change
 FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
 
 _PARAGRAPHS_PER_BATCH = 16
@@ -97,6 +98,7 @@ def feature_stage(
         tokenizer_files,
         _parameters(squad, windows, training),
         spec,
+        version=VERSION,
         write=functools.partial(_write, squad, encoder, training, executor),
         note=_note_on_unusable(squad) if training and squad.unusable else None,
     )

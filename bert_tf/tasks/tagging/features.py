@@ -35,6 +35,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.executor import Executor, Processes
 
 STAGE = "tagging_features"
+VERSION = 1  # goes up when the records of equal input change
 
 _SENTENCES_PER_BATCH = 256
 _SENTENCES_PER_WORKER = 10_000  # encoding them takes about as long as starting a process
@@ -78,6 +79,7 @@ def feature_stage(
         tokenizer_files,
         {"max_seq_length": max_seq_length, "labels": None if labels is None else list(labels)},
         spec,
+        version=VERSION,
         write=functools.partial(_write, file, encoder, executor),
     )
 

@@ -35,9 +35,7 @@ def stage(tmp_path):
 
 
 def _matches(directory, manifest, **changes):
-    keys = ("stage", "parameters", "inputs", "vocabulary")
-    arguments = {key: getattr(manifest, key) for key in keys}
-    return manifests.is_up_to_date(directory, **{**arguments, **changes})
+    return manifests.finished_call(directory, dataclasses.replace(manifest, **changes)) is not None
 
 
 def test_describe_file_gives_size_digest_and_name(tmp_path):
@@ -64,6 +62,19 @@ def test_the_directory_digest_changes_with_an_output(stage):
     other = dataclasses.replace(manifest.outputs[0], sha256="0" * 64)
     assert dataclasses.replace(manifest, outputs=(other,)).sha256 != manifest.sha256
     assert dataclasses.replace(manifest).sha256 == manifest.sha256
+
+
+def test_versions_are_named_and_are_no_part_of_the_digest(stage):
+    directory, manifest = stage
+    made = dataclasses.replace(manifest, made_by={"stage": "1", "Unicode": "13.0"})
+    manifests.write_manifest(directory, made)
+    assert manifests.read_manifest(directory) == made
+    assert made.sha256 == manifest.sha256
+    now = dataclasses.replace(manifest, made_by={"stage": "2", "Unicode": "13.0", "zlib": "1.3"})
+    assert manifests.finished_call(directory, now) == made
+    assert manifests.version_differences(made, now) == "stage 1 (now 2), zlib none (now 1.3)"
+    assert not manifests.version_differences(made, made)
+    assert not manifests.version_differences(manifest, now)  # of before versions were recorded
 
 
 def test_a_matching_manifest_is_up_to_date(stage):

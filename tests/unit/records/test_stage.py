@@ -42,8 +42,30 @@ def source(tmp_path):
 
 
 def _run(output_dir, source, build, **options):
-    options = {"parameters": {"size": 1}, "inputs": [source], **options}
+    options = {"parameters": {"size": 1}, "inputs": [source], "made_by": {}, **options}
     return run_stage(options.pop("stage", "copy"), output_dir, build=build, **options)
+
+
+OLD, NEW = {"stage": "1", "sentencex": "0.9"}, {"stage": "1", "sentencex": "1.0"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "choice", "runs", "said"),
+    [
+        (OLD, OLD, "remake", 1, "is up to date, skipped\n"),
+        (OLD, NEW, "remake", 2, "was made by sentencex 0.9 (now 1.0), and is made again (--other"),
+        (OLD, NEW, "keep", 1, "is kept, though it was made by sentencex 0.9 (now 1.0)\n"),
+        ({}, NEW, "remake", 1, "skipped (it does not say which versions made it)\n"),
+    ],
+)
+def test_output_of_other_versions(tmp_path, source, capsys, before, now, choice, runs, said):
+    build = Recorder("a")
+    _run(tmp_path / "out", source, build, made_by=before)
+    _run(tmp_path / "out", source, build, made_by=now, other_versions=choice)
+    assert build.runs == runs
+    assert said in capsys.readouterr().err
+    kept = now if runs == 2 else before
+    assert read_manifest(tmp_path / "out").made_by == kept
 
 
 def _visible(directory):
@@ -129,7 +151,8 @@ def build(directory):
     os.kill(os.getpid(), signal.SIGKILL)
 
 inputs = [Path(sys.argv[3])]
-stage.run_stage("copy", sys.argv[2], parameters={"size": 2}, inputs=inputs, build=build)
+stage.run_stage("copy", sys.argv[2], parameters={"size": 2}, inputs=inputs, build=build,
+                made_by={})
 """
 
 
@@ -417,7 +440,7 @@ def build(directory):
 
 parameters = {"size": 1, "length": 8, "files": ["a"]}
 stage.run_stage("copy", sys.argv[2], parameters=parameters, inputs=inputs, build=build,
-                shared=shared)
+                shared=shared, made_by={})
 """
 
 
@@ -495,7 +518,7 @@ def build(directory):
     return Built({name: 1}, {"documents": 1})
 
 run_stage("copy", out, parameters={"files": [name]}, inputs=[Path(source)], build=build,
-          shared=SharedDirectory("output_file", (name,), ()))
+          shared=SharedDirectory("output_file", (name,), ()), made_by={})
 """
 
 

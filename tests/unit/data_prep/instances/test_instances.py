@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.instances.instances import SequenceRules, Spans, TokenizedBlock, instances
+from data_prep.instances import instances
+from data_prep.instances.instances import SequenceRules, Spans, TokenizedBlock
 
 PAD, CLS, SEP = 0, 1, 2
 SPECIAL = {"pad": PAD, "cls": CLS, "sep": SEP}
