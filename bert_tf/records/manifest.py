@@ -326,52 +326,6 @@ def intact_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manife
         return None
 
 
-def finished_call(
-    directory: PathLike, call: Manifest, *, name: str = MANIFEST_NAME, any_call: bool = False
-) -> Manifest | None:
-    """What a directory's manifest says of an earlier call that was asked for the same.
-
-    Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
-    outputs by name and size, so that skipping does not read them. Versions are not compared: see
-    :func:`version_differences`. A broken manifest does not match.
-
-    Args:
-      directory: it must have the outputs in place.
-      call: stage, parameters, inputs and vocabulary.
-      name: the manifest's.
-      any_call: whether one of the calls that filled the directory is enough.
-
-    Raises UnsafeNameError.
-    """
-    manifest = intact_manifest(directory, name=name)
-    if manifest is None:
-        return None
-
-    def matches(earlier: Manifest) -> bool:
-        return (
-            (earlier.stage, earlier.vocabulary) == (call.stage, call.vocabulary)
-            and hash_of_json(earlier.parameters) == hash_of_json(call.parameters)
-            and [(e.bytes, e.sha256) for e in earlier.inputs]
-            == [(e.bytes, e.sha256) for e in call.inputs]
-            and all(_has_size(Path(directory) / e.name, e.bytes) for e in earlier.outputs)
-        )
-
-    return next(filter(matches, manifest.calls if any_call else [manifest]), None)
-
-
-def version_differences(earlier: Manifest, call: Manifest) -> str:
-    """How the versions differ that made an earlier call's output; empty if they do not.
-
-    Directories of before versions were recorded have none, and count as equal.
-    """
-    names = sorted({*earlier.made_by, *call.made_by}) if earlier.made_by else ()
-    return ", ".join(
-        f"{name} {earlier.made_by.get(name, 'none')} (now {call.made_by.get(name, 'none')})"
-        for name in names
-        if earlier.made_by.get(name) != call.made_by.get(name)
-    )
-
-
 def require_listed_files(patterns: str) -> None:
     """Compares input files with the manifests in their directories, by presence and size.
 
@@ -399,7 +353,7 @@ def require_listed_files(patterns: str) -> None:
                     f"{path} is missing, but {listed} lists it; make or copy it again, or name the "
                     "files to use."
                 )
-            if not _has_size(path, entry.bytes):
+            if not has_size(path, entry.bytes):
                 raise UserError(
                     f"{path} has {path.stat().st_size} bytes, but {listed} lists it with "
                     f"{entry.bytes}; make or copy it again, or delete {MANIFEST_NAME} if the file "
@@ -434,5 +388,6 @@ def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
             )
 
 
-def _has_size(path: Path, size: int) -> bool:
+def has_size(path: Path, size: int) -> bool:
+    """Whether there is a file of that size."""
     return path.is_file() and path.stat().st_size == size

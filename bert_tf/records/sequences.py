@@ -21,11 +21,9 @@ from bert_tf.records.manifest import (
     VocabularyEntry,
     describe_file,
     describe_vocabulary,
-    finished_call,
     read_manifest,
-    version_differences,
 )
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import Built, finished_call, report, run_stage, version_differences
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError

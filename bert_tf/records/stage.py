@@ -34,12 +34,11 @@ from bert_tf.records.manifest import (
     VocabularyEntry,
     describe_files,
     find_manifest,
-    finished_call,
+    has_size,
     intact_manifest,
     merge_manifests,
     require_as_listed,
     require_output_names,
-    version_differences,
     write_manifest,
 )
 from bert_tf.util.console import say
@@ -170,6 +169,52 @@ def run_stage(
         old = _files_of_earlier_runs(directory, kept)
         _install(call, kept=kept, old=old, partial=partial, directory=directory, flag=flag)
     return directory
+
+
+def finished_call(
+    directory: PathLike, call: Manifest, *, name: str = MANIFEST_NAME, any_call: bool = False
+) -> Manifest | None:
+    """What a directory's manifest says of an earlier call that was asked for the same.
+
+    Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
+    outputs by name and size, so that skipping does not read them. Versions are not compared: see
+    :func:`version_differences`. A broken manifest does not match.
+
+    Args:
+      directory: it must have the outputs in place.
+      call: stage, parameters, inputs and vocabulary.
+      name: the manifest's.
+      any_call: whether one of the calls that filled the directory is enough.
+
+    Raises UnsafeNameError.
+    """
+    manifest = intact_manifest(directory, name=name)
+    if manifest is None:
+        return None
+
+    def matches(earlier: Manifest) -> bool:
+        return (
+            (earlier.stage, earlier.vocabulary) == (call.stage, call.vocabulary)
+            and hash_of_json(earlier.parameters) == hash_of_json(call.parameters)
+            and [(e.bytes, e.sha256) for e in earlier.inputs]
+            == [(e.bytes, e.sha256) for e in call.inputs]
+            and all(has_size(Path(directory) / e.name, e.bytes) for e in earlier.outputs)
+        )
+
+    return next(filter(matches, manifest.calls if any_call else [manifest]), None)
+
+
+def version_differences(earlier: Manifest, call: Manifest) -> str:
+    """How the versions differ that made an earlier call's output; empty if they do not.
+
+    Directories of before versions were recorded have none, and count as equal.
+    """
+    names = sorted({*earlier.made_by, *call.made_by}) if earlier.made_by else ()
+    return ", ".join(
+        f"{name} {earlier.made_by.get(name, 'none')} (now {call.made_by.get(name, 'none')})"
+        for name in names
+        if earlier.made_by.get(name) != call.made_by.get(name)
+    )
 
 
 def _remove_leftovers(

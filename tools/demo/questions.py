@@ -33,6 +33,7 @@ from bert_tf.records.stage import Built, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import hash_of_json, write_json
 from bert_tf.util.progress import Progress
+from bert_tf.util.versions import maker
 from data_prep.stages.stage import (
     define_output_flag,
     find_text_files,
@@ -96,6 +97,7 @@ def run(settings: Settings) -> Path:
         parameters=parameters,
         inputs=inputs,
         build=functools.partial(_build, settings, files),
+        made_by=maker(1),
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.records import manifest as manifests
+from bert_tf.records.stage import finished_call, version_differences
 from bert_tf.util import files
 from bert_tf.util.errors import UserError
 
@@ -35,7 +36,7 @@ def stage(tmp_path):
 
 
 def _matches(directory, manifest, **changes):
-    return manifests.finished_call(directory, dataclasses.replace(manifest, **changes)) is not None
+    return finished_call(directory, dataclasses.replace(manifest, **changes)) is not None
 
 
 def test_describe_file_gives_size_digest_and_name(tmp_path):
@@ -71,10 +72,10 @@ def test_versions_are_named_and_are_no_part_of_the_digest(stage):
     assert manifests.read_manifest(directory) == made
     assert made.sha256 == manifest.sha256
     now = dataclasses.replace(manifest, made_by={"stage": "2", "Unicode": "13.0", "zlib": "1.3"})
-    assert manifests.finished_call(directory, now) == made
-    assert manifests.version_differences(made, now) == "stage 1 (now 2), zlib none (now 1.3)"
-    assert not manifests.version_differences(made, made)
-    assert not manifests.version_differences(manifest, now)  # of before versions were recorded
+    assert finished_call(directory, now) == made
+    assert version_differences(made, now) == "stage 1 (now 2), zlib none (now 1.3)"
+    assert not version_differences(made, made)
+    assert not version_differences(manifest, now)  # of before versions were recorded
 
 
 def test_a_matching_manifest_is_up_to_date(stage):

@@ -29,8 +29,8 @@ DUMP = """<mediawiki xml:lang="en"><siteinfo><dbname>enwiki</dbname></siteinfo>{
 PAGE = """<page><title>P{0}</title><ns>0</ns><id>{0}</id><revision><text>{1}</text></revision></page>"""
 WORDS = "the [[river|stream]] of ''words'' flows on; nobody counts it. Dr. Who has been here! Why? "
 
-# Digests of each stage's output, at its version, made with these libraries. Where one changes while
-# the libraries do not, the stage's VERSION goes up, so that earlier output does not pass for today's.
+# Digests of each stage's output, at its version, made with these libraries. Where one changes and
+# the libraries do not, the stage's VERSION goes up: earlier output must not pass for today's.
 LIBRARIES = {
     "Unicode": "14.0.0",
     "mwparserfromhell": "0.7.2",
