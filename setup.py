@@ -71,6 +71,7 @@ setup(
             "distributed",
             "hypothesis",
             "matplotlib",
+            "mypy; python_version >= '3.10'",
             "pyarrow",
             "pytest",
             "pytest-timeout",
