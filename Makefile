@@ -50,6 +50,7 @@ test: python
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(if $(wildcard $(BIN)/mypy),$(BIN)/mypy,@echo "lint: no mypy, which needs Python 3.10; types are not checked")
 
 clean:
 	rm -rf $(VENV) $(DEMO_DIR) build *.egg-info

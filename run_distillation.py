@@ -1,23 +1,6 @@
-"""Distils a BERT into a smaller one, on the records that data_prep makes."""
+"""Pre-trains a smaller BERT with a larger one as its teacher."""
 
-from __future__ import annotations
-
-import functools
-
-from bert_tf.cli.training_flags import run_script
-from bert_tf.tasks.pretraining.distillation_flags import (
-    define_distillation_flags,
-    distillation_settings,
-)
-from bert_tf.tasks.pretraining.program import train
-
-
-def run() -> None:
-    """The console script."""
-    run_script(
-        define_distillation_flags, functools.partial(train, settings_of=distillation_settings)
-    )
-
+from bert_tf.commands.distill import run
 
 if __name__ == "__main__":
     run()

@@ -1,18 +1,6 @@
-"""Pre-trains a BERT as ELECTRA does: it finds the words that a small generator has replaced."""
+"""Pre-trains BERT by replaced-token detection, as ELECTRA does."""
 
-from __future__ import annotations
-
-import functools
-
-from bert_tf.cli.training_flags import run_script
-from bert_tf.tasks.pretraining.program import train
-from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
-
-
-def run() -> None:
-    """The console script."""
-    run_script(define_electra_flags, functools.partial(train, settings_of=electra_settings))
-
+from bert_tf.commands.electra import run
 
 if __name__ == "__main__":
     run()

@@ -1,31 +1,6 @@
-"""Fine-tunes BERT to answer questions, and answers and scores them: SQuAD v1.1 and v2.0."""
+"""Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from bert_tf.cli.training_flags import run_script
-from bert_tf.ranks.launched import prepare_process
-from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
-
-if TYPE_CHECKING:
-    from absl.flags import FlagValues
-
-
-def main(values: FlagValues) -> None:
-    """Turns flags into settings and runs the task."""
-    settings = squad_settings(values)
-    prepare_process(settings.runtime)
-    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
-    from bert_tf.tasks.question_answering import run as squad
-
-    squad.run(settings)
-
-
-def run() -> None:
-    """The console script."""
-    run_script(define_squad_flags, main)
-
+from bert_tf.commands.squad import run
 
 if __name__ == "__main__":
     run()

@@ -18,17 +18,21 @@ setup(
     description="Pre-train and fine-tune BERT with TensorFlow, on one CPU or many ranks",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
-    py_modules=[
-        "run_classifier",
-        "run_distillation",
-        "run_electra",
-        "run_evaluation",
-        "run_ner",
-        "run_pretraining",
-        "run_squad",
+    author="The bert_tf authors",
+    license="Apache-2.0",
+    license_files=["LICENSE", "LICENSES.md"],
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(9, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
     ],
+    packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
     package_data={
+        "bert_tf": ["py.typed", "recipes/*.flags", "recipes/*.json"],
         "bert_tf.native": ["*.cc", "*.inc"],
         "bert_tf.tasks.question_answering.report": ["*.html", "*.js"],
         "bert_tf.util.pages": ["*.html", "*.css"],
@@ -67,6 +71,7 @@ setup(
             "distributed",
             "hypothesis",
             "matplotlib",
+            "mypy; python_version >= '3.10'",
             "pyarrow",
             "pytest",
             "pytest-timeout",
@@ -80,14 +85,15 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "bert-tf-pretrain = run_pretraining:run",
-            "bert-tf-squad = run_squad:run",
-            "bert-tf-classify = run_classifier:run",
-            "bert-tf-ner = run_ner:run",
-            "bert-tf-evaluate = run_evaluation:run",
-            "bert-tf-distill = run_distillation:run",
-            "bert-tf-electra = run_electra:run",
-            "bert-tf-doctor = bert_tf.commands.doctor:run",
+            "bert-tf = bert_tf.commands.main:run",
+            # The names before bert-tf had commands.
+            *(
+                f"bert-tf-{command} = bert_tf.commands.main:run"
+                for command in (
+                    *("pretrain", "electra", "distill", "squad", "classify", "ner"),
+                    *("evaluate", "doctor"),
+                )
+            ),
         ]
     },
 )

@@ -20,6 +20,7 @@ from absl import app, flags
 
 from bert_tf.util.errors import UserError, exit_on_user_error
 from bert_tf.util.options import LARGEST_FLOAT32
+from bert_tf.util.recipes import flags_of_recipe, with_recipe
 
 # Flags that hold free text or addresses. All other string flags are taken for paths.
 NO_PATHS = frozenset({
@@ -182,7 +183,7 @@ def _parse(
         if wrong:
             raise UserError(_explain_word(wrong[0], values))
     _check_places(values)
-    _expand_home(values)
+    _complete_paths(values)
     return read, words
 
 
@@ -192,7 +193,7 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
     Raises UserError if a file cannot be read, or has characters that no argument can have.
     """
     try:
-        found = values.read_flags_from_files(list(arguments))
+        found = values.read_flags_from_files(list(_read_recipes(arguments)))
     except flags.CantOpenFlagFileError as error:
         path, reason = error.__context__.filename, error.__context__.strerror
         _check_place("flagfile", str(path))
@@ -210,6 +211,26 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
             "flag per line."
         )
     return found
+
+
+def _read_recipes(arguments: Iterable[str]) -> Iterator[str]:
+    """The arguments, with the flags of installed recipes in place of --flagfile=recipes/NAME.
+
+    absl would look for a file that such a recipe names in the working directory.
+    """
+    rest = iter(arguments)
+    for argument in rest:
+        flag, equals, path = argument.partition("=")
+        is_file = flag in ("--flagfile", "-flagfile")
+        if is_file and not equals:
+            path = next(rest, "")
+        lines = flags_of_recipe(path) if is_file else None
+        if lines is not None:
+            yield from _read_recipes(lines)
+        elif is_file and path:
+            yield f"--flagfile={path}"
+        else:
+            yield argument
 
 
 def project_flags(values: flags.FlagValues) -> list[flags.Flag]:
@@ -358,16 +379,20 @@ def _check_places(values: flags.FlagValues) -> None:
                     _check_place(flag.name, part.strip())
 
 
-def _expand_home(values: flags.FlagValues) -> None:
-    """Replaces ~ at the start of paths, which a shell leaves as it is after an equals sign."""
+def _complete_paths(values: flags.FlagValues) -> None:
+    """Replaces ~ at the start of paths, and ``recipes/NAME`` where only an installed one exists.
+
+    A shell leaves ~ as it is after an equals sign.
+    """
     for flag in project_flags(values):
         if not flag.present or flag.name in NO_PATHS or not isinstance(flag.value, str):
             continue
-        parts = flag.value.split(",")
-        if any(_HOME.match(part) for part in parts):
-            flag.value = ",".join(
-                _HOME.sub(lambda found: found[1] + os.path.expanduser("~"), part) for part in parts
-            )
+        completed = ",".join(
+            _HOME.sub(lambda found: found[1] + os.path.expanduser("~"), with_recipe(part))
+            for part in flag.value.split(",")
+        )
+        if completed != flag.value:
+            flag.value = completed
 
 
 def _check_place(flag: str, path: str) -> None:

@@ -149,6 +149,11 @@ def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
             print(f"    {sentence_around(text, answer.start, answer.end)}", flush=True)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     define_flags()
     run_command(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -205,6 +205,11 @@ def main(_) -> None:
         print(line)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     define_flags()
     run_command(main)
+
+
+if __name__ == "__main__":
+    run()

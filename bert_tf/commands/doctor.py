@@ -1,10 +1,11 @@
-"""Looks at a run before it is started: what will go wrong, and what is unwise.
+"""Examines a planned run: what would fail, and what looks unwise.
 
 Put it before the command that is planned, without changing that. Nothing is trained or written. The
 exit status is 2 if something will go wrong, 1 if something looks unwise, and 0 otherwise.
 
     python -m bert_tf.commands.doctor run_pretraining.py --bert_config_file=bert_config.json \\
         --input_file=data/records/train --output_dir=model --do_train
+    bert-tf doctor bert-tf squad --init_checkpoint=model --train_file=train-v1.1.json --do_train
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from absl import flags
 
 from bert_tf.cli.flags import as_typed, flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, at_least_one
-from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
+from bert_tf.doctor.training_scripts import OF_COMMANDS, PRETRAINING, SCRIPTS
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError, exit_on_user_error
@@ -31,8 +32,8 @@ _NAMES = {
 }
 _WIDTH, _INDENT = 100, 9
 
-# Words before the name of the script that say how to start it.
-_STARTERS = ("python", "python3")
+# Words before the name of the script or command that say how to start it.
+_STARTERS = ("python", "python3", "bert-tf")
 
 
 def define_flags(script: str = PRETRAINING) -> None:
@@ -51,15 +52,19 @@ def _define_own_flags(define: Definer, script: str) -> None:
 def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """The script of a command line, and its flags.
 
-    Raises UserError if it names none.
+    A command of bert-tf stands for its script, as the first word or after ``bert-tf``. Raises
+    UserError if neither is named.
     """
     rest = list(arguments)
     for place, word in enumerate(rest):
-        if Path(word).name in SCRIPTS and (place == 0 or not word.startswith("-")):
+        name, before = Path(word).name, Path(rest[place - 1]).name if place else ""
+        if place == 0 or before == "bert-tf":
+            name = OF_COMMANDS.get(name.removeprefix("bert-tf-"), name)
+        if name in SCRIPTS and (place == 0 or not word.startswith("-")):
             del rest[place]
-            if place and Path(rest[place - 1]).name in _STARTERS:
+            if before in _STARTERS:
                 del rest[place - 1]
-            return Path(word).name, rest
+            return name, rest
     named = [word.partition("=")[2] for word in rest if word.startswith("--script=")]
     if named and named[0] in SCRIPTS:
         return named[0], rest
@@ -119,7 +124,7 @@ def _shown(finding: Note) -> str:
 
 
 def run() -> None:
-    """The console script."""
+    """The command, from its flags to its exit status."""
 
     def prepare() -> None:
         script, sys.argv[1:] = split_command(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Shows the learning rate of a run before it is started, over its updates and sequences.
+"""Shows the learning rate of a planned run, update by update.
 
 If batches or sequences grow, their sizes are shown, too. Takes a training script's flags, and
 thereby any recipe. Prints a table of some updates; --output is a picture of the whole curve, or a
@@ -110,6 +110,11 @@ def main(_) -> None:
         print(f"output is in {written}{because}")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     exit_on_user_error(lambda: define_flags(script_of(sys.argv[1:])))
     run_command(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,4 +1,4 @@
-"""Exports a fine-tuned span model as a SavedModel for TensorFlow Serving.
+"""Exports a span model as a SavedModel for TensorFlow Serving.
 
     python -m bert_tf.commands.export_squad --model_dir=model --export_dir=serving/squad
 
@@ -84,6 +84,11 @@ def main(_) -> None:
     print(f"exported {model.checkpoint} to {target}")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     define_flags()
     run_command(main)
+
+
+if __name__ == "__main__":
+    run()

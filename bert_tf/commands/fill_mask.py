@@ -1,4 +1,4 @@
-"""Predicts masked words with a pre-trained model, to see what it has learnt.
+"""Predicts masked words with a pre-trained model.
 
     python -m bert_tf.commands.fill_mask --model_dir=output_dir \\
         --text="The [MASK] is returned as a list."
@@ -135,6 +135,11 @@ def main(_) -> None:
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     define_flags()
     run_command(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,4 +1,4 @@
-"""Turns the settings of a DeepSpeed bing_bert run into a flag file for run_pretraining.py.
+"""Converts the settings of a DeepSpeed bing_bert run to a flag file.
 
     python -m bert_tf.commands.from_deepspeed --config=deepspeed_bsz64k_lamb_config_seq128.json \\
         --model_config=bert_large_lamb.json --output=phase1.flags -- \\
@@ -44,6 +44,11 @@ def main(arguments: Sequence[str]) -> None:
         opened.write(file.text())
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     define_flags()
     run_command(main, takes_words=True)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,4 +1,4 @@
-"""Runs a training script on all ranks with mpirun, and restarts it if a rank or host is lost.
+"""Runs a command on all ranks; restarts it if a rank or host is lost.
 
     python -m bert_tf.commands.launch --hosts=a:4,b:4 --max_restarts=3 -- \\
         python run_pretraining.py --horovod --output_dir=... ...
@@ -288,6 +288,11 @@ def _run(program: Sequence[str]) -> int:
     return Launcher(settings).run()
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     define_flags()
     run_command(main, takes_words=True)
+
+
+if __name__ == "__main__":
+    run()

@@ -81,6 +81,11 @@ def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str], *, do_count: 
         )
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command, from its flags to its exit status."""
     define_flags()
     run_command(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -68,7 +68,7 @@ def _computes_in_half(values: flags.FlagValues) -> bool:
 
 def _asks_for_float32(values: flags.FlagValues) -> bool:
     says_so = values["amp"].present or values["use_fp16"].present
-    return says_so and not (_computes_in_half(values) or values["precision_policy"].present)
+    return bool(says_so) and not (_computes_in_half(values) or values["precision_policy"].present)
 
 
 def _has_no_batch(values: flags.FlagValues) -> bool:

@@ -78,3 +78,14 @@ SCRIPTS = {
         nvidia_defaults.TAGGING,
     ),
 }
+
+# The commands of bert-tf that do what these scripts do.
+OF_COMMANDS = {
+    "pretrain": PRETRAINING,
+    "distill": DISTILLATION,
+    "electra": ELECTRA,
+    "squad": SQUAD,
+    "classifier": CLASSIFIER,
+    "classify": CLASSIFIER,
+    "ner": TAGGER,
+}

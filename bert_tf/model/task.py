@@ -27,18 +27,23 @@ class Task(Protocol):
 
     Training minimises the sum of ``loss / weight`` over the terms, with both summed over the global
     batch.
-
-    Attributes:
-      config: the configuration of the trained network, compared with that of an initial checkpoint.
-      heads: heads that may be missing from an initial checkpoint.
-      inputs: the features that ``outputs`` reads, each [B, ...] integers.
-      terms: the terms of the loss, each with its metrics.
     """
 
-    config: BertConfig
-    heads: Sequence[Head]
-    inputs: Sequence[str]
-    terms: Terms
+    @property
+    def config(self) -> BertConfig:
+        """The trained network's configuration, compared with an initial checkpoint's."""
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        """Heads that may be missing from an initial checkpoint."""
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The features that ``outputs`` reads, each [B, ...] integers."""
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of the loss, each with its metrics."""
 
     def specs(self) -> list[VariableSpec]:
         """Every variable, trained or not."""

@@ -1,11 +1,15 @@
-"""Compiles the native operations: ``python -m bert_tf.native.build``.
+"""Compiles the native CPU operations for the installed TensorFlow.
+
+    python -m bert_tf.native.build
 
 Every source in this package is compiled to a separate library, several in parallel. The compiler is
-$CXX, by default g++.
+$CXX, by default g++. The libraries are put beside the sources, or into the user's cache
+($XDG_CACHE_HOME or ~/.cache) where the package's directory cannot be written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -17,6 +21,7 @@ from bert_tf.cli.flags import run_command
 from bert_tf.native.library import COMPILER_FLAGS, SOURCE, MissingLibrary, library_path, load
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError
+from bert_tf.util.temporary import make_private
 
 
 def build(compiler: Sequence[str], source: Path = SOURCE) -> Path:
@@ -31,16 +36,20 @@ def build(compiler: Sequence[str], source: Path = SOURCE) -> Path:
         return path
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        if path.parent != source.parent:
+            path.parent.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path.parent)
         temporary.touch()
         _compile(compiler, source, temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(
-            f"the native operations cannot be written to {path.parent} ({error.strerror}); "
-            "training uses TensorFlow's own."
+            f"the native operations cannot be written to {path.parent} ({error.strerror}); set "
+            "XDG_CACHE_HOME to a directory that can be, or do without: training uses TensorFlow's."
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     try:
         load(source)
     except MissingLibrary as error:
@@ -79,7 +88,7 @@ def _compile(compiler: Sequence[str], source: Path, output: Path) -> None:
         )
 
 
-def _run() -> None:
+def _build_all() -> None:
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     sources = sorted(SOURCE.parent.glob("*.cc"))
     with ThreadPoolExecutor(environment.available_cores()) as pool:
@@ -90,8 +99,13 @@ def _run() -> None:
 def main(_) -> None:
     """Builds all libraries."""
     environment.prepare_environment(verbose=False, use_xla=False)
-    _run()
+    _build_all()
+
+
+def run() -> None:
+    """The command, from its flags to its exit status."""
+    run_command(main)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run()

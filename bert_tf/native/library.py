@@ -7,11 +7,13 @@ source or for another TensorFlow is never loaded, and several can coexist.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from pathlib import Path
 from types import ModuleType
 
 from bert_tf.util.errors import first_line
+from bert_tf.util.temporary import require_private, user_cache
 
 SOURCE = Path(__file__).with_name("update_ops.cc")
 INCLUDED = "*.inc"  # files that sources may include
@@ -29,14 +31,22 @@ class MissingLibrary(Exception):  # noqa: N818 - a state of an environment, not 
 
 
 def library_path(source: Path = SOURCE) -> Path:
-    """The path of the library compiled from ``source``, whether or not it exists."""
+    """The path of the library compiled from ``source``, whether or not it exists.
+
+    It is beside the source, or in the user's cache if that directory cannot be written, such as
+    that of a package installed for all users.
+    """
     import tensorflow.compat.v1 as tf
 
     made_from = [tf.version.VERSION, platform.machine(), *COMPILER_FLAGS]
     digest = hashlib.sha256("\n".join(made_from).encode())
     for path in (source, *sorted(source.parent.glob(INCLUDED))):
         digest.update(path.read_bytes())
-    return source.with_name(f"{source.stem}-{digest.hexdigest()[:12]}.so")
+    path = source.with_name(f"{source.stem}-{digest.hexdigest()[:12]}.so")
+    cache = user_cache("native")
+    if path.is_file() or cache is None or os.access(path.parent, os.W_OK):
+        return path
+    return cache / path.name
 
 
 def load(source: Path = SOURCE) -> ModuleType:
@@ -53,6 +63,13 @@ def load(source: Path = SOURCE) -> ModuleType:
             f"the native operations are not built for TensorFlow {tf.version.VERSION} "
             f"('{BUILD_COMMAND}' does that)"
         )
+    if path.parent != source.parent:
+        try:
+            require_private(path.parent)
+        except OSError as error:
+            raise MissingLibrary(
+                f"the native operations in {path.parent} are not used ({error.strerror})"
+            ) from error
     try:
         return tf.load_op_library(str(path))
     except (tf.errors.OpError, RuntimeError) as error:

@@ -167,8 +167,8 @@ def _decompose(chars: Iterable[_Aligned]) -> Iterator[_Aligned]:
         for char, start, end in chars
         for part in unicodedata.normalize("NFD", char)
     )
-    for combines, run in itertools.groupby(parts, key=lambda part: _combining_class(part) > 0):
-        run = list(run)
+    for combines, group in itertools.groupby(parts, key=lambda part: _combining_class(part) > 0):
+        run = list(group)
         ordered = sorted(run, key=_combining_class) if combines else run
         if ordered != run:  # all get the whole range; otherwise ranges would be out of order
             ordered = [_Aligned(part.char, run[0].start, run[-1].end) for part in ordered]

@@ -259,18 +259,21 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the code, None outside a git checkout."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(bert_tf.__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError:
-        return None
-    return None if done.returncode else done.stdout.strip()
+    """The commit of the code, None where it is not in a git repository.
+
+    A package that is installed within somebody's repository does not have that one's commit.
+    """
+    code = Path(bert_tf.__file__)
+    for command in (["ls-files", "--error-unmatch", code.name], ["rev-parse", "HEAD"]):
+        try:
+            done = subprocess.run(
+                ["git", *command], cwd=code.parent, capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return None
+        if done.returncode:
+            return None
+    return done.stdout.strip()
 
 
 def add_to_run_json(output_dir: Path, entries: Mapping[str, Any]) -> None:

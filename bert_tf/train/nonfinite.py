@@ -182,10 +182,10 @@ def _where(everywhere: Sequence[_Findings]) -> str:
     if of_batch.bad_terms:
         parts.append(f"the loss ({', '.join(of_batch.bad_terms)})")
     if of_batch.bad_variables:
-        more = len(of_batch.bad_variables) - 1
+        others = len(of_batch.bad_variables) - 1
         parts.append(
             f"the gradient of {of_batch.bad_variables[0]}"
-            + (f" and of {more} variables after it" if more else "")
+            + (f" and of {others} variables after it" if others else "")
         )
     in_float32 = {
         None: "",

@@ -13,21 +13,27 @@ from bert_tf.train.run import Run
 
 
 class Opened(Protocol):
-    """A task of a run, whose model and files are open but whose data are not made yet.
+    """A task of a run, whose model and files are open but whose data are not made yet."""
 
-    Attributes:
-      optimization: what the user requested.
-      model: what is trained or evaluated.
-      max_seq_length: positions in the longest sequence.
-      max_records: an upper bound on the training records; 1 for a run that does not train.
-      is_padded: whether batches may be padded.
-    """
+    @property
+    def optimization(self) -> OptimizationSettings:
+        """What the user requested."""
 
-    optimization: OptimizationSettings
-    model: RunModel
-    max_seq_length: int
-    max_records: int
-    is_padded: bool
+    @property
+    def model(self) -> RunModel:
+        """What is trained or evaluated."""
+
+    @property
+    def max_seq_length(self) -> int:
+        """Positions in the longest sequence."""
+
+    @property
+    def max_records(self) -> int:
+        """An upper bound on the training records; 1 for a run that does not train."""
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether batches may be padded."""
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Makes or opens the records of the run. Collective."""

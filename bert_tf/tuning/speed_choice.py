@@ -34,7 +34,7 @@ from bert_tf.tuning.speed_probe import PRODUCTS, Figures, JobShapes, UpdatePiece
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
-from bert_tf.util.temporary import make_private, require_private
+from bert_tf.util.temporary import make_private, require_private, user_cache
 
 # The precisions of CPUs, the preferred one first. float16 is left out: TensorFlow only emulates it,
 # and it would need a loss scale.
@@ -286,13 +286,7 @@ def slowest(figures: Sequence[Figures]) -> Figures:
 
 def cache_directory() -> Path | None:
     """The directory of cached measurements; None if the user has no home directory."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # the XDG specification says to ignore relative paths
-        try:
-            base = Path.home() / ".cache"
-        except RuntimeError:
-            return None
-    return base / "bert_tf" / "speed"
+    return user_cache("speed")
 
 
 def read_cached_figures(

@@ -60,7 +60,8 @@ class _QuietLoading(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)  # asks the remaining finders
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = functools.partial(_quietly, spec.loader.exec_module)
+            load = functools.partial(_quietly, spec.loader.exec_module)
+            spec.loader.exec_module = load  # type: ignore[method-assign]
         return spec
 
 

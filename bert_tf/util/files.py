@@ -60,8 +60,8 @@ def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
             if name.is_dir():
                 places[name, "*"] = True
         if not os.path.isdir(pattern):
-            for name in glob.glob(head or os.curdir):
-                places.setdefault((Path(name), tail), False)
+            for place in glob.glob(head or os.curdir):
+                places.setdefault((Path(place), tail), False)
     wholes = {os.path.abspath(directory) for (directory, _), whole in places.items() if whole}
     found: dict[str, tuple[Path, str]] = {}
     for (directory, tail), whole in places.items():
@@ -221,7 +221,7 @@ def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> It
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    text = {"encoding": "utf-8", "newline": "\n", "errors": "backslashreplace"}
+    text: dict[str, Any] = {"encoding": "utf-8", "newline": "\n", "errors": "backslashreplace"}
     try:
         with explain_write_errors(path, temporary):
             with open(temporary, mode, **({} if "b" in mode else text)) as file:

@@ -34,7 +34,7 @@ def require_always_needed() -> None:
 def _show_import_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    if issubclass(kind, ImportError) and error.name in _ALWAYS_NEEDED:
+    if isinstance(error, ImportError) and error.name in _ALWAYS_NEEDED:
         print(f"error: {error}", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)

@@ -49,6 +49,20 @@ def make_private(path: Path) -> None:
     path.chmod(stat.S_IRWXU)
 
 
+def user_cache(name: str) -> Path | None:
+    """This package's directory ``name`` in the user's cache; None without a home directory.
+
+    It may not exist; :func:`make_private` creates it in an existing parent.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # the XDG specification says to ignore relative paths
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError:
+            return None
+    return base / "bert_tf" / name
+
+
 class TemporaryDirectory(tempfile.TemporaryDirectory):
     """Like tempfile's; after a kill :func:`remove_abandoned` removes it."""
 

@@ -166,6 +166,7 @@ def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> G
     lines = read_lines(path, flag=flag)
     names = lines[0].split("\t") if lines else []
     needed = (*task.sentences, *((task.label,) if needs_labels else ()))
+    counts: tuple[int, ...]
     if set(task.sentences) <= set(names):
         counts, first_row = (len(names),), 1
     elif task.columns:

@@ -27,17 +27,19 @@ _LEAST_PROBABILITY = 1e-6
 
 
 class DistilledTask(Task, Protocol):
-    """A task whose networks can be students and teachers: an encoder, and heads on its output.
+    """A task whose networks can be students and teachers: an encoder, and heads on its output."""
 
-    Attributes:
-      loss_name: what the loss of its labels is, for metrics.
-      num_classes: the classes of a decision, 1 for a regression, None for positions.
-      score_all_tokens: whether there is a decision at every token, instead of one for each label.
-    """
+    @property
+    def loss_name(self) -> str:
+        """What the loss of its labels is, for metrics."""
 
-    loss_name: str
-    num_classes: int | None
-    score_all_tokens: bool
+    @property
+    def num_classes(self) -> int | None:
+        """The classes of a decision, 1 for a regression, None for positions."""
+
+    @property
+    def score_all_tokens(self) -> bool:
+        """Whether there is a decision at every token, instead of one for each label."""
 
     def positions_read(self, features: Features) -> tf.Tensor | None:
         """Where the heads read the encoder's output, [B, S] integers; None for everywhere."""

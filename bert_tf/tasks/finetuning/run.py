@@ -458,5 +458,6 @@ def _assemble(
         shape = np.max([value.shape[1:] for _, value in values], axis=0, initial=0)
         arrays[name] = np.zeros((num_records, *shape.astype(int)), values[0][1].dtype)
         for indices, value in values:
-            arrays[name][(indices, *map(slice, value.shape[1:]))] = value
+            part = (indices, *map(slice, value.shape[1:]))
+            arrays[name][part] = value
     return arrays

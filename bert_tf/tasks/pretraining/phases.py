@@ -100,8 +100,8 @@ def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Phases
             raise UserError(f"{file}: a phase trains; add --do_train.")
         run = dataclasses.replace(settings.run, plan_dir=directory)
         phases.append(Phase(name, file, dataclasses.replace(settings, run=run)))
-    for phase in phases[1:]:
-        _check_shared(phases[0], phase)
+    for other in phases[1:]:
+        _check_shared(phases[0], other)
     return Phases(directory, tuple(phases))
 
 

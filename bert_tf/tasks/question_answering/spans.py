@@ -64,12 +64,12 @@ def possible_spans(windows: Sequence[Window], candidates: SpanCandidates, max_le
     lengths = ends[:, np.newaxis, :] - starts[:, :, np.newaxis] + 1  # [W, K, K]
     is_possible = (lengths >= 1) & (lengths <= max_length)
     is_possible &= starts_usable[:, :, np.newaxis] & ends_usable[:, np.newaxis, :]
-    window, start, end = np.nonzero(is_possible)
+    places, start, end = np.nonzero(is_possible)
     return Spans(
-        starts[window, start],
-        ends[window, end],
-        candidates.start_logits[window, start].astype(np.float64),
-        candidates.end_logits[window, end].astype(np.float64),
+        starts[places, start],
+        ends[places, end],
+        candidates.start_logits[places, start].astype(np.float64),
+        candidates.end_logits[places, end].astype(np.float64),
     )
 
 

@@ -65,7 +65,7 @@ def entities_of(labels: Sequence[str]) -> list[Entity]:
     Labels without a prefix are outside.
     """
     found: list[Entity] = []
-    before = None, None
+    before: tuple[str | None, str | None] = (None, None)
     for number, label in enumerate(labels):
         match = _LABEL.fullmatch(label)
         prefix, kind = (match["prefix"], match["type"] or ONLY_TYPE) if match else (None, None)

@@ -145,7 +145,7 @@ def with_predictions(file: TaggedFile, predicted: Sequence[Sequence[str]]) -> It
     Lines without a word become blank. This is what conlleval, the evaluation program of CoNLL's
     shared tasks, reads.
     """
-    by_line = {}
+    by_line: dict[int, str] = {}
     for sentence, labels in zip(file.sentences, predicted):
         by_line.update(enumerate(labels, start=sentence.first_line))
     for number, line in enumerate(file.lines, start=1):

@@ -45,7 +45,7 @@ BIAS_CORRECTION = Option(
 
 def corrects_bias(options: Options) -> bool:
     """Whether moments are divided by ``1 - beta**t``, with t = 1 in the first update."""
-    return options["bias_correction"]
+    return bool(options["bias_correction"])
 
 
 def adam_w(

@@ -73,6 +73,10 @@ def test_the_worst_comes_first():
         ("--num_ranks=4 /usr/bin/python3 run_ner.py --a", "run_ner.py", "--num_ranks=4 --a"),
         ("--script=run_classifier.py --a", "run_classifier.py", "--script=run_classifier.py --a"),
         ("--help", "run_pretraining.py", "--help"),
+        ("pretrain --a=1", "run_pretraining.py", "--a=1"),
+        ("--num_ranks=4 bert-tf squad --a", "run_squad.py", "--num_ranks=4 --a"),
+        ("/bin/bert-tf-classify --a", "run_classifier.py", "--a"),
+        ("--task_name ner run_ner.py --a", "run_ner.py", "--task_name ner --a"),
     ],
 )
 def test_the_planned_command(line, script, rest):

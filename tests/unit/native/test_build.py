@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,37 @@ def test_a_source_is_built_once_and_loaded(source, tmp_path):
     assert hasattr(library.load(source), "bert_tf_nothing_for_tests")
     assert build(["/no/such/compiler"], source) == path
     assert sorted(tmp_path.iterdir()) == sorted([source, path])
+
+
+@pytest.fixture
+def installed_for_all(source, tmp_path, monkeypatch):
+    """A source whose directory cannot be written, and the cache of the user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != source.parent)
+    return tmp_path / "cache/bert_tf/native"
+
+
+@requires_compiler
+def test_a_library_is_in_the_cache_if_the_package_cannot_be_written(source, installed_for_all):
+    path = build(["g++"], source)
+    assert path.parent == installed_for_all
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    library.load(source)
+    assert build(["/no/such/compiler"], source) == path
+
+
+def test_a_library_that_others_can_replace_is_not_loaded(source, installed_for_all):
+    installed_for_all.mkdir(parents=True)
+    library.library_path(source).write_text("a stranger's")
+    installed_for_all.chmod(0o777)
+    with pytest.raises(library.MissingLibrary, match=r"not used .other users can write to it"):
+        library.load(source)
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(source, installed_for_all):
+    installed_for_all.parents[1].touch()
+    with pytest.raises(UserError, match=r"written to .*cache/bert_tf/native \(.*\); set XDG_CACHE"):
+        build(["g++"], source)
 
 
 @pytest.mark.parametrize(

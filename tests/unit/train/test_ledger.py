@@ -314,9 +314,18 @@ def git(directory, *command):
 
 def test_the_commit_of_a_checkout(package):
     git(package, "init")
+    (package / "__init__.py").touch()
+    git(package, "add", "__init__.py")
     assert ledger.git_commit() is None, "there is no commit yet"
-    git(package, "commit", "--allow-empty", "-m", "first")
+    git(package, "commit", "-m", "first")
     assert ledger.git_commit() == git(package, "log", "-1", "--format=%H")
+
+
+def test_the_commit_of_others_who_installed_the_package_in_theirs_is_not_its_own(package):
+    (package / "__init__.py").touch()
+    git(package.parent, "init")
+    git(package.parent, "commit", "--allow-empty", "-m", "theirs")
+    assert ledger.git_commit() is None
 
 
 def test_no_commit_outside_of_a_checkout(package):

@@ -1,0 +1,149 @@
+"""The console command bert-tf: all commands of this package under one name.
+
+    bert-tf                      lists the commands
+    bert-tf COMMAND --help       describes one and its flags
+    bert-tf pretrain --input_file=data/records/train --output_dir=model --do_train
+
+Neither the list nor a command's help loads TensorFlow.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import bert_tf
+from bert_tf.util.errors import UserError, exit_on_user_error
+
+# Heading -> command -> the function that runs it, with the module whose docstring describes it.
+_GROUPS = {
+    "Data": {
+        "data pipeline": "data_prep.pipeline:main",
+        "data download": "data_prep.download:main",
+        "data extract": "data_prep.extract:main",
+        "data clean": "data_prep.clean:main",
+        "data sentences": "data_prep.sentences:main",
+        "data shards": "data_prep.shards:main",
+        "data vocabulary": "data_prep.vocabulary:main",
+        "data create-pretraining-data": "data_prep.create_pretraining_data:main",
+        "data convert-records": "data_prep.convert_records:main",
+        "inspect": "data_prep.inspect:main",
+    },
+    "Training": {
+        "pretrain": "bert_tf.commands.pretrain:run",
+        "electra": "bert_tf.commands.electra:run",
+        "distill": "bert_tf.commands.distill:run",
+        "squad": "bert_tf.commands.squad:run",
+        "classifier": "bert_tf.commands.classifier:run",
+        "ner": "bert_tf.commands.ner:run",
+    },
+    "Planning and starting a training": {
+        "doctor": "bert_tf.commands.doctor:run",
+        "draw-schedule": "bert_tf.commands.draw_schedule:run",
+        "recipe": "bert_tf.commands.recipe:run",
+        "from-deepspeed": "bert_tf.commands.from_deepspeed:run",
+        "launch": "bert_tf.commands.launch:run",
+        "build-native": "bert_tf.native.build:run",
+    },
+    "Trained models": {
+        "evaluate": "bert_tf.commands.evaluate:run",
+        "squad-metrics": "bert_tf.commands.squad_metrics:run",
+        "fill-mask": "bert_tf.commands.fill_mask:run",
+        "ask": "bert_tf.commands.ask:run",
+        "convert": "bert_tf.commands.convert:run",
+        "export": "bert_tf.commands.export_squad:run",
+    },
+}
+COMMANDS = {name: entry for group in _GROUPS.values() for name, entry in group.items()}
+# Accepted, but not listed; 'classify' is for the script bert-tf-classify.
+_OTHER_NAMES = {"data inspect": "inspect", "classify": "classifier"}
+
+_HELP = ("--help", "-help", "-h", "help")
+_WIDTH = 100
+
+
+def run() -> None:
+    """The console script bert-tf, and under older names such as bert-tf-squad its commands."""
+    program, *arguments = sys.argv
+    command = Path(program).name.removeprefix("bert-tf-")
+    if command != Path(program).name:
+        arguments = [command, *arguments]
+    start = exit_on_user_error(_prepare, arguments)
+    start()
+
+
+def _prepare(arguments: Sequence[str]) -> Callable[[], None]:
+    """What runs the command of a command line, which gets its flags as ``sys.argv``.
+
+    Ends the process after printing a list or the version; raises UserError for an unknown command.
+    """
+    first = arguments[0] if arguments else "--help"
+    if first == "--version":
+        print(f"bert_tf {bert_tf.__version__}")
+        sys.exit(0)
+    if first in _HELP:
+        _print_and_exit(list_of_commands())
+    if first == "data" and (len(arguments) == 1 or arguments[1] in _HELP):
+        _print_and_exit(list_of_commands("data "))
+    name, flags = find_command(arguments)
+    module_name, _, function = COMMANDS[name].partition(":")
+    module = importlib.import_module(module_name)
+    about = (module.__doc__ or "").replace(f"python -m {module_name}", f"bert-tf {name}")
+    # --help begins with the docstring of the program.
+    sys.modules["__main__"].__doc__ = f"bert-tf {name}: {about}"
+    sys.argv = [f"bert-tf {name}", *flags]
+    return getattr(module, function)
+
+
+def _print_and_exit(lines: Iterable[str]) -> None:
+    print("\n".join(lines))
+    sys.exit(0)
+
+
+def find_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The name of the command that a command line begins with, of one or two words, and the rest.
+
+    Words of a name may be joined by hyphens or underscores. Raises UserError, with names that are
+    alike, if there is no such command.
+    """
+    known = {**dict(zip(COMMANDS, COMMANDS)), **_OTHER_NAMES}
+    for length in (2, 1):
+        name = " ".join(arguments[:length]).replace("_", "-")
+        if name in known:
+            return known[name], list(arguments[length:])
+    words = " ".join(arguments[: 2 if arguments[0] == "data" else 1])
+    near = difflib.get_close_matches(words.replace("_", "-"), known)
+    meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
+    raise UserError(f"{words!r} is not a command of bert-tf{meant} 'bert-tf' lists them.")
+
+
+def list_of_commands(beginning: str = "") -> Iterator[str]:
+    """Lines on the commands whose names have this beginning, under their headings."""
+    yield "bert-tf COMMAND [--flags]; 'bert-tf COMMAND --help' describes a command and its flags."
+    width = max(map(len, COMMANDS)) + 4
+    for heading, commands in _GROUPS.items():
+        shown = [name for name in commands if name.startswith(beginning)]
+        if shown:
+            yield f"\n{heading}:"
+        for name in shown:
+            text = f"{f'  {name}':<{width}}{summary_of(COMMANDS[name])}"
+            yield textwrap.fill(text, _WIDTH, subsequent_indent=" " * width)
+
+
+def summary_of(entry: str) -> str:
+    """The first line of the docstring of a command's module, which is not imported."""
+    spec = importlib.util.find_spec(entry.partition(":")[0])
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    run()
