@@ -1,4 +1,4 @@
-"""The program of docs/your_own_task.md, as a reader would copy it."""
+"""The program of docs/howto/your_own_task.md, as a reader would copy it."""
 
 import re
 
