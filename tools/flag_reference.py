@@ -207,9 +207,7 @@ def _default(flag: dict[str, Any]) -> str:
 def as_markdown(text: str) -> str:
     """Plain text as Markdown, with flags as code."""
     parts = re.split(r"(``?[^`]+``?)", text)
-    return "".join(
-        part if place % 2 else _plain(part) for place, part in enumerate(parts)
-    )
+    return "".join(part if place % 2 else _plain(part) for place, part in enumerate(parts))
 
 
 def _plain(text: str) -> str:

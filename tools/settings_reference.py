@@ -1,6 +1,6 @@
 """The reference of the settings that programs make, as a Markdown page, from their declarations.
 
-    python -m tools.settings_reference docs/reference/generated/settings.md
+python -m tools.settings_reference docs/reference/generated/settings.md
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import ROOT, mpirun, requires_horovod, run, variables_of
 
-PAGE = ROOT / "docs" / "your_own_task.md"
+PAGE = ROOT / "docs/howto/your_own_task.md"
 
 
 def program(path, *changes):
