@@ -15,12 +15,16 @@ from bert_tf.config.declared import Settings, groups_of, options_of
 from bert_tf.util.options import Option, shown
 from tools.flag_reference import ROOT, as_markdown, write_if_changed
 
+# Where tasks declare settings; none of these imports TensorFlow.
+_MODULES_OF_TASKS = ("settings.py", "objective.py")
+
 
 def settings_classes() -> list[type[Settings]]:
     """All classes of settings of the toolkit: those of every run first, then those of tasks."""
+    tasks = ROOT / "bert_tf/tasks"
     files = [
         *sorted((ROOT / "bert_tf/config").glob("*.py")),
-        *sorted((ROOT / "bert_tf/tasks").rglob("settings.py")),
+        *sorted(path for name in _MODULES_OF_TASKS for path in tasks.rglob(name)),
     ]
     found = []
     for path in files:
