@@ -44,7 +44,7 @@ demo-qa: setup
 	@$(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
 
 docs: python
-	@$(SETUP) --docs
+	@$(SETUP) --horovod 0 --docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html --doctree-dir build/doctrees docs build/docs
 
 test: python
