@@ -16,7 +16,7 @@ from bert_tf.util.options import Option, shown
 from tools.flag_reference import ROOT, as_markdown, write_if_changed
 
 # Where tasks declare settings; none of these imports TensorFlow.
-_MODULES_OF_TASKS = ("settings.py", "objective.py")
+_MODULES_OF_TASKS = ("settings.py", "replaced_tokens/objective.py")
 
 
 def settings_classes() -> list[type[Settings]]:

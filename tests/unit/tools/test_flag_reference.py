@@ -67,3 +67,11 @@ def test_settings_have_their_defaults_flags_and_bounds():
     [row] = [line for line in page.splitlines() if line.startswith("| `display_loss_steps`")]
     assert "| `10` | `--display_loss_steps` |" in row
     assert "Must be at least 1." in row
+
+
+def test_the_site_is_built_without_tensorflow():
+    program = (
+        "import sys; from tools import settings_reference; settings_reference.page(); "
+        "print('tensorflow' in sys.modules)"
+    )
+    assert run("-c", program, fresh=True).stdout == "False\n"
