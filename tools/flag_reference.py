@@ -27,6 +27,8 @@ _FLAG = re.compile(r"(--\w[\w-]*(?:=[^\s,;()]*[^\s,;():.'\"])?)")
 _CHOICES = re.compile(r"^<[^>]+>: ")
 # absl has no mark of such flags but this message.
 _REQUIRED = "must have a value other than None"
+# What the source of a command has, and that of other modules beside it lacks.
+_MARKS = {"data_prep": '\nif __name__ == "__main__":', "bert_tf/commands": "run_command("}
 # A command with this flag also takes the flags of the training script that it names.
 _SCRIPT = "script"
 
@@ -62,9 +64,9 @@ def commands() -> list[Command]:
     scripts = [Command(path.stem, path.name) for path in sorted(ROOT.glob("run_*.py"))]
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for folder in ("data_prep", "bert_tf/commands")
+        for folder, mark in _MARKS.items()
         for path in sorted((ROOT / folder).glob("*.py"))
-        if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
+        if mark in path.read_text(encoding="utf-8")
     ]
     return [*scripts, *(Command(module, module) for module in modules)]
 

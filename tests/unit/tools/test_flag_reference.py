@@ -16,8 +16,10 @@ def test_every_command_has_a_page():
     names = {command.name for command in COMMANDS}
     assert {path.stem for path in ROOT.glob("run_*.py")} <= names
     assert {"data_prep.pipeline", "data_prep.inspect", "bert_tf.commands.ask"} <= names
-    commands = {path.stem for path in (ROOT / "bert_tf/commands").glob("[a-z]*.py")}
-    assert {f"bert_tf.commands.{name}" for name in commands} <= names
+    for path in (ROOT / "bert_tf/commands").glob("[a-z]*.py"):
+        # Modules without flags of their own: an index of commands, or the code of run_*.py.
+        if "from absl import flags" in path.read_text(encoding="utf-8"):
+            assert f"bert_tf.commands.{path.stem}" in names
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
