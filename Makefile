@@ -1,6 +1,7 @@
 # make demo    raw text -> vocabulary -> TFRecords -> pre-training -> evaluation, with real text
 # make test    style checks and tests (ALL=1 takes the slow ones too)
 # make setup   the environment alone (HOROVOD=0 leaves the distributed parts out)
+# make docs    the documentation as a site, in build/docs
 # make demo-qa questions and answers with the demo's model, or QA_WEIGHTS=DIR (a smoke test)
 
 VENV ?= .venv
@@ -25,7 +26,7 @@ NEEDED ?= $(strip $(BUILT) $(if $(filter 1,$(BROWSER)),browser) $(if $(filter 1,
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 BIN = $(VENV)/bin
 
-.PHONY: help python setup demo demo-qa test lint clean
+.PHONY: help python setup demo demo-qa docs test lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -41,6 +42,10 @@ demo: setup
 
 demo-qa: setup
 	@$(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
+
+docs: python
+	@$(SETUP) --horovod 0 --docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html --doctree-dir build/doctrees docs build/docs
 
 test: python
 	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)

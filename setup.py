@@ -66,6 +66,8 @@ setup(
         # Data preparation on other machines; bokeh is for the scheduler's dashboard.
         "dask": ["bokeh; python_version >= '3.10'", "distributed"],
         "demo": ["matplotlib"],
+        # The documentation's site: make docs.
+        "docs": ["furo", "myst-parser", "sphinx"],
         "parquet": ["pyarrow"],
         "dev": [
             "distributed",

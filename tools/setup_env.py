@@ -372,6 +372,12 @@ def _run_steps(venv, python, version, options):
             [[*pinned, "--no-build-isolation", "--editable", ".[dev]"],
              [*install, "--no-deps", *PUBLISHED_MODELS, *TENSORFLOW_TEXT[tensorflow]]],
         )  # fmt: skip
+    if options.docs or options.dev:
+        environment.step(
+            "documentation-packages",
+            pins,
+            [[*pinned, "--no-build-isolation", "--editable", ".[docs]"]],
+        )
     if options.browser:
         install_programs(environment, "browser", *BROWSER)
     if options.hosts:
@@ -393,6 +399,7 @@ def main():
     )
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--dev", action="store_true", help="add the tests' dependencies")
+    parser.add_argument("--docs", action="store_true", help="add what builds the documentation")
     parser.add_argument(
         "--browser", type=int, choices=(0, 1), default=0, help="Chromium for a test"
     )

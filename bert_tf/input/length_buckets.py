@@ -7,8 +7,8 @@ Pools do not cross epoch boundaries (by more than a batch), so training for whol
 record equally often.
 
 A batch is padded to a multiple of ``LENGTH_STEP`` tokens, or of half of that up to
-``SHORT_LENGTH``: products of fewer tokens would not be faster (docs/padding.md), and there are few
-shapes, each of which XLA has to compile once.
+``SHORT_LENGTH``: products of fewer tokens would not be faster (docs/measurements/padding.md), and
+there are few shapes, each of which XLA has to compile once.
 """
 
 from __future__ import annotations

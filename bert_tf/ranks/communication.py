@@ -19,8 +19,8 @@ DEFAULT = "horovod's default"
 # Rows must be at most half the data of the table. A gather has costs beyond its bytes: it is not
 # fused with other gradients, and every rank keeps the rows of all ranks and adds them to a table
 # itself. Two ranks measured 0.6 to 1.0 of the gain expected from the bytes (see
-# docs/many_machines.md), so half the bytes are a gain on any of those links. It also means that the
-# gathered rows of all ranks take no more memory than the table.
+# docs/measurements/communication.md), so half the bytes are a gain on any of those links. It also
+# means that the gathered rows of all ranks take no more memory than the table.
 _LEAST_GAIN = 2.0
 # A smaller table is fused with the other gradients, in a round that takes place anyway. Its rows
 # need two gathers, of values and of indices, each with a negotiation among the ranks: a cycle of

@@ -28,7 +28,7 @@ from bert_tf.records.framing import FRAMING_BYTES, frame_end
 from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets
 from bert_tf.util.errors import UserError
 
-# One block is inflated for each record of a batch: see "Records" in docs/data.md for the trade.
+# One block is inflated for each record of a batch: docs/reference/records.md has the trade-off.
 BLOCK_BYTES = 16 << 10
 HEADER_BYTES = 24
 

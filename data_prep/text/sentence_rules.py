@@ -2,8 +2,9 @@
 
 By itself, sentencex ends a sentence after an ordinal ("im 19. | Jahrhundert") and after many
 abbreviations, but not before a number, between quotation marks or after a closing parenthesis. Each
-language in ``RULES`` was measured on a treebank (benchmarks.sentence_bounds, docs/data.md) or is
-closely related to one that was. In other languages nothing is changed.
+language in ``RULES`` was measured on a treebank (benchmarks.sentence_bounds,
+docs/measurements/sentence_splitting.md) or is closely related to one that was. In other languages
+nothing is changed.
 
 Time is linear in the length of the text: a rule looks at a few words on either side of a bound.
 """

@@ -14,28 +14,45 @@ import pytest
 
 from tests.support import ROOT, environment, requires_horovod
 
-PAGES = ["README.md", *(f"docs/{name}.md" for name in
-         ("data", "single_machine", "many_machines", "precision", "when_training_fails", "xla",
-          "checkpoints", "question_answering", "classification", "tagging", "evaluation",
-          "domain_adaptation", "distillation", "replaced_token_detection", "serving"))]  # fmt: skip
+PAGES = ["README.md", "docs/start/tutorial.md", *(f"docs/{name}.md" for name in
+         ("howto/data", "howto/inspect_data", "reference/records", "howto/convert_records",
+          "howto/pretraining", "howto/learning_rate", "why/batches_and_ranks",
+          "howto/many_machines", "howto/precision", "howto/when_training_fails", "howto/xla",
+          "howto/checkpoints", "howto/question_answering", "howto/classification",
+          "howto/tagging", "howto/evaluation", "howto/domain_adaptation", "howto/distillation",
+          "howto/replaced_token_detection", "howto/serving"))]  # fmt: skip
 # Pages whose commands are not run here, and why.
 NOT_RUN = {
-    "docs/architecture.md": "it has none",
-    "docs/coming_from_other_scripts.md": "they are other people's; tests/unit/config parses them",
-    "docs/data_on_many_machines.md": "they want a cluster; tests/hosts has one",
-    "docs/doctor.md": "they are plans; tests/unit/doctor looks at some",
-    "docs/environments.md": "they build environments",
-    "docs/large_batches.md": "they take half an hour",
-    "docs/loss_curves.md": "they take hours",
-    "docs/masks.md": "they take half an hour",
-    "docs/memory.md": "they want a machine's whole memory",
-    "docs/padding.md": "they take hours, and files that are not here",
-    "docs/phases.md": "they want files of flags; test_kills.py runs a plan",
-    "docs/planning_a_corpus.md": "they take hours",
-    "docs/recipes.md": "they take days; tests/unit/test_recipe_ledgers.py has their arithmetic",
-    "docs/speed.md": "they need the code of others",
-    "docs/time_to_loss.md": "they take an hour, and need the code of others",
-    "docs/your_own_task.md": "they want a file; test_your_own_task.py runs the page's program",
+    "docs/index.md": "it has none",
+    "docs/howto/coming_from_other_scripts.md": "they are other people's; unit/config parses them",
+    "docs/howto/data_on_many_machines.md": "they want a cluster; tests/hosts has one",
+    "docs/howto/doctor.md": "they are plans; tests/unit/doctor looks at some",
+    "docs/howto/environments.md": "they build environments",
+    "docs/howto/index.md": "it has none",
+    "docs/howto/large_batches.md": "it has none",
+    "docs/howto/memory.md": "they want a machine's whole memory",
+    "docs/howto/phases.md": "they want files of flags; test_kills.py runs a plan",
+    "docs/howto/planning_a_corpus.md": "they take hours",
+    "docs/howto/rank_failures.md": "they want a cluster; tests/parallel has ranks that fail",
+    "docs/howto/shard_optimizer_state.md": "they want a cluster",
+    "docs/howto/simulated_hosts.md": "they want root; tests/hosts runs such commands",
+    "docs/howto/sources.md": "they want a network, and collections that are not here",
+    "docs/howto/tests.md": "they are the tests",
+    "docs/howto/your_own_task.md": "they want a file; test_your_own_task.py runs its program",
+    "docs/reference/commands.md": "it has none; tests/unit/tools/test_flag_reference.py reads it",
+    "docs/reference/index.md": "it has none",
+    "docs/reference/optimizers.md": "it has none",
+    "docs/reference/output_files.md": "it has none",
+    "docs/reference/python.md": "it has none",
+    "docs/reference/recipes.md": "they take days; test_recipe_ledgers.py has their arithmetic",
+    "docs/why/architecture.md": "it has none",
+    "docs/why/determinism.md": "it has none",
+    "docs/why/index.md": "it has none",
+    "docs/why/native_operations.md": "it has none",
+    **{
+        f"docs/measurements/{path.name}": "they take hours, or files that are not here"
+        for path in (ROOT / "docs/measurements").glob("*.md")
+    },
 }
 SHORT = {
     "--num_train_steps": "4",
@@ -51,7 +68,7 @@ SHORT = {
     "--max_eval_steps": "2",
 }
 OF_SOME = ("--num_train_epochs", "--batch_ramp", "--length_ramp")
-IN_MAKE = {"make demo", "make test", "make setup", "make setup HOROVOD=0"}
+IN_MAKE = {"make demo"}
 
 
 def commands_of(page):
@@ -95,17 +112,18 @@ def test_there_are_commands_on_every_page():
 
 
 def test_no_page_is_forgotten():
-    there = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
-    assert there | {"README.md"} == {*PAGES, *NOT_RUN}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert all(f"({page})" in readme for page in there)
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    written = {page for page in there if "/generated/" not in page}
+    assert written | {"README.md"} == {*PAGES, *NOT_RUN}
 
 
 def test_links_lead_somewhere():
     for page in [*PAGES, *NOT_RUN]:
         text = (ROOT / page).read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#:]+)\)", text):
-            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+            # The site's builder checks links to pages that it generates.
+            if "generated/" not in target:
+                assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The program of docs/your_own_task.md, as a reader would copy it."""
+"""The program of docs/howto/your_own_task.md, as a reader would copy it."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import ROOT, mpirun, requires_horovod, run, variables_of
 
-PAGE = ROOT / "docs" / "your_own_task.md"
+PAGE = ROOT / "docs/howto/your_own_task.md"
 
 
 def program(path, *changes):

@@ -14,7 +14,7 @@ from bert_tf.tasks.tagging.flags import define_tagging_flags
 from tests.support import ROOT
 from tests.unit.cli.test_flags import defined_by
 
-PAGE = (ROOT / "docs/coming_from_other_scripts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/howto/coming_from_other_scripts.md").read_text(encoding="utf-8")
 VALUES = {"int": "3", "float": "3", "bool": "true"}
 # By the words before each table: which of our commands takes its flags.
 TABLES = [
@@ -165,5 +165,6 @@ def test_the_table_names_what_a_command_of_nvidias_is_told(script):
 
 def test_links_lead_somewhere_and_others_lead_here():
     for target in re.findall(r"\]\(([^)#:]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists()
-    assert "docs/coming_from_other_scripts.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+        assert (ROOT / "docs/howto" / target).exists()
+    index = (ROOT / "docs/howto/index.md").read_text(encoding="utf-8")
+    assert "coming_from_other_scripts" in index

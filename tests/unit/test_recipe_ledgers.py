@@ -249,7 +249,7 @@ def test_what_makes_the_fast_recipe_fast(parsed):
 
 def test_the_table_in_the_documentation():
     """Each recipe is in it, with the batch, updates and sequences of its ledger."""
-    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/recipes.md").read_text(encoding="utf-8")
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
     listed = {}
     for names, _, batches, updates, sequences, *_ in rows:
