@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support import ROOT, run, variables_of
+from tests.helpers.support import ROOT, run, variables_of
 
 
 def other_python():

@@ -14,9 +14,9 @@ from tests.end_to_end.finetuning_runs import (
     ledger_of,
     results_of,
 )
-from tests.end_to_end.glue_files import LENGTHS, write_data
-from tests.end_to_end.squad_files import write_model
-from tests.support import ROOT, mpirun, requires_horovod, run
+from tests.helpers.glue_files import LENGTHS, write_data
+from tests.helpers.squad_files import write_model
+from tests.helpers.support import ROOT, mpirun, requires_horovod, run
 
 SCRIPT = "run_classifier.py"
 SHARED_GLUE = ROOT.parent / "shared/data/glue"

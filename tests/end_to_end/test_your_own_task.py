@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support import ROOT, mpirun, requires_horovod, run, variables_of
+from tests.helpers.support import ROOT, mpirun, requires_horovod, run, variables_of
 
 PAGE = ROOT / "docs" / "your_own_task.md"
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from tests.small_pretraining import flags_of_a_short_run
-from tests.support import environment, run, variables_of
-from tests.timeline import read_timeline, rounds
+from tests.helpers.small_pretraining import flags_of_a_short_run
+from tests.helpers.support import environment, run, variables_of
+from tests.helpers.timeline import read_timeline, rounds
 from tools.hosts import Hosts
 
 pytestmark = pytest.mark.parallel

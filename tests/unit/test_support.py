@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests import support
-from tests.support import ROOT, environment
+from tests.helpers import support
+from tests.helpers.support import ROOT, environment
 
 MAKE_VARIABLES = {"ALL", "BROWSER", "HOROVOD", "HOSTS", "MARK", "NEEDED", "TENSORFLOW", "VENV"}
 PARTS = ("native_ops", "horovod", "browser", "hosts")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support import run
+from tests.helpers.support import run
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "a", "mat", "."]
 DOCUMENT = "the cat sat on a mat .\na mat sat .\non the mat a cat sat .\n\n"

@@ -2,8 +2,8 @@
 
 import json
 
-from tests.support import run
-from tests.tiny_pretraining import CONFIG
+from tests.helpers.support import run
+from tests.helpers.tiny_pretraining import CONFIG
 
 
 def test_all_variants_are_timed(tmp_path):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, environment
+from tests.helpers.support import ROOT, environment
 
 
 def run(*flags):

@@ -19,8 +19,8 @@ from bert_tf.tasks.question_answering.graph import squad_specs
 from bert_tf.update.loss_scale import DynamicLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.util.errors import UserError
+from tests.helpers.updates import apply_gradients
 from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google
-from tests.updates import apply_gradients
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"
 

@@ -19,8 +19,8 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep import convert_records, create_pretraining_data, inspect, record_inputs
 from data_prep.convert_records import Settings
-from tests.archives import parquet_of
-from tests.record_maker import RecordMaker
+from tests.helpers.archives import parquet_of
+from tests.helpers.record_maker import RecordMaker
 
 WORDS = [a + b for a in ("ba", "do", "ke", "mi", "zu") for b in ("lu", "ra", "ne", "st")]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "ba", "##n", "##i"]

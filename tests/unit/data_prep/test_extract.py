@@ -18,7 +18,7 @@ from data_prep import extract, mediawiki_dump
 from data_prep.extract import Settings, run
 from data_prep.mediawiki_dump import read_pages
 from data_prep.mediawiki_text import Options, plain_text
-from tests.mediawiki import dump, page
+from tests.helpers.mediawiki import dump, page
 
 HIDDEN = frozenset({"file", "image", "category", "datei", "kategorie", "bild", "tập tin"})
 

@@ -14,10 +14,10 @@ from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
-from tests.jobs import begun, job_of
-from tests.regression_task import RegressionTask
-from tests.small_span_model import CONFIG
-from tests.support import optimization_settings, requires_native_ops, run
+from tests.helpers.jobs import begun, job_of
+from tests.helpers.regression_task import RegressionTask
+from tests.helpers.small_span_model import CONFIG
+from tests.helpers.support import optimization_settings, requires_native_ops, run
 
 B, S = 4, 60
 
@@ -134,8 +134,8 @@ _TRAIN = """
 import dataclasses, json, sys
 from pathlib import Path
 from bert_tf.tasks.pretraining import run as pretraining
-from tests.support import with_values
-from tests.tiny_pretraining import CONFIG, pretraining_settings
+from tests.helpers.support import with_values
+from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings
 directory, *dry_run = sys.argv[1:]
 settings = pretraining_settings(Path(directory))
 config = dataclasses.replace(

@@ -49,8 +49,8 @@ from bert_tf.util.files import read_json_object
 from data_prep import record_inputs, source_formats
 from data_prep.containers import open_sources
 from data_prep.source_text import Decoder, encode
-from tests.archives import parquet_of, tar_of, zip_of
-from tests.mediawiki import dump, page
+from tests.helpers.archives import parquet_of, tar_of, zip_of
+from tests.helpers.mediawiki import dump, page
 
 _LONGEST_MESSAGE = 2000
 _VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde", "##a", "##b"]

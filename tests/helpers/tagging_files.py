@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.end_to_end.squad_files import NAMES, PLACES
+from tests.helpers.squad_files import NAMES, PLACES
 
 LENGTHS = ["--max_seq_length=16"]
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")

@@ -23,9 +23,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.native import library
 from bert_tf.update.schedules import schedule_options
-from tests import preloaded
+from tests.helpers import preloaded
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 _PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
