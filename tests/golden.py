@@ -35,7 +35,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tests.helpers import glue_files, preloaded, small_pretraining, squad_files, tagging_files
-from tests.helpers.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 _HASHES = "hashes.json"
 _INPUT = "input"

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.tasks.question_answering.examples import Answer, Example
 from bert_tf.util.errors import UserError
-from tests.helpers.support import ROOT, run
+from tests.helpers.programs import ROOT, run
 from tools.demo import run_qa as demo_qa
 
 LABEL = "generated questions, only a smoke test"

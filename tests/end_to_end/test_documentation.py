@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.support import ROOT, environment, requires_horovod
+from tests.helpers.programs import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
          ("data", "single_machine", "many_machines", "precision", "when_training_fails", "xla",

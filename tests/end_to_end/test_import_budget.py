@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.helpers import squad_files
-from tests.helpers.support import run
+from tests.helpers.programs import run
 from tests.helpers.tiny_pretraining import CONFIG, P, S, write_records
 
 REPORT = """

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.helpers.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 SLOW = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from tests.end_to_end.finetuning_runs import (
     results_of,
 )
 from tests.helpers.glue_files import LENGTHS, write_data
+from tests.helpers.programs import ROOT, mpirun, requires_horovod, run
 from tests.helpers.squad_files import write_model
-from tests.helpers.support import ROOT, mpirun, requires_horovod, run
 
 SCRIPT = "run_classifier.py"
 SHARED_GLUE = ROOT.parent / "shared/data/glue"

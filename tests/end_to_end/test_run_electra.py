@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.glue_files import write_data
-from tests.helpers.support import run, variables_of
+from tests.helpers.programs import run
+from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_electra.py"
 STEPS = 12

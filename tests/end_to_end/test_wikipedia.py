@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.records.manifest import read_manifest
 from tests.helpers.mediawiki import publish
-from tests.helpers.support import ROOT, run
+from tests.helpers.programs import ROOT, run
 from tests.helpers.web_server import web_server
 
 FRAGMENTS = ROOT.parent / "shared" / "data" / "wikipedia"

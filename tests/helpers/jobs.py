@@ -15,7 +15,7 @@ from bert_tf.tuning.session import SessionSettings
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.watch.interface import NoWatch
-from tests.helpers.support import optimization_settings, run_settings, runtime_settings
+from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
 
 
 def begun(**changes):

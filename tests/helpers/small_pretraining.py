@@ -8,7 +8,7 @@ import json
 import pkgutil
 from pathlib import Path
 
-from tests.helpers.support import run
+from tests.helpers.programs import run
 
 GEOMETRY = ["--max_seq_length=32", "--max_predictions_per_seq=5"]
 VOCAB_SIZE = 600

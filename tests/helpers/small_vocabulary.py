@@ -9,8 +9,8 @@ from pathlib import Path
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import write_vocab_file
 from data_prep.vocabulary import Settings, train_wordpiece
+from tests.helpers.programs import ROOT
 from tests.helpers.small_pretraining import stdlib_documentation
-from tests.helpers.support import ROOT
 
 _GOLDEN = ROOT / "tests/data/google_tokenizer_golden.json"
 

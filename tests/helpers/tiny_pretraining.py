@@ -15,7 +15,8 @@ from bert_tf.records.tfrecord import TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.util.errors import UserError
-from tests.helpers.support import content_of, optimization_settings, run_settings, runtime_settings
+from tests.helpers.files import content_of
+from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
 
 S, P, V = 12, 3, 40
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}

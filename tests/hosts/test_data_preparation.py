@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.support import ROOT, content_of, environment
+from tests.helpers.files import content_of
+from tests.helpers.programs import ROOT, environment
 from tests.hosts.program_output import LIMIT, Output
 from tools.hosts import Hosts
 

@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from tests.helpers.programs import environment, run
 from tests.helpers.small_pretraining import flags_of_a_short_run
-from tests.helpers.support import environment, run, variables_of
+from tests.helpers.tensors import variables_of
 from tests.helpers.timeline import read_timeline, rounds
 from tools.hosts import Hosts
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.helpers.programs import environment
 from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     write_bert_config,
 )
-from tests.helpers.support import environment
 from tests.hosts.program_output import LIMIT, Output
 from tools.hosts import Hosts
 

@@ -7,7 +7,7 @@ round. Beside the gradients there is one small vector, each term's weight in the
 import numpy as np
 import pytest
 
-from tests.helpers.support import mpirun, requires_horovod
+from tests.helpers.programs import mpirun, requires_horovod
 from tests.helpers.timeline import read_timeline, rounds
 from tests.parallel.updates_program import OF_GRADIENTS, UPDATES, cuts
 

@@ -29,7 +29,7 @@ import pytest
 
 from bert_tf.util.environment import XLA_FLAGS
 from tests.helpers import rounding
-from tests.helpers.support import mpirun, requires_horovod
+from tests.helpers.programs import mpirun, requires_horovod
 from tests.parallel import updates_program
 from tests.parallel.updates_program import (
     CLIP_NORM,

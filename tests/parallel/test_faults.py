@@ -13,12 +13,12 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.helpers.programs import ROOT, environment, python, requires_horovod
 from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     make_data_of_documentation,
     write_bert_config,
 )
-from tests.helpers.support import ROOT, environment, python, requires_horovod
 from tests.parallel.faulty_rank import STEP
 
 pytestmark = [requires_horovod, pytest.mark.parallel]

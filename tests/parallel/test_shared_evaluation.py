@@ -12,7 +12,7 @@ import pytest
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.tfrecord import TFRecordWriter
 from tests.helpers import squad_files
-from tests.helpers.support import mpirun, requires_horovod, run
+from tests.helpers.programs import mpirun, requires_horovod, run
 from tests.parallel import updates_program
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import preloaded
-from tests.helpers.support import ROOT, environment, python, run
+from tests.helpers.programs import ROOT, environment, python, run
 
 SHOW = """
 import os, sys

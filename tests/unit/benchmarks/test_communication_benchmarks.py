@@ -18,7 +18,7 @@ from benchmarks.predicted_scaling import PUBLISHED
 from benchmarks.rank_jobs import Job, Measured
 from bert_tf.model.config import BertConfig
 from bert_tf.util.errors import UserError
-from tests.helpers.support import run
+from tests.helpers.programs import run
 
 JOB = Job(BertConfig(vocab_size=30), {"micro_batch_size": 8, "num_threads": 1})
 

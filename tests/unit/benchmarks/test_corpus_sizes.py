@@ -11,7 +11,7 @@ import pytest
 from benchmarks.generated_text import documents, word
 from benchmarks.process_memory import run_measured
 from bert_tf.util.errors import UserError
-from tests.helpers.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 
 def test_generated_text_has_new_words_however_long_it_is():

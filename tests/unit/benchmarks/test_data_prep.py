@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.helpers.support import run
+from tests.helpers.programs import run
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "a", "mat", "."]
 DOCUMENT = "the cat sat on a mat .\na mat sat .\non the mat a cat sat .\n\n"

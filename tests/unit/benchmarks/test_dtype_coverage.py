@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmarks.dtype_coverage import Coverage, coverage_of
-from tests.helpers.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 CONFIG = {
     "vocab_size": 50,

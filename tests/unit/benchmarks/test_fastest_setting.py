@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fastest_setting import AUTO, every_setting
 from benchmarks.results import median_ratio, spread_result
-from tests.helpers.support import run
+from tests.helpers.programs import run
 
 
 def test_rates_are_compared_turn_by_turn():

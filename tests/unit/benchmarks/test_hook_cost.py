@@ -2,7 +2,7 @@
 
 import json
 
-from tests.helpers.support import run
+from tests.helpers.programs import run
 from tests.helpers.tiny_pretraining import CONFIG
 
 

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.inference import batch_figures, window_lengths
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.helpers.programs import run
 from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY
-from tests.helpers.support import run
 
 QUESTIONS = ("Who?", "Who wrote the book?", "Where did she live, by the sea?")
 

@@ -12,7 +12,7 @@ from benchmarks.script import define_flags
 from benchmarks.speed import process
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.util.errors import UserError
-from tests.helpers.support import ROOT
+from tests.helpers.programs import ROOT
 
 # What run_pretraining.py leaves behind. The loss is least at a rate of 0.01 times the root of the
 # batch's factor, and higher with fewer updates; a rate over 0.5 ends at a loss that is no number,

@@ -24,7 +24,7 @@ from benchmarks.speed import process
 from benchmarks.trainings import Training
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.util.errors import UserError
-from tests.helpers.support import ROOT
+from tests.helpers.programs import ROOT
 
 STEPS = tuple(range(10, 210, 10))
 # What run_pretraining.py leaves behind, for a loss that depends on the variant. bf16 learns as

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.largest_batch import Line, largest_fitting, least_exceeding, search
 from benchmarks.memory import memory_table, ratio_results, subject_results
 from benchmarks.speed.subjects import IN_MEMORY
-from tests.helpers.support import run
+from tests.helpers.programs import run
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -9,8 +9,8 @@ from benchmarks.padding_runs import prediction_order, training_order
 from benchmarks.padding_tasks import Sequences
 from bert_tf.model.config import INPUTS
 from bert_tf.tasks.classification.task import LABELS
+from tests.helpers.programs import run
 from tests.helpers.small_span_model import TEXT, write_model
-from tests.helpers.support import run
 
 LONGEST = 96
 

@@ -10,7 +10,7 @@ from absl import flags
 from benchmarks.machine import describe_machine
 from benchmarks.script import REQUIRED, define_flags, known_names, shared_flags, whole_numbers
 from bert_tf.util.errors import UserError
-from tests.helpers.support import run
+from tests.helpers.programs import run
 
 PROGRAM = """
 from benchmarks.results import result

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from benchmarks.sentence_bounds import Score, read_paragraphs, score
-from tests.helpers.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 TREEBANK = """\
 # newdoc id = a

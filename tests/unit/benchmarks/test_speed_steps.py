@@ -14,8 +14,8 @@ from benchmarks.speed.comparison import subject_results
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob, time_steps
 from benchmarks.speed.subjects import SUBJECTS
 from bert_tf.util.errors import UserError
+from tests.helpers.programs import run
 from tests.helpers.small_span_model import CONFIG
-from tests.helpers.support import run
 
 JOB = StepJob(
     task=PRETRAINING,

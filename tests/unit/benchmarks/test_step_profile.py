@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks.step_profile import REST, class_of, kernel_of, profile_results
+from tests.helpers.programs import run
 from tests.helpers.small_span_model import CONFIG
-from tests.helpers.support import run
 
 
 @pytest.mark.parametrize(

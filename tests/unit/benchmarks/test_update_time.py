@@ -15,7 +15,7 @@ from benchmarks.speed.batches import masked_words
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from bert_tf.model.config import BertConfig
 from bert_tf.util.errors import UserError
-from tests.helpers.support import requires_horovod, run
+from tests.helpers.programs import requires_horovod, run
 
 NETWORK = BertConfig(
     vocab_size=30,

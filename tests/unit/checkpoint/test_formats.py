@@ -19,7 +19,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.records.framing import frame_of
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.util.errors import UserError
-from tests.helpers.support import no_room
+from tests.helpers.files import no_room
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index"

@@ -6,8 +6,8 @@ import pytest
 
 from bert_tf.checkpoint.formats import ORIGINS, open_source
 from bert_tf.commands.convert import convert
+from tests.helpers.files import modes_of
 from tests.helpers.small_span_model import write_model
-from tests.helpers.support import modes_of
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.helpers.naive_squad_metric import (
     naive_words,
     squad_of,
 )
-from tests.helpers.support import ROOT
+from tests.helpers.programs import ROOT
 
 DATA = ROOT.parent / "shared/data/squad"
 

@@ -11,7 +11,7 @@ from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretrainin
 from bert_tf.train.plan import schedule_of
 from bert_tf.util.errors import UserError
 from tests.helpers.jobs import batch_and_steps
-from tests.helpers.support import run
+from tests.helpers.programs import run
 
 
 def deepspeed(kind="Lamb", batch=65_536, micro=64, **more):

@@ -19,8 +19,8 @@ from bert_tf.tuning import hardware, native_ops, speed_choice
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.util.errors import UserError
 from tests.helpers import rounding
+from tests.helpers.native_ops import requires_native_ops
 from tests.helpers.small_span_model import VOCABULARY, predictor_of, write_model
-from tests.helpers.support import requires_native_ops
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from bert_tf.train.trainer import build_update
 from bert_tf.update.batch_plan import BatchPlan
 from tests.helpers.jobs import begun, job_of
 from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings
 from tests.helpers.small_span_model import CONFIG
-from tests.helpers.support import optimization_settings
 
 WORLD_SIZE, UPDATES, LIMIT = 2, 4, 60  # seconds for what takes a fraction of one
 _LAST_COLLECTIVE = "last_collective"

@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.model.variables import VariableSpec
 from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
-from tests.helpers.support import optimization_settings, with_values
+from tests.helpers.settings import optimization_settings, with_values
 from tests.helpers.tiny_pretraining import pretraining_settings
 
 GIB = 1 << 30

@@ -29,8 +29,8 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.train import evaluation, loop
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
+from tests.helpers.files import no_room
 from tests.helpers.kills import killed_at
-from tests.helpers.support import no_room
 from tests.helpers.tiny_pretraining import CONFIG
 
 FLOATS = st.floats(0, 2.0**100, width=32, allow_subnormal=False)

@@ -15,9 +15,11 @@ from bert_tf.train.memory import MemoryEstimate, estimate_memory, format_memory,
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.helpers.jobs import begun, job_of
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.programs import run
 from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings
 from tests.helpers.small_span_model import CONFIG
-from tests.helpers.support import optimization_settings, requires_native_ops, run
 
 B, S = 4, 60
 
@@ -134,7 +136,7 @@ _TRAIN = """
 import dataclasses, json, sys
 from pathlib import Path
 from bert_tf.tasks.pretraining import run as pretraining
-from tests.helpers.support import with_values
+from tests.helpers.settings import with_values
 from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings
 directory, *dry_run = sys.argv[1:]
 settings = pretraining_settings(Path(directory))

@@ -10,7 +10,9 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train.saved_batch import read_batches
 from bert_tf.util.errors import UserError
-from tests.helpers.support import content_of, variables_of, with_values
+from tests.helpers.files import content_of
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
 from tests.helpers.tiny_pretraining import pretraining_settings
 
 

@@ -24,13 +24,9 @@ from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.util.errors import UserError
 from tests.helpers import momentum_optimizer
 from tests.helpers.jobs import batch_and_steps, begun, job_of, step_plan
-from tests.helpers.support import (
-    optimization_settings,
-    requires_native_ops,
-    runtime_settings,
-    variables_of,
-    with_values,
-)
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.settings import optimization_settings, runtime_settings, with_values
+from tests.helpers.tensors import variables_of
 from tests.helpers.tiny_pretraining import pretraining_settings
 from tests.helpers.updates import apply_gradients
 

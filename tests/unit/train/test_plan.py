@@ -18,7 +18,7 @@ from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
 from tests.helpers.jobs import arithmetic, batch_and_steps, begun
-from tests.helpers.support import optimization_settings, run_settings, with_values
+from tests.helpers.settings import optimization_settings, run_settings, with_values
 
 
 class Ranks(SingleProcess):

@@ -10,8 +10,8 @@ from bert_tf.train.prepare import prepare
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
 from tests.helpers.small_span_model import CONFIG
-from tests.helpers.support import optimization_settings, run_settings, runtime_settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,9 @@ from bert_tf.train.execute import run_task
 from bert_tf.train.job import RunModel
 from bert_tf.util.errors import UserError
 from tests.helpers.regression_task import RegressionTask
-from tests.helpers.support import optimization_settings, runtime_settings, variables_of, with_values
+from tests.helpers.settings import optimization_settings, runtime_settings, with_values
 from tests.helpers.teacher_task import TEACHER, TeacherTask
+from tests.helpers.tensors import variables_of
 from tests.helpers.tiny_pretraining import CONFIG, S, V, pretraining_settings
 
 LEARNT = dataclasses.replace(CONFIG, hidden_dropout_prob=0.1)

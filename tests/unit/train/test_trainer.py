@@ -9,7 +9,7 @@ from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint
 from bert_tf.train.trainer import Trainer
 from tests.helpers.jobs import begun, job_of
-from tests.helpers.support import run_settings
+from tests.helpers.settings import run_settings
 
 
 class Ranks(SingleProcess):

@@ -36,7 +36,8 @@ from bert_tf.update.kernels import NativeKernels
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import sealed
 from tests.helpers.jobs import begun
-from tests.helpers.support import requires_native_ops, runtime_settings
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.settings import runtime_settings
 from tests.helpers.thread_ranks import run_ranks
 from tests.helpers.tiny_pretraining import pretraining_settings
 

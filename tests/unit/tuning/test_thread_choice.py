@@ -15,7 +15,7 @@ from bert_tf.tuning.thread_choice import OtherProcesses, choose_threads
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.batch_plan import BatchPlan
 from tests.helpers.jobs import begun
-from tests.helpers.support import runtime_settings
+from tests.helpers.settings import runtime_settings
 from tests.helpers.thread_ranks import run_ranks
 from tests.helpers.tiny_pretraining import pretraining_settings
 

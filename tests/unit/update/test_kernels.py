@@ -16,7 +16,7 @@ from bert_tf.update.kernels import (
 )
 from bert_tf.update.optimizer import Optimizer
 from tests.helpers import rounding
-from tests.helpers.support import run, skip_without
+from tests.helpers.programs import run, skip_without
 from tests.helpers.updates import apply_gradients
 
 

@@ -19,7 +19,8 @@ from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.helpers.jobs import begun
-from tests.helpers.support import variables_of, with_values
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
 from tests.helpers.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
 from tests.helpers.torch_networks import random_values
 

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve
-from tests.helpers.support import with_values
+from tests.helpers.settings import with_values
 from tests.helpers.tiny_pretraining import pretraining_settings
 
 

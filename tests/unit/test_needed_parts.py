@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.helpers import support
-from tests.helpers.support import ROOT, environment
+from tests.helpers import programs
+from tests.helpers.programs import ROOT, environment
 
 MAKE_VARIABLES = {"ALL", "BROWSER", "HOROVOD", "HOSTS", "MARK", "NEEDED", "TENSORFLOW", "VENV"}
 PARTS = ("native_ops", "horovod", "browser", "hosts")
@@ -49,12 +49,12 @@ def test_make_says_what_is_needed(given, needed):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_needed_is_not_skipped(monkeypatch, part):
-    monkeypatch.setattr(support, "_NEEDED", [])
+    monkeypatch.setattr(programs, "NEEDED", [])
     with pytest.raises(pytest.skip.Exception, match="it is not here"):
-        support.skip_without(part, "it is not here")
-    monkeypatch.setattr(support, "_NEEDED", ["another", part])
+        programs.skip_without(part, "it is not here")
+    monkeypatch.setattr(programs, "NEEDED", ["another", part])
     with pytest.raises(pytest.fail.Exception, match=f"^{part} should be installed: it is not here"):
-        support.skip_without(part, "it is not here")
+        programs.skip_without(part, "it is not here")
 
 
 def test_without_a_browser_and_without_hosts(tmp_path):
