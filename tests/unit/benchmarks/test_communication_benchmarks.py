@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cases as kinds
-from benchmarks import (
-    delayed_allreduce,
-    predicted_scaling,
-    rank_jobs,
-    ranks_per_host,
-    scaling_model,
-)
-from benchmarks.cases import Case
-from benchmarks.communication_model import Link, ring_allreduce_seconds
-from benchmarks.predicted_scaling import PUBLISHED
-from benchmarks.rank_jobs import Job, Measured
+from benchmarks.communication import cases as kinds
+from benchmarks.communication import rank_jobs
+from benchmarks.communication.cases import Case
+from benchmarks.communication.model import Link, ring_allreduce_seconds
+from benchmarks.communication.rank_jobs import Job, Measured
+from benchmarks.studies import delayed_allreduce, predicted_scaling, ranks_per_host, scaling_model
+from benchmarks.studies.predicted_scaling import PUBLISHED
 from bert_tf.model.config import BertConfig
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import run

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import communication_model as model
-from benchmarks.communication_model import Cluster, Link
+from benchmarks.communication import model
+from benchmarks.communication.model import Cluster, Link
 
 LINK = Link(bytes_per_second=100.0, latency_seconds=0.5)
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from absl import flags
 
-from benchmarks import distillation_study
-from benchmarks.distillation_study import STUDY, measure, predicted_minutes
-from benchmarks.rank_jobs import Measured
+from benchmarks.communication.rank_jobs import Measured
 from benchmarks.script import define_flags
 from benchmarks.speed import cached_teacher
 from benchmarks.speed.ours import task_of
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import DISTILLATION, StepJob
 from benchmarks.speed.subjects import DISTILLING
+from benchmarks.studies import distillation_study
+from benchmarks.studies.distillation_study import STUDY, measure, predicted_minutes
 from bert_tf.model.config import BertConfig
 
 NETWORK = BertConfig(

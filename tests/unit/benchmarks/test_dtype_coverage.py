@@ -8,7 +8,7 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmarks.dtype_coverage import Coverage, coverage_of
+from benchmarks.studies.dtype_coverage import Coverage, coverage_of
 from tests.helpers.programs import ROOT, environment
 
 CONFIG = {
@@ -41,7 +41,13 @@ def found(tmp_path_factory):
     path.write_text(json.dumps(CONFIG))
     sizes = ["--batch_size=2", "--seq_length=8"]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.dtype_coverage", f"--bert_config_file={path}", *sizes],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.studies.dtype_coverage",
+            f"--bert_config_file={path}",
+            *sizes,
+        ],
         cwd=ROOT,
         # The rewrite belongs to TensorFlow's oneDNN kernels, which not every CPU switches on.
         env={**os.environ, **environment(), "TF_ENABLE_ONEDNN_OPTS": "1"},

@@ -10,7 +10,7 @@ def test_all_variants_are_timed(tmp_path):
     network = tmp_path / "bert_config.json"
     network.write_text(json.dumps(CONFIG.to_dict()))
     run(
-        "-m", "benchmarks.hook_cost", f"--bert_config_file={network}", "--batch_size=2",
+        "-m", "benchmarks.studies.hook_cost", f"--bert_config_file={network}", "--batch_size=2",
         "--seq_length=12", "--predictions=2", "--turns=2", "--threads=1", "--optimizer_type=lamb",
         f"--json={tmp_path}/results.json",
     )  # fmt: skip

@@ -6,10 +6,10 @@ import textwrap
 import pytest
 from absl import flags
 
-from benchmarks import large_batch
-from benchmarks.large_batch_runs import OPTIMIZERS, Plan, Setting, compared, seed_by_seed
 from benchmarks.script import define_flags
 from benchmarks.speed import process
+from benchmarks.studies import large_batch
+from benchmarks.studies.large_batch_runs import OPTIMIZERS, Plan, Setting, compared, seed_by_seed
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.padding_runs import prediction_order, training_order
-from benchmarks.padding_tasks import Sequences
+from benchmarks.studies.padding_runs import prediction_order, training_order
+from benchmarks.sequences import Sequences
 from bert_tf.model.config import INPUTS
 from bert_tf.tasks.classification.task import LABELS
 from tests.helpers.programs import run
@@ -82,7 +82,7 @@ def files(tmp_path_factory):
 
 def command(files, tmp_path):
     return [
-        "-m", "benchmarks.padding", f"--squad_train_file={files}/squad.json",
+        "-m", "benchmarks.studies.padding", f"--squad_train_file={files}/squad.json",
         f"--squad_predict_file={files}/squad.json", f"--glue_dir={files}",
         f"--vocab_file={files}/model/vocab.txt",
         f"--bert_config_file={files}/model/bert_config.json", f"--work_dir={tmp_path}/work",

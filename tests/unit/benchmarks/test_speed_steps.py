@@ -235,7 +235,7 @@ def test_whole_benchmark(config_file, tmp_path, program, flags):
 )
 def test_bad_flags_end_in_one_sentence(config_file, flag, sentence):
     done = run(
-        "-m", "benchmarks.pretraining_step", f"--bert_config_file={config_file}",
+        "-m", "benchmarks.step", f"--bert_config_file={config_file}",
         "--seq_length=16", "--predictions=1", flag, check=False,
     )  # fmt: skip
     assert done.returncode == 2
@@ -245,7 +245,7 @@ def test_bad_flags_end_in_one_sentence(config_file, flag, sentence):
 
 def test_the_driver_needs_neither_torch_nor_tensorflow_at_import():
     code = (
-        "import benchmarks.pretraining_step, sys; "
+        "import benchmarks.step, sys; "
         "assert not {'torch', 'transformers', 'tensorflow'} & set(sys.modules)"
     )
     run("-c", code)

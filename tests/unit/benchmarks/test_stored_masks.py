@@ -6,9 +6,9 @@ import random
 import pytest
 from absl import flags
 
-from benchmarks import stored_masks
 from benchmarks.script import define_flags
-from benchmarks.stored_masks import Kind, Setting
+from benchmarks.studies import stored_masks
+from benchmarks.studies.stored_masks import Kind, Setting
 from bert_tf.records.info import inspect_records
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.util.errors import UserError

@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import cases as kinds
-from benchmarks.cases import Case
-from benchmarks.rank_jobs import Job, run_on_one_host
+from benchmarks.communication import cases as kinds
+from benchmarks.communication.cases import Case
+from benchmarks.communication.rank_jobs import Job, run_on_one_host
 from benchmarks.speed.batches import masked_words
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from bert_tf.model.config import BertConfig

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks import cases as kinds
-from benchmarks.cases import EMBEDDING_TABLE, UPDATES, Case
+from benchmarks.communication import cases as kinds
+from benchmarks.communication.cases import EMBEDDING_TABLE, UPDATES, Case
 from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import StepJob
 from bert_tf.config.settings import CommunicationSettings

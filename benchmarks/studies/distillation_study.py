@@ -1,6 +1,6 @@
 """Brightics' study of distilling BERT over Horovod: its steps, measured in shape and predicted.
 
-    python -m benchmarks.distillation_study --json=distillation_study.json
+    python -m benchmarks.studies.distillation_study --json=distillation_study.json
 
 The study went from an allreduce after each micro batch of 9 sequences to larger micro batches, to
 one allreduce in 50 of them, and to more GPUs. Part one takes the same steps on two ranks, on hosts
@@ -9,6 +9,8 @@ leaves part one out), with a teacher of ``--bert_config_file`` and a student of 
 minutes of as many sequences as --epochs epochs of --records have.
 Part two fits the time of a sequence and of an allreduce to two of the published rows, and predicts
 the others. Neither has several rings, which are a property of NCCL's network plug-ins.
+
+docs/howto/distillation.md has the results.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ from typing import NamedTuple
 
 from absl import flags
 
-from benchmarks import cases as kinds
-from benchmarks import communication_model as model
-from benchmarks.cases import Case
-from benchmarks.communication_model import Link
-from benchmarks.delayed_allreduce import NETWORK, RANKS
-from benchmarks.rank_jobs import LOOPBACK, Job, describe_link, run_on_link
+from benchmarks.communication import cases as kinds
+from benchmarks.communication import model
+from benchmarks.communication.cases import Case
+from benchmarks.communication.model import Link
+from benchmarks.communication.rank_jobs import LOOPBACK, Job, describe_link, run_on_link
 from benchmarks.results import Result, printed, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags
 from benchmarks.speed.steps import DISTILLATION
+from benchmarks.studies.delayed_allreduce import NETWORK, RANKS
 
 _STEPS = 50  # micro batches of an update
 _EVERY, _ONCE = Case(kinds.EVERY_MICRO_BATCH, _STEPS), Case(kinds.DELAYED, _STEPS)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks.padding_tasks import Batch, Case, Sequences
+from benchmarks.sequences import Batch, Sequences
+from benchmarks.studies.padding_tasks import Case
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.config import INPUTS, BertConfig

@@ -1,13 +1,16 @@
 """Stored masks against masks drawn in training: the held-out loss, and what the records take.
 
-    python -m benchmarks.stored_masks --input_file=text --output_dir=masks --json=stored_masks.json
+    python -m benchmarks.studies.stored_masks --input_file=text --output_dir=masks \
+        --json=stored_masks.json
 
 Makes records of one text once for each of ``--records``: a kind of masking with a number of passes
 over the text (``--dupe_factor``), as in ``static-5``. A network is trained on each of them by
 run_pretraining.py for as many updates, those of ``--epochs`` passes over the records of one pass,
 and once for each of ``--seeds``. What is compared is the loss of the masked words of held-out
 records, whose masks are stored, so that all are judged by the same ones. Trainings run one after
-the other; started again, the command keeps what is finished. docs/masks.md shows a result.
+the other; started again, the command keeps what is finished.
+
+docs/measurements/masks.md has the results.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from benchmarks.large_batch import NETWORK, described
-from benchmarks.large_batch_runs import LOSS, seed_by_seed
 from benchmarks.machine import machine_line
 from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, run_benchmark, shared_flags, whole_numbers
 from benchmarks.speed.process import as_flag
+from benchmarks.studies.large_batch import NETWORK, described
+from benchmarks.studies.large_batch_runs import LOSS, seed_by_seed
 from benchmarks.trainings import Training, held_out, run_trainings
 from bert_tf.records.info import inspect_records
 from bert_tf.util.errors import UserError

@@ -1,6 +1,6 @@
 """What a larger batch costs, and which scaling of the learning rate makes up for it.
 
-    python -m benchmarks.large_batch --input_file=data/records/train \
+    python -m benchmarks.studies.large_batch --input_file=data/records/train \
         --eval_file=data/records/heldout --output_dir=batches --json=large_batch.json \
         --picture=large_batches.svg
 
@@ -11,7 +11,8 @@ seed. Then each batch is trained with this rate, and with it multiplied by the f
 and by its square root, with each of ``--seeds``. What is compared is the held-out loss of the
 masked words at the end. A training whose loss or gradient is not finite is shown as diverged.
 Trainings run one after the other; started again, the command keeps what is finished.
-docs/large_batches.md shows a result.
+
+docs/measurements/large_batches.md has the results.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from benchmarks import large_batch_runs as runs
-from benchmarks.large_batch_runs import OPTIMIZERS, SCALINGS, Found, Plan, Setting
 from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags, whole_numbers
+from benchmarks.studies import large_batch_runs as runs
+from benchmarks.studies.large_batch_runs import OPTIMIZERS, SCALINGS, Found, Plan, Setting
 from benchmarks.trainings import Training, record_of, run_trainings
 from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet

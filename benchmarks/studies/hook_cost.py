@@ -1,9 +1,11 @@
 """What two hooks add to an update: the batch kept for a failure, and summaries of layers.
 
-    python -m benchmarks.hook_cost --bert_config_file=recipes/bert_tiny.json --turns=200
+    python -m benchmarks.studies.hook_cost --bert_config_file=recipes/bert_tiny.json --turns=200
 
 Updates of one session take turns: without either, with the batch, and with both, the last as in an
 update that --layer_summary_steps chooses. Batches come from a tf.data pipeline, as in training.
+
+docs/howto/when_training_fails.md has the results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Predicts the time of an update on any number of ranks, and compares that with what is measured.
 
-    python -m benchmarks.scaling_model --json=scaling_model.json
+    python -m benchmarks.studies.scaling_model --json=scaling_model.json
 
 Part one checks the model: on 2, 3 and 4 hosts (network namespaces, which need root) with a link of
 1 Gbit/s it predicts the allreduce and the update, and shows the error. What the hosts do by
@@ -13,6 +13,8 @@ Part two takes the speed of one GPU from NVIDIA's published figures and predicts
 to 1024 of them for BERT-base and BERT-large. Part three does the same for clusters whose speed-up
 was published. Neither knows of stragglers, of input or of an optimizer that works at the same time:
 what published figures lack to the prediction is what those cost.
+
+docs/howto/many_machines.md has the results.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from typing import NamedTuple
 
 from absl import flags
 
-from benchmarks import cases as kinds
-from benchmarks import communication_model as model
-from benchmarks.cases import Case
-from benchmarks.communication_model import Link
-from benchmarks.delayed_allreduce import NETWORK
-from benchmarks.predicted_scaling import print_efficiencies, print_published
-from benchmarks.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
+from benchmarks.communication import cases as kinds
+from benchmarks.communication import model
+from benchmarks.communication.cases import Case
+from benchmarks.communication.model import Link
+from benchmarks.communication.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
 from benchmarks.results import Result, printed, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags, whole_numbers
+from benchmarks.studies.delayed_allreduce import NETWORK
+from benchmarks.studies.predicted_scaling import print_efficiencies, print_published
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError
 from tools.hosts import Hosts

@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.cases import Case
+from benchmarks.communication.cases import Case
 from benchmarks.script import network_from_flags
 from benchmarks.speed.process import ROOT, as_flag
 from bert_tf.model.config import BertConfig

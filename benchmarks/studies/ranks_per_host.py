@@ -1,11 +1,13 @@
 """Several ranks of one host against one process with all of their threads, same global batch.
 
-    python -m benchmarks.ranks_per_host --json=ranks_per_host.json
+    python -m benchmarks.studies.ranks_per_host --json=ranks_per_host.json
 
 Both sides take turns, each time in a new job: one process with ``--ranks`` threads, and that many
 ranks with one thread each under every setting of ``--settings``. The ratio of their speeds comes
 with what the ranks' time is made of: an update without communication on all ranks at once, against
 the one process, is the price of separate ranks; the rest is communication.
+
+docs/howto/many_machines.md has the results.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import flags
 
-from benchmarks import cases as kinds
-from benchmarks.cases import Case
-from benchmarks.rank_jobs import Job, Measured, run_on_one_host
+from benchmarks.communication import cases as kinds
+from benchmarks.communication.cases import Case
+from benchmarks.communication.rank_jobs import Job, Measured, run_on_one_host
 from benchmarks.results import Result, printed, ratio_result, spread_result
 from benchmarks.script import known_names, run_benchmark, shared_flags
 from bert_tf.model.config import BertConfig

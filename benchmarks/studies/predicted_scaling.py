@@ -12,8 +12,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from benchmarks import communication_model as model
-from benchmarks.communication_model import Cluster, Link
+from benchmarks.communication import model
+from benchmarks.communication.model import Cluster, Link
 from benchmarks.results import Result, result
 from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.model.config import BertConfig

@@ -1,6 +1,6 @@
 """What padding costs a fine-tuning and a prediction, and what it costs where it is left out.
 
-    python -m benchmarks.padding --squad_train_file=train-v1.1.json \
+    python -m benchmarks.studies.padding --squad_train_file=train-v1.1.json \
         --squad_predict_file=dev-v1.1.json --glue_dir=glue --vocab_file=vocab.txt \
         --work_dir=work --json=padding.json
 
@@ -17,6 +17,8 @@ On SQuAD and on tasks of GLUE (``--tasks``), in three forms:
 * ``speed``: sequences a second of updates and of predictions of the network of
   ``--bert_config_file``, with random weights. All forms go over the same ``--sequences``, spread
   over the file, by turns, after a batch of each length. A ratio is the median of the turns' ratios.
+
+docs/measurements/padding.md has the results.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ from bert_tf.util.files import make_output_dir, require_file
 
 # TensorFlow starts when the flags are known.
 if TYPE_CHECKING:
-    from benchmarks.padding_runs import Order
-    from benchmarks.padding_tasks import Case
+    from benchmarks.studies.padding_runs import Order
+    from benchmarks.studies.padding_tasks import Case
 
 SQUAD = "squad"
 TASKS = (SQUAD, *GLUE_TASKS)
@@ -85,7 +87,7 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
 
     All forms go over the same sequences by turns, after a batch of each length.
     """
-    from benchmarks.padding_runs import TrainedNetwork
+    from benchmarks.studies.padding_runs import TrainedNetwork
 
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
@@ -129,7 +131,7 @@ PARTS = {"fill": measure_fill, "speed": measure_speed}
 
 def _orders(case: Case, what: str, sequences: int | None = None) -> dict[str, Order]:
     """The batches of training or prediction by form, of so many sequences or of all."""
-    from benchmarks import padding_runs
+    from benchmarks.studies import padding_runs
 
     order, chosen = padding_runs.prediction_order, case.dev
     if what == TRAINING:
@@ -163,7 +165,7 @@ def measure() -> Iterator[Result]:
 
 
 def _case(name: str) -> Case:
-    from benchmarks.padding_tasks import glue_case, squad_case
+    from benchmarks.studies.padding_tasks import glue_case, squad_case
 
     values = flags.FLAGS
     vocab_file = require_file(values.vocab_file, flag="vocab_file")

@@ -1,6 +1,6 @@
 """What it is worth to communicate once an update, and what else communication costs, on two ranks.
 
-    python -m benchmarks.delayed_allreduce --json=delayed_allreduce.json
+    python -m benchmarks.studies.delayed_allreduce --json=delayed_allreduce.json
 
 On every link the cases take turns in one job, so that a ratio compares what ran side by side:
 sequences a second with one allreduce an update and with one after each micro batch; gradients in
@@ -9,6 +9,8 @@ gradient as a whole table or as the rows of a batch. The links are those of netw
 which need root; ``--links=loopback`` does without.
 
 Brightics' study of BERT-base on 8 GPUs found a factor of 2.0 with 50 micro batches an update.
+
+docs/howto/many_machines.md has the results.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags
 
-from benchmarks import cases as kinds
-from benchmarks import communication_model as model
-from benchmarks.cases import EMBEDDING_TABLE, Case
-from benchmarks.rank_jobs import LOOPBACK, Job, Measured, describe_link, run_on_link
+from benchmarks.communication import cases as kinds
+from benchmarks.communication import model
+from benchmarks.communication.cases import EMBEDDING_TABLE, Case
+from benchmarks.communication.rank_jobs import LOOPBACK, Job, Measured, describe_link, run_on_link
 from benchmarks.results import Result, printed, ratio_result, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags, whole_numbers
 from bert_tf.model.config import BertConfig
