@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.studies.padding_runs import prediction_order, training_order
 from benchmarks.sequences import Sequences
+from benchmarks.studies.padding_runs import prediction_order, training_order
 from bert_tf.model.config import INPUTS
 from bert_tf.tasks.classification.task import LABELS
 from tests.helpers.programs import run
