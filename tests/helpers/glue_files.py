@@ -31,3 +31,20 @@ def write_data(directory: Path) -> Path:
     write_sentences(directory / "dev.tsv", 30, seed=2)
     write_sentences(directory / "test.tsv", 11, seed=3, labels=False)
     return directory
+
+
+def write_pairs(directory: Path) -> Path:
+    """sts-train.csv and sts-dev.csv in STS-B's columns: ratings from 0 to 5 of two sentences."""
+    directory.mkdir(parents=True)
+    for seed, (split, count) in enumerate((("train", 60), ("dev", 25)), start=1):
+        rng, lines = random.Random(seed), []
+        for number in range(count):
+            texts = [
+                f"{rng.choice(NAMES)} lives in {rng.choice(PLACES)} " + ". " * rng.randint(0, 40)
+                for _ in range(2)
+            ]
+            shared = len(set(texts[0].split()[:4]) & set(texts[1].split()[:4]))
+            columns = ["genre", "file", "2026", f"{number:04}", f"{shared + rng.random():.3f}"]
+            lines.append("\t".join([*columns, *(text.strip() for text in texts)]))
+        (directory / f"sts-{split}.csv").write_text("\n".join(lines) + "\n")
+    return directory
