@@ -77,8 +77,7 @@ def run(settings: Settings) -> Path:
     least = 2 * _WORDS_AROUND_GAP + 1
     if settings.max_context_words < least:
         raise UserError(
-            f"--max_context_words={settings.max_context_words}: give at least {least}, as many as "
-            "a question has."
+            f"--max_context_words={settings.max_context_words}: give at least {least}, a question."
         )
     inputs = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)

@@ -98,8 +98,6 @@ def test_a_whole_run(program, flags, names, files, tmp_path):
         ("step", "--task=fine-tuning --predictions=2", "--predictions is of --task=pretraining"),
         ("step", "--restrict_ce_to_mask", "--restrict_ce_to_mask is of --task=distillation"),
         ("inference", "--squad_file=none.json", "--squad_file needs --vocab_file"),
-        ("memory", "--tokens=4096", "--tokens=4096: give two numbers"),
-        ("input_pipeline", "--input_file=/none", "--input_file: no file matches"),
         ("update_time", "--bert_config_file={network} --cases=x", "--cases: 'x' is not KIND"),
         ("studies.delayed_allreduce", "--links=fast", "--links: 'fast' is neither a rate"),
         ("studies.scaling_model", "--hosts=1,2", "--hosts=1,2: one host sends nothing"),
