@@ -93,12 +93,11 @@ def run(settings: Settings) -> Path:
 
 def _build(settings: Settings, inputs: list[Path], directory: Path) -> Built:
     parts: dict[str, list[dict[str, Any]]] = {TRAIN_NAME: [], DEV_NAME: []}
-    counts, left = dict.fromkeys(parts, 0), settings.num_questions
+    counts, left, used = dict.fromkeys(parts, 0), settings.num_questions, set()
     turns = itertools.cycle([DEV_NAME] + [TRAIN_NAME] * (_DEV_EVERY - 1))
     lines = itertools.chain.from_iterable(read_lines(p, flag="input_file") for p in inputs)
     for number, document in enumerate(documents(lines)):
-        found = itertools.islice(paragraphs(document, settings), left)
-        if chosen := list(found):
+        if chosen := list(itertools.islice(paragraphs(document, settings, used), left)):
             name = next(turns)
             parts[name].append({"title": f"document {number}", "paragraphs": chosen})
             counts[name] += len(chosen)
@@ -122,11 +121,15 @@ def documents(lines: Iterable[str]) -> Iterator[str]:
             yield " ".join(" ".join(group).split())
 
 
-def paragraphs(document: str, settings: Settings) -> Iterator[dict[str, Any]]:
-    """The contexts of a document in SQuAD's format, each with its question."""
+def paragraphs(document: str, settings: Settings, used: set[str]) -> Iterator[dict[str, Any]]:
+    """The contexts of a document in SQuAD's format, each with its question.
+
+    ``used`` are the ids of questions so far: a context that occurs again is left out.
+    """
     for context in contexts(document, settings.max_context_words):
         question = cloze(context, settings.random_seed)
-        if question is not None:
+        if question is not None and question["id"] not in used:
+            used.add(question["id"])
             yield {"context": context, "qas": [question]}
 
 

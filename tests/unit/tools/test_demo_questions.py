@@ -15,7 +15,7 @@ WORDS = ["parser", "of", "lines", "the", "red", "window", "and", "a", "file-name
 
 @pytest.fixture
 def text(tmp_path):
-    """Forty documents of eight sentences, each sentence on a line."""
+    """Forty documents of eight sentences, each sentence on a line; the first one twice."""
     rng = random.Random(1)
     found = []
     for _ in range(40):
@@ -26,7 +26,7 @@ def text(tmp_path):
             found.append(f"The {' '.join(words)}.")
         found.append("")
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(found))
+    path.write_text("\n".join(found[:9] + found))
     return path
 
 
@@ -49,8 +49,7 @@ def test_the_answer_closes_the_gap(text, tmp_path):
     assert len(found) == 60
     for _, _, context, question in found:
         [answer] = question["answers"]
-        start = answer["answer_start"]
-        assert context[start : start + len(answer["text"])] == answer["text"]
+        assert context[answer["answer_start"] :].startswith(answer["text"])
         assert context.lower().count(answer["text"].lower()) == 1
         assert 1 <= len(answer["text"].split()) <= 3
         closed = question["question"].replace(GAP, answer["text"])
