@@ -14,7 +14,7 @@ PEERS = "--retries=0 --subjects=ours-fp32,transformers-fp32-malloc,limit-fp32 --
 RUNS = [
     # program, flags, names of some of the results
     ("step", f"{STEP} {PEERS} --seq_length=16 --predictions=2 --accumulation_steps=2",
-     ["pretraining step", "pretraining, ours-fp32 to limit-fp32", "pretraining, start"]),
+     ["pretraining step", "pretraining step, ours-fp32 to limit-fp32", "pretraining, start"]),
     ("step", f"--task=fine-tuning {STEP} {PEERS} --seq_length=16", ["fine-tuning step"]),
     ("step", f"--task=distillation {STEP} --subjects=ours-fp32-cached-teacher --retries=0 "
      "--seq_length=16 --predictions=2 --steps=1", ["distillation step"]),
@@ -39,7 +39,7 @@ RUNS = [
 WITHOUT_NETWORK = [
     ("data_prep", "--input_file={text} --vocab_file={vocab} --turns=1 --retries=0 "
      "--subjects=ours-1-worker,limit-tokenizer,ours-sentences-1-worker,limit-splitter", []),
-    ("corpus_sizes", "--sizes_mb=1 --num_workers=1 --source=dump --directory={work} "
+    ("corpus_sizes", "--sizes_mb=1 --num_workers=1 --source=dump --directory={work}2 "
      "--vocab_size=1000", []),
     ("input_pipeline", "--input_file={records} --batch_size=4 --seconds=0.1 "
      "--training_sequences_per_second=2", []),
