@@ -41,7 +41,7 @@ demo: setup
 	@$(BIN)/python tools/demo/run.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))
 
 demo-qa: setup
-	@$(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
+	@$(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
 
 docs: python
 	@$(SETUP) --horovod 0 --docs

@@ -4,7 +4,7 @@
 
 Sequences a second and percentiles of the batches of a turn, one batch at a time on all cores;
 medians of the turns. The weights are random, as the time does not depend on them; the sequences are
-full. Who takes part and how is as in benchmarks.pretraining_step.
+full. Who takes part and how is as in benchmarks.step.
 
     python -m benchmarks.inference --squad_file=dev-v1.1.json --vocab_file=vocab.txt
 
@@ -57,7 +57,7 @@ def window_lengths(
     squad_file: PathLike, vocab_file: PathLike, *, seq_length: int, most: int
 ) -> tuple[int, ...]:
     """Tokens of the windows of a file, as run_squad.py cuts them; ``most`` of them, spread."""
-    from benchmarks.padding_tasks import squad_windows  # brings TensorFlow
+    from benchmarks.sequences import squad_windows  # brings TensorFlow
 
     vocab_file = require_file(vocab_file, flag="vocab_file")
     with tempfile.TemporaryDirectory() as directory:

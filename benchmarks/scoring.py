@@ -7,7 +7,7 @@ run_evaluation.py. The peers are loops with transformers on torch, written here 
 which need old packages: ``transformers-...`` has the copies of a sentence in batches of up to
 ``--peer_batch_size`` and takes logits at all positions, as mlm-scoring and minicons do;
 ``naive-...`` has one copy in a batch. The weights are random, as the time does not depend on them.
-Who takes part and how is as in benchmarks.pretraining_step.
+Who takes part and how is as in benchmarks.step.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import socket
 
 from absl import flags
 
-from benchmarks.cases import KINDS, Case
+from benchmarks.communication.cases import KINDS, Case
 from benchmarks.script import (
     REQUIRED,
     network_from_flags,
@@ -33,7 +33,7 @@ def run() -> None:
     """Measures the cases of the flags."""
     import tensorflow.compat.v1 as tf
 
-    from benchmarks import case_graphs
+    from benchmarks.communication import case_graphs
     from bert_tf.ranks.connect import connect
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
     from bert_tf.tuning.update_probe import update_pieces

@@ -53,6 +53,6 @@ def own_cache(tmp_path_factory):
 def record_maker():
     """Writes small record files."""
     # Imported here: most tests need no TensorFlow.
-    from tests.record_maker import RecordMaker
+    from tests.helpers.record_maker import RecordMaker
 
     return RecordMaker()

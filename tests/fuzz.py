@@ -14,7 +14,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["bert_tf", "data_prep", "pickle", "zipfile", "tarfile"]):
-    from tests.foreign_readers import READERS, check
+    from tests.helpers.foreign_readers import READERS, check
 
 
 def main() -> None:

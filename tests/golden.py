@@ -34,9 +34,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tests import preloaded, small_pretraining
-from tests.end_to_end import glue_files, squad_files, tagging_files
-from tests.support import ROOT, environment
+from tests.helpers import glue_files, preloaded, small_pretraining, squad_files, tagging_files
+from tests.helpers.programs import ROOT, environment
 
 _HASHES = "hashes.json"
 _INPUT = "input"

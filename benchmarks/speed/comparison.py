@@ -13,8 +13,7 @@ from benchmarks.machine import describe_machine, machine_line
 from benchmarks.results import Result, print_table, ratio_result, spread_result
 from benchmarks.script import FlagTable, known_names, shared_flags
 from benchmarks.speed.process import Found, run_in_process
-from benchmarks.speed.steps import StepJob
-from benchmarks.speed.subjects import SUBJECTS, Subject, default_subjects, with_other_python
+from benchmarks.speed.subjects import Subject, default_subjects, with_other_python
 from benchmarks.speed.turns import take_turns
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
@@ -22,7 +21,6 @@ from bert_tf.util.files import require_file
 # Name -> value and unit; the first is a rate.
 Figures = dict[str, tuple[float, str]]
 
-_MIB = 1 << 20
 _DETAILS = ("precision", "loss", "tensorflow", "gflops")
 _GOOGLE_FILE = "tokenization.py"  # every checkout of google-research/bert has it
 
@@ -166,27 +164,3 @@ def subject_results(
         if ours.is_compared_with(other)
     ]
     return results
-
-
-def step_flags(*names: str, known: Mapping[str, Subject] = SUBJECTS, **defaults: int) -> FlagTable:
-    """The flags of a comparison of training steps, with the defaults of its task."""
-    return {
-        **comparison_flags(known, "threads", "bert_config_file", "accumulation_steps"),
-        **shared_flags("warmup_steps", "steps", *names, **defaults),
-    }
-
-
-def compare_steps(task: str, known: Mapping[str, Subject] = SUBJECTS) -> Iterator[Result]:
-    """Runs the comparison of the training steps of the flags; ``known`` can take part."""
-    job = StepJob.from_flags(task)
-    if job.predictions > job.seq_length:
-        raise UserError(f"--predictions={job.predictions} is more than --seq_length; lower it.")
-
-    def figures(found: Found) -> Figures:
-        return {
-            f"{task} step": (job.sequences / found["seconds"], "sequences/s"),
-            f"{task}, start": (found["first_step_seconds"], "s"),
-            f"{task}, peak memory": (found["peak_memory_bytes"] / _MIB, "MiB"),
-        }
-
-    yield from compare(known, job.to_json(), "train", figures, config=job.to_json())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_pretraining import (
+from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     make_data,
     stdlib_documentation,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support import run, variables_of
+from tests.helpers.programs import run
+from tests.helpers.tensors import variables_of
 
 
 def flags_of_a_short_run(files: Path) -> list[str]:

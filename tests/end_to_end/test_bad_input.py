@@ -20,7 +20,7 @@ from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import SEAL
-from tests.support import ROOT, environment, run
+from tests.helpers.programs import ROOT, environment, run
 
 SCRIPT = "run_pretraining.py"
 

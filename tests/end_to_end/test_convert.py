@@ -14,7 +14,7 @@ from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
-from tests.support import run
+from tests.helpers.programs import run
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 # A program in which importing torch or transformers fails.

@@ -7,10 +7,10 @@ import pytest
 
 from bert_tf.tasks.question_answering.examples import Answer, Example
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, run
+from tests.helpers.programs import ROOT, run
 from tools.demo import run_qa as demo_qa
 
-LABEL = "generated questions, only a smoke test"
+LABEL = demo_qa.LABEL
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,9 @@ def run_demo(output_dir, *flags, check=True):
 
 
 @pytest.mark.slow
-def test_from_the_demos_model(demo_dir, tmp_path):
-    done = run_demo(tmp_path, f"--demo_dir={demo_dir}", "--epochs=0.3")
+def test_from_the_demos_model(demo_dir, text_file, tmp_path):
+    of_demo = (f"--demo_dir={demo_dir}", f"--text={text_file}")
+    done = run_demo(tmp_path, *of_demo, "--epochs=0.3")
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["label"] == LABEL
     assert list(summary["scores"]) == ["first words", "most frequent", "fine-tuned model"]
@@ -47,6 +48,7 @@ def test_from_the_demos_model(demo_dir, tmp_path):
     assert (tmp_path / "model" / "report.html").is_file()
     last = done.stdout.splitlines()
     assert last[-1].startswith(f"This was a smoke test: {LABEL}.")
+    assert demo_qa.MEANING in done.stdout
     assert sum(line.strip().startswith("question:") for line in last) == demo_qa.NUM_SHOWN
     answers = json.loads((tmp_path / "model" / "predictions.json").read_text())
     assert len(answers) == summary["questions"]["dev"]
@@ -57,10 +59,10 @@ def test_from_the_demos_model(demo_dir, tmp_path):
 
     # The same demo again goes on where it was; one with other settings starts anew.
     steps = (tmp_path / "model" / "log.jsonl").read_text()
-    again = run_demo(tmp_path, f"--demo_dir={demo_dir}", "--epochs=0.3")
+    again = run_demo(tmp_path, *of_demo, "--epochs=0.3")
     assert "removing the model" not in again.stdout
     assert (tmp_path / "model" / "log.jsonl").read_text() == steps
-    other = run_demo(tmp_path, f"--demo_dir={demo_dir}", "--epochs=0.2")
+    other = run_demo(tmp_path, *of_demo, "--epochs=0.2")
     assert "removing the model" in other.stdout
 
 
@@ -87,25 +89,14 @@ def test_given_weights(tmp_path):
     assert "--num_train_epochs=0.5" in demo_qa.training_flags(model, epochs=0.5)
 
 
-def example(number, question, answer, context="f(x)\nGives one two three four five."):
-    return Example(f"q{number}", question, context, "t", 0, (Answer(answer, 0),), False)
+def example(number, answer, context="Gives one two three four five."):
+    return Example(f"q{number}", "A _ b", context, "t", 0, (Answer(answer, 0),), False)
 
 
 def test_trivial_answers():
-    train = [
-        example(0, "What type is x of f?", "int"),
-        example(1, "What type is y of f?", "int"),
-        example(2, "What type is z of f?", "str"),
-        example(3, "When was f added?", "3.7"),
-        example(4, "What does f do?", "a few more words than that"),
-        example(5, "What does g do?", "int"),
-    ]
-    dev = [
-        example(6, "What type is a of g?", "float"),
-        example(7, "When was f deprecated?", "4.0"),
-        example(8, "Which exception does f raise?", "ValueError"),
-    ]
-    answers = demo_qa.trivial_answers(train, dev)
-    # Answers have (1 + 1 + 1 + 1 + 6 + 1) / 6 words: two. The signature is not counted.
-    assert answers["first words"] == dict.fromkeys(["q6", "q7", "q8"], "Gives one")
-    assert answers["most frequent"] == {"q6": "int", "q7": "3.7", "q8": "int"}
+    answers = ["int", "int", "str", "3.7", "a few more words than that", "int"]
+    train = [example(number, answer) for number, answer in enumerate(answers)]
+    found = demo_qa.trivial_answers(train, [example(6, "float"), example(7, "4.0")])
+    # Answers have (1 + 1 + 1 + 1 + 6 + 1) / 6 words: two.
+    assert found["first words"] == dict.fromkeys(["q6", "q7"], "Gives one")
+    assert found["most frequent"] == {"q6": "int", "q7": "int"}

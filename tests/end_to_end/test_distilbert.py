@@ -10,9 +10,11 @@ import torch
 import transformers
 
 from bert_tf.tasks.pretraining import run as pretraining
-from tests.end_to_end.squad_files import ENTRIES, LENGTHS, write_squad
-from tests.support import run, variables_of, with_values
-from tests.tiny_pretraining import V, pretraining_settings
+from tests.helpers.programs import run
+from tests.helpers.settings import with_values
+from tests.helpers.squad_files import ENTRIES, LENGTHS, write_squad
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import V, pretraining_settings
 
 TEXT = "Anna lives in Paris. Bob lives in Rome, a town of the old friend."
 QUESTION = "Where does Anna live?"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, environment, requires_horovod
+from tests.helpers.programs import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", "docs/start/tutorial.md", *(f"docs/{name}.md" for name in
          ("howto/data", "howto/inspect_data", "reference/records", "howto/convert_records",

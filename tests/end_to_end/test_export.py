@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bert_tf.model_directory.complete import find_model
-from tests.small_span_model import VOCABULARY, predictor_of, write_model
-from tests.support import environment, run
+from tests.helpers.programs import environment, run
+from tests.helpers.small_span_model import VOCABULARY, predictor_of, write_model
 
 ROWS = [
     {

@@ -21,10 +21,11 @@ import pytest
 
 from bert_tf.tasks.pretraining.plan_ledger import PLANNED, read_plan, write_plan
 from bert_tf.train.rollback_record import Rollback, write_rollbacks
-from tests.end_to_end.squad_files import write_model
-from tests.end_to_end.tagging_files import write_data
-from tests.small_pretraining import GEOMETRY, VOCAB_SIZE
-from tests.support import run, variables_of
+from tests.helpers.programs import run
+from tests.helpers.small_pretraining import GEOMETRY, VOCAB_SIZE
+from tests.helpers.squad_files import write_model
+from tests.helpers.tagging_files import write_data
+from tests.helpers.tensors import variables_of
 
 FLIPS = int(os.environ.get("FLIPS", "2"))
 

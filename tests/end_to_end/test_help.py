@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import run
+from tests.helpers.programs import run
 
 # Runs a script as a user would, and says at its end what it has loaded.
 PROGRAM = """

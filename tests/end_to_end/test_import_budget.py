@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from tests.end_to_end import squad_files
-from tests.support import run
-from tests.tiny_pretraining import CONFIG, P, S, write_records
+from tests.helpers import squad_files
+from tests.helpers.programs import run
+from tests.helpers.tiny_pretraining import CONFIG, P, S, write_records
 
 REPORT = """
 import json, runpy, sys

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 SLOW = pytest.mark.slow
 
@@ -22,7 +22,7 @@ SLOW = pytest.mark.slow
 )
 def test_killed_anywhere_the_next_call_ends_with_the_same_files(killer, tmp_path, stage):
     done = subprocess.run(
-        [sys.executable, "tests/killed_stage_program.py", stage, str(tmp_path)],
+        [sys.executable, "tests/end_to_end/killed_stage_program.py", stage, str(tmp_path)],
         cwd=ROOT,
         env={**environment(), "LD_PRELOAD": str(killer)},
         capture_output=True,

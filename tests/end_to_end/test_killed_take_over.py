@@ -8,7 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
-from tests.support import ROOT, environment, variables_of
+from tests.helpers.programs import ROOT, environment
+from tests.helpers.tensors import variables_of
 
 COUNTS = {tf.GraphKeys.GLOBAL_STEP: 7, SKIPPED_UPDATES: 1, CONSUMED_SEQUENCES: 64}
 

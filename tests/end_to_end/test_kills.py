@@ -25,10 +25,11 @@ import numpy as np
 import pytest
 
 from bert_tf.util.sealed_json import SEAL
-from tests.end_to_end import glue_files, squad_files, tagging_files
 from tests.end_to_end.finetuning_runs import flags_of_a_short_run
-from tests.small_pretraining import stdlib_documentation
-from tests.support import ROOT, environment, python, requires_horovod, variables_of
+from tests.helpers import glue_files, squad_files, tagging_files
+from tests.helpers.programs import ROOT, environment, python, requires_horovod
+from tests.helpers.small_pretraining import stdlib_documentation
+from tests.helpers.tensors import variables_of
 
 KILLS = int(os.environ.get("KILLS", "2"))
 

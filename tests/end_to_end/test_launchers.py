@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, environment, requires_horovod, run
+from tests.helpers.programs import ROOT, environment, requires_horovod, run
 
 pytestmark = [requires_horovod, pytest.mark.parallel]
 

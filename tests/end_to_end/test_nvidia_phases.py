@@ -5,8 +5,8 @@ import json
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.small_pretraining import GEOMETRY, make_data_of_documentation, write_bert_config
-from tests.support import mpirun, requires_horovod
+from tests.helpers.programs import mpirun, requires_horovod
+from tests.helpers.small_pretraining import GEOMETRY, make_data_of_documentation, write_bert_config
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support import ROOT, run, variables_of
+from tests.helpers.programs import ROOT, run
+from tests.helpers.tensors import variables_of
 
 
 def other_python():

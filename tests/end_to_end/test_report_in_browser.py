@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.tasks.question_answering.report.page import QuestionRow, ReportData, write_report
 from bert_tf.tasks.question_answering.thresholds import ThresholdPoint
-from tests.support import skip_without
+from tests.helpers.programs import skip_without
 
 with contextlib.suppress(ImportError):  # it has no package for Python 3.9
     from selenium import webdriver

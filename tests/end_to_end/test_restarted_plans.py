@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.test_slurm import ON_THIS_MACHINE, Slurm
-from tests.support import ROOT, environment, mpirun, requires_horovod, variables_of
+from tests.helpers.programs import ROOT, environment, mpirun, requires_horovod
+from tests.helpers.tensors import variables_of
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow]
 

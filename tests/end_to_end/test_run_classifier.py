@@ -14,12 +14,11 @@ from tests.end_to_end.finetuning_runs import (
     ledger_of,
     results_of,
 )
-from tests.end_to_end.glue_files import LENGTHS, write_data
-from tests.end_to_end.squad_files import write_model
-from tests.support import ROOT, mpirun, requires_horovod, run
+from tests.helpers.glue_files import LENGTHS, write_data, write_pairs
+from tests.helpers.programs import mpirun, requires_horovod, run
+from tests.helpers.squad_files import write_model
 
 SCRIPT = "run_classifier.py"
-SHARED_GLUE = ROOT.parent / "shared/data/glue"
 
 
 @pytest.fixture(scope="module")
@@ -195,14 +194,14 @@ def test_two_ranks_learn_and_predict_as_one(trained, flags, files, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SHARED_GLUE.exists(), reason="needs ../shared/data")
-def test_ratings_of_real_pairs(flags, files, tmp_path):
-    """STS-B has what generated sentences have not: ratings, and pairs too long for the network."""
+def test_ratings_of_pairs(flags, tmp_path):
+    """Of sentences alike or not, some of them too long for the network."""
+    data = write_pairs(tmp_path / "STS-B")
     run(
         SCRIPT,
         *flags,
         "--task_name=STS-B",
-        f"--data_dir={SHARED_GLUE / 'STS-B'}",
+        f"--data_dir={data}",
         f"--features_dir={tmp_path / 'features'}",
         "--max_seq_length=40",
         "--num_train_steps=3",
@@ -211,12 +210,12 @@ def test_ratings_of_real_pairs(flags, files, tmp_path):
         "--do_train",
         "--do_eval",
         "--do_predict",
-        f"--predict_file={SHARED_GLUE / 'STS-B' / 'sts-dev.csv'}",
+        f"--predict_file={data / 'sts-dev.csv'}",
         f"--output_dir={tmp_path / 'model'}",
     )
     results = results_of(tmp_path / "model")
     assert {"eval_spearman", "eval_pearson", "eval_loss"} <= results.keys()
-    path = SHARED_GLUE / "STS-B" / "sts-dev.csv"
+    path = data / "sts-dev.csv"
     rows = read_glue(GLUE_TASKS["sts-b"], path, flag="f", needs_labels=True).rows
     ratings = probabilities_of(tmp_path / "model")[:, 0]
     labels = np.array([row.label for row in rows])

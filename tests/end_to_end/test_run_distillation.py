@@ -10,10 +10,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from tests.end_to_end.glue_files import write_data
-from tests.end_to_end.squad_files import write_model, write_squad
-from tests.small_span_model import write_model as write_span_model
-from tests.support import ROOT, environment, mpirun, python, requires_horovod, run, variables_of
+from tests.helpers.glue_files import write_data
+from tests.helpers.programs import ROOT, environment, mpirun, python, requires_horovod, run
+from tests.helpers.small_span_model import write_model as write_span_model
+from tests.helpers.squad_files import write_model, write_squad
+from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_distillation.py"
 STEPS = 60

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.end_to_end.glue_files import write_data
-from tests.support import run, variables_of
+from tests.helpers.glue_files import write_data
+from tests.helpers.programs import run
+from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_electra.py"
 STEPS = 12

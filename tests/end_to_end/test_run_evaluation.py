@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import antiberty_chains, holder_of, mpirun, requires_horovod, run
+from tests.helpers.antibody_chains import antiberty_chains
+from tests.helpers.programs import holder_of, mpirun, requires_horovod, run
 from tests.unit.checkpoint.tiny_models import save_google
 
 SCRIPT = "run_evaluation.py"

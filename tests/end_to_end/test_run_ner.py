@@ -15,9 +15,10 @@ from tests.end_to_end.finetuning_runs import (
     ledger_of,
     results_of,
 )
-from tests.end_to_end.squad_files import write_model
-from tests.end_to_end.tagging_files import LABELS, LENGTHS, write_data
-from tests.support import mpirun, requires_horovod, run, variables_of
+from tests.helpers.programs import mpirun, requires_horovod, run
+from tests.helpers.squad_files import write_model
+from tests.helpers.tagging_files import LABELS, LENGTHS, write_data
+from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_ner.py"
 

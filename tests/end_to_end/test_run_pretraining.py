@@ -13,7 +13,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.util.directory_lock import hold_directory
-from tests.support import ROOT, environment, mpirun, requires_horovod, run, variables_of
+from tests.helpers.programs import ROOT, environment, mpirun, requires_horovod, run
+from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_pretraining.py"
 OUR_LINES = re.compile(

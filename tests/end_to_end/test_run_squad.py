@@ -17,8 +17,10 @@ from tests.end_to_end.finetuning_runs import (
     ledger_of,
     results_of,
 )
-from tests.end_to_end.squad_files import LENGTHS, write_model, write_squad
-from tests.support import modes_of, mpirun, requires_horovod, run, variables_of
+from tests.helpers.files import modes_of
+from tests.helpers.programs import mpirun, requires_horovod, run
+from tests.helpers.squad_files import LENGTHS, write_model, write_squad
+from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_squad.py"
 

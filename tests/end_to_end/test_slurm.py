@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from tests.end_to_end import slurm_stub
-from tests.support import ROOT, environment, python, requires_horovod, run
+from tests.helpers.programs import ROOT, environment, python, requires_horovod, run
 
 SCRIPT = ROOT / "recipes/slurm.sbatch"
 ON_THIS_MACHINE = ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1"]

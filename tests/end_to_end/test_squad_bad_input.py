@@ -15,8 +15,8 @@ from bert_tf.model.variables import create_variables
 from bert_tf.tasks.question_answering import run as squad_task
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
 from bert_tf.util.errors import UserError
-from tests.end_to_end.squad_files import CONFIG, ENTRIES, LENGTHS, squad, write_model, write_squad
-from tests.support import run
+from tests.helpers.programs import run
+from tests.helpers.squad_files import CONFIG, ENTRIES, LENGTHS, squad, write_model, write_squad
 
 
 @pytest.fixture(scope="module")

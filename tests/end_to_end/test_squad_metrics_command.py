@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.support import run
+from tests.helpers.programs import run
 
 COMMAND = ("-m", "bert_tf.commands.squad_metrics")
 

@@ -9,9 +9,10 @@ import sys
 import pytest
 
 from benchmarks.generated_text import documents
+from tests.helpers.files import content_of
+from tests.helpers.mediawiki import dump, page
+from tests.helpers.programs import ROOT, environment, run
 from tests.hosts.program_output import LIMIT, Output
-from tests.mediawiki import dump, page
-from tests.support import ROOT, content_of, environment, run
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from bert_tf.records.manifest import read_manifest
-from tests.mediawiki import publish
-from tests.support import ROOT, run
-from tests.web_server import web_server
+from tests.helpers.mediawiki import publish
+from tests.helpers.programs import ROOT, run
+from tests.helpers.web_server import web_server
 
 FRAGMENTS = ROOT.parent / "shared" / "data" / "wikipedia"
 

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.support import ROOT, mpirun, requires_horovod, run, variables_of
+from tests.helpers.programs import ROOT, mpirun, requires_horovod, run
+from tests.helpers.tensors import variables_of
 
 PAGE = ROOT / "docs/howto/your_own_task.md"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.small_pretraining import make_data_of_documentation, write_bert_config
-from tests.support import skip_without
+from tests.helpers.programs import skip_without
+from tests.helpers.small_pretraining import make_data_of_documentation, write_bert_config
 from tools.hosts import find_obstacle
 
 

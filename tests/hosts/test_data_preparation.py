@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.files import content_of
+from tests.helpers.programs import ROOT, environment
 from tests.hosts.program_output import LIMIT, Output
-from tests.support import ROOT, content_of, environment
 from tools.hosts import Hosts
 
 pytestmark = pytest.mark.parallel

@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from tests.small_pretraining import flags_of_a_short_run
-from tests.support import environment, run, variables_of
-from tests.timeline import read_timeline, rounds
+from tests.helpers.programs import environment, run
+from tests.helpers.small_pretraining import flags_of_a_short_run
+from tests.helpers.tensors import variables_of
+from tests.helpers.timeline import read_timeline, rounds
 from tools.hosts import Hosts
 
 pytestmark = pytest.mark.parallel

@@ -7,12 +7,12 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.hosts.program_output import LIMIT, Output
-from tests.small_pretraining import (
+from tests.helpers.programs import environment
+from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     write_bert_config,
 )
-from tests.support import environment
+from tests.hosts.program_output import LIMIT, Output
 from tools.hosts import Hosts
 
 pytestmark = pytest.mark.parallel

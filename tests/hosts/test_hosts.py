@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 from tools.host_keeper import network_of, processes_in
 from tools.host_network import CONGESTION_CONTROL
 from tools.hosts import Hosts

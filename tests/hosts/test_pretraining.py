@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.small_pretraining import flags_of_a_short_run
-from tests.support import environment, run
+from tests.helpers.programs import environment, run
+from tests.helpers.small_pretraining import flags_of_a_short_run
 from tools.hosts import Hosts
 
 pytestmark = pytest.mark.parallel

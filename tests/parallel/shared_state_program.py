@@ -17,8 +17,8 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.tasks.pretraining import run as pretraining
-from tests.support import with_values
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.settings import with_values
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 GLOBAL_BATCH, STEPS = 12, 6
 

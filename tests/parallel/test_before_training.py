@@ -8,12 +8,12 @@ import socket
 import pytest
 
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
-from tests.small_pretraining import (
+from tests.helpers.programs import mpirun, requires_horovod
+from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     make_data_of_documentation,
     write_bert_config,
 )
-from tests.support import mpirun, requires_horovod
 
 pytestmark = [requires_horovod, pytest.mark.parallel]
 

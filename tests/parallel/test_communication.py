@@ -7,9 +7,9 @@ round. Beside the gradients there is one small vector, each term's weight in the
 import numpy as np
 import pytest
 
+from tests.helpers.programs import mpirun, requires_horovod
+from tests.helpers.timeline import read_timeline, rounds
 from tests.parallel.updates_program import OF_GRADIENTS, UPDATES, cuts
-from tests.support import mpirun, requires_horovod
-from tests.timeline import read_timeline, rounds
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 

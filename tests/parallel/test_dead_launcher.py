@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_pretraining import (
+from tests.helpers.programs import ROOT, environment, requires_horovod
+from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     make_data_of_documentation,
     write_bert_config,
 )
-from tests.support import ROOT, environment, requires_horovod
 
 pytestmark = [requires_horovod, pytest.mark.parallel]
 

@@ -8,8 +8,9 @@ that depends on its place in the buffer; Horovod's cycle decides what is in a bu
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.helpers.programs import mpirun, requires_horovod
+from tests.helpers.tensors import variables_of
 from tests.parallel.shared_state_program import GLOBAL_BATCH, STEPS
-from tests.support import mpirun, requires_horovod, variables_of
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 

@@ -2,9 +2,9 @@
 
 Every cut is compared with the whole batch in one piece. What may differ is rounding:
 
-- In float32 it is the order in which numbers are added (tests/rounding.py): a gradient passes
-  through some 16 products, the longest of which sums over the 128 tokens of the global batch, and
-  each weight's step is its gradient over its own size.
+- In float32 it is the order in which numbers are added (tests/helpers/rounding.py): a gradient
+  passes through some 16 products, the longest of which sums over the 128 tokens of the global
+  batch, and each weight's step is its gradient over its own size.
 - In half precision both factors of a product and its result are rounded to the type, by at most
   its unit roundoff. The cut decides what a product of gradients adds up before it is rounded, and
   independent errors add up by their squares: sqrt(3 x 16) times the roundoff, of the gradient's
@@ -28,7 +28,8 @@ import numpy as np
 import pytest
 
 from bert_tf.util.environment import XLA_FLAGS
-from tests import rounding
+from tests.helpers import rounding
+from tests.helpers.programs import mpirun, requires_horovod
 from tests.parallel import updates_program
 from tests.parallel.updates_program import (
     CLIP_NORM,
@@ -40,7 +41,6 @@ from tests.parallel.updates_program import (
     UPDATES,
     cuts,
 )
-from tests.support import mpirun, requires_horovod
 
 pytestmark = [
     requires_horovod,

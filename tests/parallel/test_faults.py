@@ -13,13 +13,13 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.parallel.faulty_rank import STEP
-from tests.small_pretraining import (
+from tests.helpers.programs import ROOT, environment, python, requires_horovod
+from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     make_data_of_documentation,
     write_bert_config,
 )
-from tests.support import ROOT, environment, python, requires_horovod
+from tests.parallel.faulty_rank import STEP
 
 pytestmark = [requires_horovod, pytest.mark.parallel]
 

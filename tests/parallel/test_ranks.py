@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_tf.ranks.ranks import threads_per_rank
-from tests.support import mpirun, requires_horovod
+from tests.helpers.programs import mpirun, requires_horovod
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.each_tensorflow]
 

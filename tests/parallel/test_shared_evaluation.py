@@ -11,9 +11,9 @@ import pytest
 
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.tfrecord import TFRecordWriter
-from tests.end_to_end import squad_files
+from tests.helpers import squad_files
+from tests.helpers.programs import mpirun, requires_horovod, run
 from tests.parallel import updates_program
-from tests.support import mpirun, requires_horovod, run
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests import rounding
-from tests.parallel.shared_state_program import GLOBAL_BATCH
-from tests.parallel.test_faults import assert_lost, run_faulty
-from tests.small_pretraining import (
+from tests.helpers import rounding
+from tests.helpers.programs import mpirun, requires_horovod
+from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
     make_data_of_documentation,
     write_bert_config,
 )
-from tests.support import mpirun, requires_horovod, variables_of
-from tests.tiny_pretraining import S
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import S
+from tests.parallel.shared_state_program import GLOBAL_BATCH
+from tests.parallel.test_faults import assert_lost, run_faulty
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(1800)]
 

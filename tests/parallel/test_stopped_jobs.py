@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.support import ROOT, environment, python, requires_horovod
+from tests.helpers.programs import ROOT, environment, python, requires_horovod
 
 pytestmark = [requires_horovod, pytest.mark.parallel]
 

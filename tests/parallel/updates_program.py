@@ -37,7 +37,7 @@ from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from bert_tf.util.ramps import Ramp
-from tests import rounding
+from tests.helpers import rounding
 
 UPDATES = 10
 GLOBAL_BATCH = 8

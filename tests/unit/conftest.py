@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import BertConfig
 
@@ -45,5 +44,8 @@ def tiny_batch():
 @pytest.fixture(name="session")
 def graph_and_session():
     """A session with a new graph, which is the default graph during the test."""
+    # Imported here: half of the tests need no TensorFlow.
+    import tensorflow.compat.v1 as tf
+
     with tf.Graph().as_default(), tf.Session() as session:
         yield session

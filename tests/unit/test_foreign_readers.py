@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from tests.foreign_readers import READERS, check, mutations
+from tests.helpers.foreign_readers import READERS, check, mutations
 
 _CASES = 200
 

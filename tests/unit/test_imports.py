@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 # The rooms from the bottom up. A room imports those below it only.
 ROOMS = (

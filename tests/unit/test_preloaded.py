@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import preloaded
-from tests.support import ROOT, environment, python, run
+from tests.helpers import preloaded
+from tests.helpers.programs import ROOT, environment, python, run
 
 SHOW = """
 import os, sys

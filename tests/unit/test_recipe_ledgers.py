@@ -21,8 +21,9 @@ from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
-from tests.jobs import batch_and_steps, begun, job_of
-from tests.support import ROOT, with_values
+from tests.helpers.jobs import batch_and_steps, begun, job_of
+from tests.helpers.programs import ROOT
+from tests.helpers.settings import with_values
 
 RECIPES = ROOT / "recipes"
 PRETRAINING = sorted(

@@ -21,7 +21,7 @@ from bert_tf.tasks.pretraining.distillation_flags import (
     distillation_settings,
 )
 from bert_tf.train.plan import plan_batch
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).
 FLAG_FILES = sorted(

@@ -1,17 +1,16 @@
-"""Generates questions about installed documentation: a smoke test for users without a SQuAD file.
+"""Makes cloze questions about a text: a smoke test for users without a SQuAD file.
 
-    python -m tools.demo.questions --output_dir=questions --num_questions=5000
+    python -m tools.demo.questions --input_file=corpus --output_dir=questions --num_questions=5000
 
-Takes the docstrings of the packages whose text :mod:`tools.demo.corpus` gathers (or those of
-the Python files given by ``--input_file``) and asks for what they state: what a function returns,
-the type or the default of a parameter, the exception that is raised. Writes ``train.json`` and
-``dev.json`` in SQuAD's format, 1.1, or 2.0 with ``--unanswerable_fraction``. No module is in both
-files, and no documentation occurs twice. The same installation and seed give the same bytes.
+A context is some successive sentences of a document. The question is a piece of one of them, in
+which a phrase of one to three words is replaced by ``_``; the answer is that phrase, which occurs
+once in the context. Writes ``train.json`` and ``dev.json`` in SQuAD's format (v1.1), each document
+in one of them. The same text and seed give the same bytes. The text has blank lines between
+documents.
 
-The questions come from a handful of patterns, so a score on them shows that everything works, but
-nothing about how well a model reads. Every title in the files says so.
-
-Memory: about 80 MB, and 10 kB for each question.
+Whoever finds the piece in the context again has the answer; comparing strings does. A score
+therefore says how well a model has learnt to align two texts, and nothing about understanding or
+about SQuAD.
 """
 
 from __future__ import annotations
@@ -19,38 +18,43 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import os
-import platform
-import sysconfig
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from bert_tf.cli.flags import Number, flag_group
+from bert_tf.cli.flags import flag_group
 from bert_tf.records.stage import Built, run_stage
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import hash_of_json, write_json
-from bert_tf.util.progress import Progress
+from bert_tf.util.files import read_lines, write_json
 from bert_tf.util.versions import maker
 from data_prep.stages.stage import (
-    define_output_flag,
+    define_common_flags,
     find_text_files,
     run_main,
     settings_from_flags,
 )
-from tools.demo.corpus import SourceFile, find_source_files
-from tools.demo.documented_objects import documented_objects
-from tools.demo.question_maker import Document, QuestionMaker, draw
-from tools.demo.question_templates import find_statements
 
 STAGE = "demo_questions"
 TRAIN_NAME, DEV_NAME = "train.json", "dev.json"
-LABEL = "generated questions, only a smoke test"
+GAP = "_"
 
-_MIN_CONTEXT_WORDS = 30
-_MAX_SOURCE_BYTES = 1 << 20  # generated tables, not documentation
+_DEV_EVERY = 10  # documents
+_WORDS_AROUND_GAP = 6  # on either side; a longer question would not fit small models
+_SENTENCE = re.compile(r".+?[.!?](?=\s+[^\sa-z]|\s*$)")
+_WORD = re.compile(r"\w+(?:[-'’]\w+)*")
+# Words that no phrase begins or ends with, so that answers are mostly names of things.
+_FUNCTION_WORDS = {
+    "a", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "each", "for",
+    "from", "had", "has", "have", "he", "her", "his", "if", "in", "into", "is", "it", "its",
+    "may", "more", "must", "no", "not", "of", "on", "only", "or", "other", "our", "she", "should",
+    "so", "some", "such", "than", "that", "the", "their", "them", "then", "there", "these",
+    "they", "this", "those", "to", "too", "was", "we", "were", "what", "when", "where", "which",
+    "while", "who", "will", "with", "would", "you", "your",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,152 +62,144 @@ class Settings:
     """The settings of the stage.
 
     Attributes:
+      input_file: text files, globs or directories.
       output_dir: directory for train.json and dev.json.
-      input_file: Python files, globs or directories; None for the installed packages.
-      num_questions: questions in both files together; fewer if there is not enough documentation.
-      dev_fraction: share of the questions that goes to dev.json.
-      unanswerable_fraction: share of questions that the context does not answer; 0 gives SQuAD 1.1.
-      max_context_words: maximum words in a context; longer documentation loses its end.
-      random_seed: seed for the choice of modules and questions.
+      num_questions: questions in both files together; fewer where the text ends before.
+      max_context_words: maximum number of words of a context.
+      random_seed: seed of the choice of sentences and phrases.
     """
 
+    input_file: str
     output_dir: str
-    input_file: str | None = None
     num_questions: int = 5000
-    dev_fraction: float = 0.1
-    unanswerable_fraction: float = 0.0
-    max_context_words: int = 250
+    max_context_words: int = 80
     random_seed: int = 12345
 
 
 def run(settings: Settings) -> Path:
-    """Generates the questions; returns the directory of train.json and dev.json."""
-    _check(settings)
-    if settings.input_file is None:
-        inputs: list[Path] = []
-        files = _installed_files()
-    else:
-        inputs = find_text_files(settings.input_file)
-        files = [SourceFile(str(path), path.name) for path in inputs if path.suffix == ".py"]
+    """Makes the questions; returns the directory of train.json and dev.json."""
+    if settings.num_questions < 2:
+        raise UserError(f"--num_questions={settings.num_questions}: give at least 2.")
+    least = 2 * _WORDS_AROUND_GAP + 1
+    if settings.max_context_words < least:
+        raise UserError(
+            f"--max_context_words={settings.max_context_words}: give at least {least}, a question."
+        )
+    inputs = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
     del parameters["output_dir"], parameters["input_file"]
-    parameters["python"] = platform.python_version()
-    if not inputs:
-        sizes = [(file.name, os.path.getsize(file.path)) for file in files]
-        parameters["sources_sha256"] = hash_of_json(sizes)
     return run_stage(
         STAGE,
         settings.output_dir,
         parameters=parameters,
         inputs=inputs,
-        build=functools.partial(_build, settings, files),
+        build=functools.partial(_build, settings, inputs),
         made_by=maker(1),
     )
 
 
-def _check(settings: Settings) -> None:
-    if settings.num_questions < 2:
-        raise UserError(f"--num_questions={settings.num_questions}: give at least 2.")
-    if not 0 < settings.dev_fraction < 1:
-        raise UserError(f"--dev_fraction={settings.dev_fraction}: give a number between 0 and 1.")
-    if not 0 <= settings.unanswerable_fraction < 1:
-        raise UserError(
-            f"--unanswerable_fraction={settings.unanswerable_fraction}: "
-            "give a number from 0 to less than 1."
-        )
-    if settings.max_context_words <= _MIN_CONTEXT_WORDS:
-        raise UserError(
-            f"--max_context_words={settings.max_context_words}: "
-            f"give more than {_MIN_CONTEXT_WORDS}, the minimum length of a context."
-        )
-
-
-def _installed_files() -> list[SourceFile]:
-    paths = sysconfig.get_paths()
-    roots = dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))
-    return [
-        file
-        for file in find_source_files(*roots)
-        if file.name.endswith(".py") and os.path.getsize(file.path) <= _MAX_SOURCE_BYTES
-    ]
-
-
-def _build(settings: Settings, files: list[SourceFile], directory: Path) -> Built:
-    maker = QuestionMaker(
-        settings.num_questions,
-        unanswerable_fraction=settings.unanswerable_fraction,
-        seed=settings.random_seed,
-    )
-    progress = Progress(STAGE, settings.num_questions, "questions")
+def _build(settings: Settings, inputs: list[Path], directory: Path) -> Built:
     parts: dict[str, list[dict[str, Any]]] = {TRAIN_NAME: [], DEV_NAME: []}
-    sizes = dict.fromkeys(parts, 0)
-    for document in documents(files, settings):
-        paragraphs = maker.paragraphs(document)
-        if not paragraphs:
-            continue
-        wants_more = sizes[DEV_NAME] < settings.dev_fraction * sum(sizes.values())
-        name = DEV_NAME if wants_more else TRAIN_NAME
-        parts[name].append({"title": f"{document.module} ({LABEL})", "paragraphs": paragraphs})
-        num_new = sum(len(paragraph["qas"]) for paragraph in paragraphs)
-        sizes[name] += num_new
-        progress.advance(num_new)
-        if maker.num_questions == settings.num_questions:
+    counts, left, used = dict.fromkeys(parts, 0), settings.num_questions, set()
+    turns = itertools.cycle([DEV_NAME] + [TRAIN_NAME] * (_DEV_EVERY - 1))
+    lines = itertools.chain.from_iterable(read_lines(p, flag="input_file") for p in inputs)
+    for number, document in enumerate(documents(lines)):
+        if chosen := list(itertools.islice(paragraphs(document, settings, used), left)):
+            name = next(turns)
+            parts[name].append({"title": f"document {number}", "paragraphs": chosen})
+            counts[name] += len(chosen)
+            left -= len(chosen)
+        if not left:
             break
-    progress.finish()
-    if not parts[DEV_NAME]:
+    if not counts[TRAIN_NAME]:
         raise UserError(
-            f"--input_file: there are only {maker.num_questions} questions about "
-            f"{len(parts[TRAIN_NAME])} modules; give two documented Python modules or more."
+            f"--input_file: {settings.input_file} has sentences for {sum(counts.values())} "
+            "questions; give two documents or more, with blank lines between them."
         )
-    version = "v2.0" if settings.unanswerable_fraction else "1.1"
     for name, data in parts.items():
-        write_json(directory / name, {"version": version, "about": LABEL, "data": data})
-    counts = {"documents": sum(map(len, parts.values())), "contexts": maker.num_contexts}
-    return Built(sizes, {**counts, **dict(sorted(maker.kinds.items()))})
+        write_json(directory / name, {"version": "1.1", "data": data})
+    return Built(counts, {"documents": sum(map(len, parts.values()))})
 
 
-def documents(files: list[SourceFile], settings: Settings) -> Iterator[Document]:
-    """The modules that can be parsed, in an order given by the seed; each docstring occurs once."""
-    seen: set[bytes] = set()
-    for file in sorted(files, key=lambda file: draw(settings.random_seed, file.name)):
-        module = file.name[: -len(".py")].replace(os.sep, ".")
-        module = module[: -len(".__init__")] if module.endswith(".__init__") else module
-        objects = []
-        try:
-            source = Path(file.path).read_text(encoding="utf-8")
-            found = list(documented_objects(source, module, max_words=settings.max_context_words))
-        except (OSError, SyntaxError, ValueError, RecursionError):  # for another Python version
-            continue
-        for documented in found:
-            digest = hashlib.sha256(documented.documentation.encode("utf-8")).digest()
-            if len(documented.context.split()) >= _MIN_CONTEXT_WORDS and digest not in seen:
-                seen.add(digest)
-                objects.append((documented, find_statements(documented)))
-        yield Document(module, objects)
+def documents(lines: Iterable[str]) -> Iterator[str]:
+    """Joins the lines between blank ones."""
+    for is_text, group in itertools.groupby(lines, key=lambda line: bool(line.strip())):
+        if is_text:
+            yield " ".join(" ".join(group).split())
+
+
+def paragraphs(document: str, settings: Settings, used: set[str]) -> Iterator[dict[str, Any]]:
+    """The contexts of a document in SQuAD's format, each with its question.
+
+    ``used`` are the ids of questions so far: a context that occurs again is left out.
+    """
+    for context in contexts(document, settings.max_context_words):
+        question = cloze(context, settings.random_seed)
+        if question is not None and question["id"] not in used:
+            used.add(question["id"])
+            yield {"context": context, "qas": [question]}
+
+
+def contexts(document: str, max_words: int) -> Iterator[str]:
+    """Successive sentences, two at least, of ``max_words`` words at most."""
+    held: list[str] = []
+    for sentence in [match[0].strip() for match in _SENTENCE.finditer(document)]:
+        if sum(len(text.split()) for text in [*held, sentence]) > max_words:
+            if len(held) > 1:
+                yield " ".join(held)
+            held = []
+        held.append(sentence)
+    if len(held) > 1:
+        yield " ".join(held)
+
+
+def cloze(context: str, seed: int) -> dict[str, Any] | None:
+    """A sentence of a context with a gap, as SQuAD's question; None where none is suitable."""
+    candidates = [
+        (sentence, phrase)
+        for sentence in _SENTENCE.finditer(context)
+        if len(sentence[0].split()) > _WORDS_AROUND_GAP and GAP not in sentence[0]
+        for phrase in _phrases(context, sentence)
+    ]
+    if not candidates:
+        return None
+    digest = hashlib.sha256(f"{seed}\0{context}".encode()).hexdigest()
+    sentence, (start, end) = candidates[int(digest, 16) % len(candidates)]
+    before = context[sentence.start() : start].split()[-_WORDS_AROUND_GAP:]
+    after = context[end : sentence.end()].split()[:_WORDS_AROUND_GAP]
+    return {
+        "id": digest[:24],
+        "question": " ".join([*before, GAP, *after]),
+        "answers": [{"text": context[start:end], "answer_start": start}],
+    }
+
+
+def _phrases(context: str, sentence: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """Where the phrases of a sentence are that its context has once."""
+    words = list(_WORD.finditer(context, sentence.start(), sentence.end()))
+    for length in (1, 2, 3):
+        for first, last in zip(words[1:], words[length:]):
+            start, end = first.start(), last.end()
+            text = context[start:end]
+            ends = {first[0].lower(), last[0].lower()}
+            if (
+                not ends & _FUNCTION_WORDS
+                and re.fullmatch(r"[\w -]+", text)
+                and context.lower().count(text.lower()) == 1
+            ):
+                yield start, end
 
 
 @flag_group("Questions")
 def define_flags() -> None:
     """Defines the flags of ``python -m tools.demo.questions``."""
-    define_output_flag("Directory for train.json and dev.json.")
-    flags.DEFINE_string(
-        "input_file",
-        None,
-        "Python files, globs or directories to take docstrings from; by default the standard "
-        "library and the installed packages.",
+    define_common_flags(
+        input_help="Text files, globs or directories.",
+        output_help="Directory for train.json and dev.json.",
     )
-    flags.DEFINE_integer("num_questions", 5000, "Questions to generate, for both files together.")
-    flags.DEFINE(Number(), "dev_fraction", 0.1, "Share of the questions that goes to dev.json.")
-    flags.DEFINE(
-        Number(),
-        "unanswerable_fraction",
-        0.0,
-        "Share of questions that the context does not answer; above 0 the files are SQuAD 2.0.",
-    )
-    flags.DEFINE_integer(
-        "max_context_words", 250, "Maximum words in a context; the rest is cut off."
-    )
-    flags.DEFINE_integer("random_seed", 12345, "Seed for the choice of modules and questions.")
+    flags.DEFINE_integer("num_questions", 5000, "Questions to make, for both files together.")
+    flags.DEFINE_integer("max_context_words", 80, "Maximum number of words of a context.")
+    flags.DEFINE_integer("random_seed", 12345, "Seed of the choice of sentences and phrases.")
 
 
 def main() -> None:

@@ -1,11 +1,10 @@
-"""The question-answering demo: a smoke test on questions that are generated from documentation.
+"""The question-answering demo: a smoke test on cloze questions about the demo's text.
 
-Called by ``make demo-qa``, after ``make demo``. Questions about the documentation of the Python
-packages on this machine are generated, the demo's pre-trained model (or the weights given by
+Called by ``make demo-qa``, after ``make demo``. Questions about the text that the demo's model was
+trained on are made (:mod:`tools.demo.questions`), that model (or the weights given by
 ``--init_checkpoint``) is fine-tuned on them with run_squad.py, and its answers to questions about
-other modules are scored in comparison with two trivial baselines. It is for users without a SQuAD
-file and shows that everything works. The questions come from a few patterns; a score here says
-nothing about SQuAD.
+other documents are scored next to two trivial baselines. It is for users without a SQuAD file and
+shows that everything works; what its score means is printed with it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,15 @@ from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_s
 from bert_tf.tasks.question_answering.metrics import evaluate  # noqa: E402
 from bert_tf.util.errors import UserError, exit_on_user_error  # noqa: E402
 from bert_tf.util.files import read_json, write_json  # noqa: E402
-from tools.demo.questions import DEV_NAME, LABEL, TRAIN_NAME  # noqa: E402
+from tools.demo.questions import DEV_NAME, TRAIN_NAME  # noqa: E402
 from tools.demo.run import run  # noqa: E402
 
+LABEL = "cloze questions, only a smoke test"
+MEANING = """\
+A question is a piece of its context with a phrase left out, so comparing strings answers it. An F1
+near 100 means that the model has learnt to find the piece again, one near the baselines that it has
+not; neither says anything about SQuAD."""
 NUM_SHOWN = 3
-_OPENING_WORDS = 3  # "What is the", "Which exception does": they distinguish kinds of questions
 
 
 class Recipe(NamedTuple):
@@ -40,7 +43,7 @@ class Recipe(NamedTuple):
 
     Attributes:
       num_questions: questions for training and scoring together.
-      max_context_words: maximum number of words in a generated context.
+      max_context_words: maximum number of words of a context.
       max_seq_length: maximum tokens of question and context; fewer if the model has fewer
         positions.
       epochs: passes over the training questions.
@@ -115,29 +118,20 @@ def training_flags(model: Model, epochs: float | None) -> list[str]:
 def trivial_answers(train: Sequence[Example], dev: Sequence[Example]) -> dict[str, dict]:
     """Baseline answers without a model: name of the baseline -> {question id: answer}.
 
-    ``first words`` gives as many words of the documentation as answers have on average,
-    ``most frequent`` the most frequent answer to training questions with the same first words.
+    ``first words`` gives as many words of the context as answers have on average,
+    ``most frequent`` the most frequent answer to training questions.
     """
-    length = round(statistics.mean(len(e.answers[0].text.split()) for e in train))
-    counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-    for example in train:
-        for opening in (_opening(example), ""):
-            counts[opening][example.answers[0].text] += 1
-    frequent = {opening: counter.most_common(1)[0][0] for opening, counter in counts.items()}
+    answers = [example.answers[0].text for example in train]
+    length = round(statistics.mean(len(answer.split()) for answer in answers))
+    [(frequent, _)] = collections.Counter(answers).most_common(1)
     return {
-        "first words": {
-            e.question_id: " ".join(e.context.partition("\n")[2].split()[:length]) for e in dev
-        },
-        "most frequent": {e.question_id: frequent.get(_opening(e), frequent[""]) for e in dev},
+        "first words": {e.question_id: " ".join(e.context.split()[:length]) for e in dev},
+        "most frequent": {e.question_id: frequent for e in dev},
     }
 
 
-def _opening(example: Example) -> str:
-    return " ".join(example.question.split()[:_OPENING_WORDS])
-
-
 def show_answers(squad: SquadFile, answers: Mapping[str, str]) -> None:
-    """Prints questions about a few modules with the model's answers."""
+    """Prints a few questions with the model's answers."""
     print("\nQuestions that the model was not trained on, and its answers")
     step = len(squad.examples) // NUM_SHOWN or 1
     for example in squad.examples[step // 2 :: step][:NUM_SHOWN]:
@@ -153,12 +147,14 @@ def report(model_dir: Path, *, train: SquadFile, dev: SquadFile) -> dict[str, ob
     compared = {**trivial_answers(train.examples, dev.examples), "fine-tuned model": answers}
     scores = {name: evaluate(dev, predicted) for name, predicted in compared.items()}
     show_answers(dev, answers)
-    print(f"\nScores on {len(dev.examples)} questions about other modules ({LABEL})")
+    print(f"\nScores on {len(dev.examples)} questions about other documents ({LABEL})")
     print(f"  {'':20}{'exact match':>12}{'F1':>8}")
     for name, score in scores.items():
         print(f"  {name:20}{score['exact_match']:12.1f}{score['f1']:8.1f}")
+    print(MEANING)
     return {
         "label": LABEL,
+        "meaning": " ".join(MEANING.split()),
         "questions": {"train": len(train.examples), "dev": len(dev.examples)},
         "scores": {name: _main_scores(score) for name, score in scores.items()},
         "report": str(model_dir / "report.html"),
@@ -185,8 +181,13 @@ def main(options: argparse.Namespace) -> None:
     output_dir = options.output_dir.resolve()
     questions, model_dir = output_dir / "questions", output_dir / "model"
     print(f"Question-answering demo: {LABEL}.")
+    text = options.text
+    if text is None:
+        text = str(options.demo_dir.resolve() / "corpus")
+        run(["-m", "tools.demo.corpus"], f"--output_dir={text}")
     run(
         ["-m", "tools.demo.questions"],
+        f"--input_file={text}",
         f"--output_dir={questions}",
         f"--num_questions={options.num_questions or model.recipe.num_questions}",
         f"--max_context_words={model.recipe.max_context_words}",
@@ -225,9 +226,10 @@ if __name__ == "__main__":
     parser.add_argument(
         "--demo_dir", type=Path, default=Path("demo"), help="directory of `make demo`"
     )
+    parser.add_argument("--text", help="the text that was given to `make demo`, if one was")
     parser.add_argument(
         "--init_checkpoint", type=Path, help="directory of a model, instead of the demo's"
     )
-    parser.add_argument("--num_questions", type=int, help="questions to generate, in all")
+    parser.add_argument("--num_questions", type=int, help="questions to make, in all")
     parser.add_argument("--epochs", type=float, help="passes over the training questions")
     exit_on_user_error(main, parser.parse_args())

@@ -23,7 +23,7 @@ from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from tests import rounding
+from tests.helpers import rounding
 from tests.unit.checkpoint.tiny_models import IDS, MASK, SEGMENTS, SIZES
 
 CONFIG = BertConfig(**SIZES)

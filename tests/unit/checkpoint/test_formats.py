@@ -4,7 +4,6 @@ import collections
 import contextlib
 import json
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +18,11 @@ from bert_tf.model.config import BertConfig
 from bert_tf.records.framing import frame_of
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.util.errors import UserError
-from tests.support import no_room
+from tests.helpers.files import no_room
+from tests.helpers.programs import ROOT
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
-RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index"
+RELEASED = ROOT / "tests/data/uncased_L-8_H-512_A-8.ckpt"
 
 
 @pytest.fixture(name="model", scope="module")
@@ -55,10 +55,7 @@ def assert_same(first, second):
 
 
 def released_names():
-    path = RELEASED / "uncased_L-8_H-512_A-8.ckpt"
-    if not RELEASED.exists():
-        pytest.skip("needs ../shared/data")
-    return list(TensorflowCheckpoint(str(path)).entries)
+    return list(TensorflowCheckpoint(str(RELEASED)).entries)
 
 
 def our_names():

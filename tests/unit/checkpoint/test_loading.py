@@ -19,10 +19,11 @@ from bert_tf.tasks.question_answering.graph import squad_specs
 from bert_tf.update.loss_scale import DynamicLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.util.errors import UserError
+from tests.helpers.programs import ROOT
+from tests.helpers.updates import apply_gradients
 from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google
-from tests.updates import apply_gradients
 
-RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"
+RELEASED = ROOT / "tests/data/uncased_L-8_H-512_A-8"
 
 NETWORK = {
     "bert/embeddings/word_embeddings": (5, 2),
@@ -99,7 +100,6 @@ def test_a_complete_checkpoint_needs_one_line(tmp_path):
     assert loading.compare(path, NETWORK).summary() == [f"{path}: 3 variables restored"]
 
 
-@pytest.mark.skipif(not RELEASED.parent.exists(), reason="needs ../shared/data")
 def test_a_released_checkpoint_is_named_as_our_network():
     config = BertConfig.from_json_file(f"{RELEASED}.bert_config.json")
     entries = TensorflowCheckpoint(f"{RELEASED}.ckpt").entries

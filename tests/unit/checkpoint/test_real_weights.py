@@ -15,7 +15,7 @@ from bert_tf.model.heads import masked_lm_scores, masked_lm_specs
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
-from tests.support import antiberty_chains
+from tests.helpers.antibody_chains import antiberty_chains
 
 
 def directory_of(package, inside):

@@ -6,8 +6,8 @@ import pytest
 
 from bert_tf.checkpoint.formats import ORIGINS, open_source
 from bert_tf.commands.convert import convert
-from tests.small_span_model import write_model
-from tests.support import modes_of
+from tests.helpers.files import modes_of
+from tests.helpers.small_span_model import write_model
 
 
 @pytest.fixture(scope="module")

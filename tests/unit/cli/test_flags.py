@@ -11,7 +11,7 @@ from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.question_answering import flags as squad_flags
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Option
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 
 # Where infinity says something: no limit, never, always.
 INFINITE = {"clip_norm", "null_score_diff_threshold", "na_prob_thresh"}

@@ -11,7 +11,8 @@ from bert_tf.commands.draw_schedule import script_of
 from bert_tf.config.ramps import parse_length_ramp, parse_ramp
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table, write_curve
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, optimization_settings, run
+from tests.helpers.programs import ROOT, run
+from tests.helpers.settings import optimization_settings
 
 RECIPES = ROOT / "recipes"
 SETTINGS = {

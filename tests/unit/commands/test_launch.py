@@ -21,7 +21,7 @@ from bert_tf.commands.launch import (
     parse_hosts,
 )
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 # Notes how it was called. What its n-th run does is the n-th line of the file "script", a status
 # or a line of Python; what is asked about a host is told apart by the program.

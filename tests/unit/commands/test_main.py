@@ -10,7 +10,7 @@ import pytest
 from bert_tf.commands import main as bert_tf_command
 from bert_tf.commands.main import COMMANDS, find_command, list_of_commands, summary_of
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, run
+from tests.helpers.programs import ROOT, run
 
 # Runs bert-tf as its console script does, and says at its end whether TensorFlow was loaded.
 PROGRAM = """

@@ -8,7 +8,7 @@ from bert_tf.commands.recipe import find_recipe
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags
 from bert_tf.util.errors import UserError
 from bert_tf.util.recipes import RECIPES, with_recipe
-from tests.support import ROOT, run
+from tests.helpers.programs import ROOT, run
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ from bert_tf.tasks.question_answering.metrics import (
 from bert_tf.tasks.question_answering.scores import normalize_answer, question_scores
 from bert_tf.tasks.question_answering.thresholds import best_threshold, threshold_curve
 from bert_tf.util.errors import UserError
-from tests.naive_squad_metric import (
+from tests.helpers.naive_squad_metric import (
     naive_best,
     naive_result,
     naive_scores,
     naive_words,
     squad_of,
 )
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 
 DATA = ROOT.parent / "shared/data/squad"
 

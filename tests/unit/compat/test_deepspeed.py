@@ -10,8 +10,8 @@ from bert_tf.compat.deepspeed import Settings, convert, read_command
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_optimization
 from bert_tf.train.plan import schedule_of
 from bert_tf.util.errors import UserError
-from tests.jobs import batch_and_steps
-from tests.support import run
+from tests.helpers.jobs import batch_and_steps
+from tests.helpers.programs import run
 
 
 def deepspeed(kind="Lamb", batch=65_536, micro=64, **more):

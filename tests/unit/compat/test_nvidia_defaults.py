@@ -8,7 +8,7 @@ from bert_tf.tasks.pretraining.flags import define_pretraining_flags
 from bert_tf.tasks.question_answering.flags import define_squad_flags
 from bert_tf.tasks.tagging.flags import define_tagging_flags
 from bert_tf.update import schedules
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 
 PRETRAINING = (define_pretraining_flags, nvidia_defaults.PRETRAINING)
 SQUAD = (define_squad_flags, nvidia_defaults.SQUAD)

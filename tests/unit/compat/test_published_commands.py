@@ -21,7 +21,7 @@ from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages import create_pretraining_data
 from data_prep.stages.stage import settings_from_flags
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 from tests.unit.cli.test_flags import defined_by
 
 # README.md of google-research/bert

@@ -10,7 +10,7 @@ from bert_tf.update.optimizers import OPTIMIZERS, optimizer_row, slot_names
 from bert_tf.update.optimizers.row import OptimizerRow
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Option
-from tests.support import optimization_settings
+from tests.helpers.settings import optimization_settings
 
 
 def test_slot_names_differ_from_weight_names():

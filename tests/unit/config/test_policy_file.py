@@ -7,7 +7,7 @@ import pytest
 from bert_tf.config.policy_file import MODULE_CLASSES, TYPE_OF_PRECISION, read_policy_file
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.util.errors import UserError
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from bert_tf.cli.settings_flags import Definer
 from bert_tf.config.schedules import ScheduleSettings
 from bert_tf.update.schedules import SCHEDULES, schedule_options
 from bert_tf.util.errors import UserError
-from tests.support import optimization_settings
+from tests.helpers.settings import optimization_settings
 
 EXPONENTIAL = ["--lr_schedule=exponential", "--lr_decay_rate=0.9", "--lr_decay_steps=250"]
 WSD = ["--lr_schedule=warmup_stable_decay"]

@@ -5,8 +5,8 @@ import pytest
 from bert_tf.config.settings import CommunicationSettings, check_sharding
 from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.util.errors import UserError
-from tests import momentum_optimizer
-from tests.support import optimization_settings
+from tests.helpers import momentum_optimizer
+from tests.helpers.settings import optimization_settings
 
 SHARED = {"shard_optimizer_state": True}
 

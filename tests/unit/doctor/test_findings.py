@@ -13,8 +13,9 @@ from bert_tf.doctor.schedule import PRETRAINING_RATES, judge_rate
 from bert_tf.train.memory import MemoryEstimate, free_memory
 from bert_tf.util.console import Grade, remark, say, warn
 from bert_tf.util.errors import UserError
-from tests.jobs import batch_and_steps
-from tests.support import optimization_settings, run
+from tests.helpers.jobs import batch_and_steps
+from tests.helpers.programs import run
+from tests.helpers.settings import optimization_settings
 
 GIB = 1 << 30
 

@@ -9,7 +9,7 @@ from bert_tf.doctor import rehearsal
 from bert_tf.doctor.examination import examine
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
 from bert_tf.util.console import Grade
-from tests.support import content_of
+from tests.helpers.files import content_of
 
 ENTRIES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "?", ".", "the", "tower", "of", "paris", "is"),

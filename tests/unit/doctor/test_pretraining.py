@@ -20,8 +20,9 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import Grade
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
-from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
-from tests.support import content_of, holder_of, run
+from tests.helpers.files import content_of
+from tests.helpers.programs import holder_of, run
+from tests.helpers.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
 
 FINE, HINT, WARNING, ERROR = Grade
 ENTRIES = [

@@ -18,9 +18,9 @@ from bert_tf.tasks.question_answering.export import export_squad
 from bert_tf.tuning import hardware, native_ops, speed_choice
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.util.errors import UserError
-from tests import rounding
-from tests.small_span_model import VOCABULARY, predictor_of, write_model
-from tests.support import requires_native_ops
+from tests.helpers import rounding
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.small_span_model import VOCABULARY, predictor_of, write_model
 
 
 @pytest.fixture(scope="module")

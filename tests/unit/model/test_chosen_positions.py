@@ -10,7 +10,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
-from tests.support import requires_native_ops
+from tests.helpers.native_ops import requires_native_ops
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -1,14 +1,13 @@
 import json
 import math
-from pathlib import Path
 
 import pytest
 
 from bert_tf.model.config import ACTIVATIONS, BertConfig, read_config
 from bert_tf.util.errors import UserError
+from tests.helpers.programs import ROOT
 
-SHARED = Path(__file__).parents[4] / "shared/data/checkpoint-index"
-SHARED_CONFIG = SHARED / "uncased_L-8_H-512_A-8.bert_config.json"
+RELEASED = ROOT / "tests/data/uncased_L-8_H-512_A-8.bert_config.json"
 
 
 def test_defaults_are_those_of_bert_base():
@@ -35,9 +34,8 @@ def test_json_round_trip(tmp_path):
     assert BertConfig.from_json_file(path) == config
 
 
-@pytest.mark.skipif(not SHARED_CONFIG.exists(), reason="needs ../shared/data")
 def test_reads_a_released_config():
-    config = BertConfig.from_json_file(SHARED_CONFIG)
+    config = BertConfig.from_json_file(RELEASED)
     assert (config.hidden_size, config.num_hidden_layers, config.type_vocab_size) == (512, 8, 2)
 
 

@@ -15,7 +15,7 @@ from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.tagging.task import TaggingTask
-from tests.support import requires_native_ops
+from tests.helpers.native_ops import requires_native_ops
 
 CONFIG = BertConfig(
     vocab_size=50,

@@ -9,7 +9,7 @@ from bert_tf.model.layers import layer_norm
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables, dense_specs, layer_norm_specs
-from tests.support import requires_native_ops
+from tests.helpers.native_ops import requires_native_ops
 
 B, S, D = 2, 3, 8
 # Deviations of a row: far above the root of the epsilon, 1e-6, about it, and far below.

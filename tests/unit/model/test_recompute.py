@@ -16,7 +16,7 @@ from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.train.memory import kept_bytes, recomputed_bytes
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
-from tests.support import requires_native_ops
+from tests.helpers.native_ops import requires_native_ops
 from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_MklBatchMatMulV2"}

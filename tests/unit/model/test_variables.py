@@ -1,5 +1,4 @@
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +7,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import VariableSpec, create_variables, frozen_specs, num_weights
 from bert_tf.tasks.pretraining.graph import pretraining_specs
+from tests.helpers.programs import ROOT
 
-RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"
+RELEASED = ROOT / "tests/data/uncased_L-8_H-512_A-8"
 
 # Google's names for a network of hidden size 12, intermediate size 20, vocabulary 37.
 GOLDEN_EMBEDDINGS = {
@@ -97,7 +97,6 @@ def test_without_masked_lm_there_are_no_predictions(session, config):
     assert created_shapes(session, config, masked_lm=False) == expected
 
 
-@pytest.mark.skipif(not RELEASED.parent.exists(), reason="needs ../shared/data")
 def test_variables_equal_those_of_a_released_checkpoint():
     config = BertConfig.from_json_file(f"{RELEASED}.bert_config.json")
     released = {name: tuple(shape) for name, shape in tf.train.list_variables(f"{RELEASED}.ckpt")}

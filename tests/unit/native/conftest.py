@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.native import library
-from tests.support import skip_without
+from tests.helpers.programs import skip_without
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.dropout import Draw, numbers_like
-from tests.support import requires_native_ops, run
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.programs import run
 from tests.unit.native.block_program import (
     COUNTER,
     KEY,

@@ -12,7 +12,7 @@ import pytest
 from bert_tf.native import library
 from bert_tf.native.build import build
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 pytestmark = pytest.mark.each_tensorflow
 

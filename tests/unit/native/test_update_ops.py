@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.native import library
-from tests.support import run
+from tests.helpers.programs import run
 
 pytestmark = pytest.mark.each_tensorflow
 

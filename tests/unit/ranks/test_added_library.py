@@ -13,10 +13,10 @@ from bert_tf.ranks.parts import part_of
 from bert_tf.ranks.ranks import Ranks, as_tables
 from bert_tf.train.trainer import build_update
 from bert_tf.update.batch_plan import BatchPlan
-from tests.jobs import begun, job_of
-from tests.regression_task import RegressionTask
-from tests.small_span_model import CONFIG
-from tests.support import optimization_settings
+from tests.helpers.jobs import begun, job_of
+from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings
+from tests.helpers.small_span_model import CONFIG
 
 WORLD_SIZE, UPDATES, LIMIT = 2, 4, 60  # seconds for what takes a fraction of one
 _LAST_COLLECTIVE = "last_collective"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.communication_model import rows_pay_up_to
+from benchmarks.communication.model import rows_pay_up_to
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.ranks.communication import (
     DEFAULT,

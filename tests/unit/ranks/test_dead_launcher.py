@@ -10,7 +10,7 @@ import pytest
 
 from bert_tf.ranks import launcher
 from bert_tf.ranks.launcher import Lineage
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 LIMIT = 60
 # Says who it is, and stays.

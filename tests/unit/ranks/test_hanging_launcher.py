@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 RANK = "from bert_tf.ranks.launcher import kill_launcher_if_it_hangs as k; k(0.2)"
 

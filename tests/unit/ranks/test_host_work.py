@@ -10,7 +10,7 @@ from bert_tf.ranks import host_work
 from bert_tf.ranks.host_work import on_each_host, run_command
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
-from tests.thread_ranks import run_ranks
+from tests.helpers.thread_ranks import run_ranks
 
 HOSTS = ["one", "one", "two", "two"]
 
@@ -56,7 +56,9 @@ def test_a_mistake_on_one_host_reaches_every_rank(hosts):
 
 
 def test_a_bug_is_raised_where_it_happened(hosts, monkeypatch):
-    monkeypatch.setattr("tests.thread_ranks.LIMIT", 2)  # the others would be ended by the watch
+    monkeypatch.setattr(
+        "tests.helpers.thread_ranks.LIMIT", 2
+    )  # the others would be ended by the watch
     found = together(lambda host: {}[host], hosts)
     assert isinstance(found[0], KeyError)
     assert isinstance(found[2], KeyError)

@@ -13,7 +13,7 @@ from bert_tf.records import compressed
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
-from tests.support import no_room
+from tests.helpers.files import no_room
 
 RECORDS = [b"first", b"", b"third \x00\x00", os.urandom(200_000), b"last" * 9]
 

@@ -14,7 +14,7 @@ from bert_tf.records.stage import Built, SharedDirectory, run_stage
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.errors import RepairableError, UserError
 from data_prep.stages import sentences
-from tests.support import content_of, no_room
+from tests.helpers.files import content_of, no_room
 
 ITEMS = [bytes([65 + number]) * (number + 1) for number in range(6)]
 

@@ -14,7 +14,7 @@ from bert_tf.records import local_cache
 from bert_tf.records.local_cache import NoRoomError, local_copies
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.errors import UserError
-from tests.support import no_room
+from tests.helpers.files import no_room
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from bert_tf.records.manifest import read_manifest, require_listed_files
 from bert_tf.records.stage import Built, SharedDirectory, remove_outputs, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import SEAL
-from tests.support import holder_of, no_room
+from tests.helpers.files import no_room
+from tests.helpers.programs import holder_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support import ROOT, run
+from tests.helpers.programs import ROOT, run
 from tools import flag_reference, settings_reference
 
 COMMANDS = flag_reference.commands()

@@ -21,10 +21,11 @@ from bert_tf.train.plan import scales_steps
 from bert_tf.train.start_point import OPTIONAL_STATE, StartPoint
 from bert_tf.train.trainer import build_update, create_run_state
 from bert_tf.util.errors import UserError
-from tests.jobs import job_of
-from tests.small_span_model import CONFIG as SPAN_CONFIG
-from tests.support import content_of, optimization_settings, run_settings, with_values
-from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse, write_records
+from tests.helpers.files import content_of
+from tests.helpers.jobs import job_of
+from tests.helpers.settings import optimization_settings, run_settings, with_values
+from tests.helpers.small_span_model import CONFIG as SPAN_CONFIG
+from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings, refuse, write_records
 
 VOCABULARY = "ab" * 32
 LABELS = ("start_positions", "end_positions")

@@ -8,8 +8,8 @@ import pytest
 
 from bert_tf.model.variables import VariableSpec
 from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
-from tests.support import optimization_settings, with_values
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.settings import optimization_settings, with_values
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 GIB = 1 << 30
 ADAM = optimization_settings()

@@ -29,9 +29,9 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.train import evaluation, loop
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
-from tests.kills import killed_at
-from tests.support import no_room
-from tests.tiny_pretraining import CONFIG
+from tests.helpers.files import no_room
+from tests.helpers.kills import killed_at
+from tests.helpers.tiny_pretraining import CONFIG
 
 FLOATS = st.floats(0, 2.0**100, width=32, allow_subnormal=False)
 BATCHES = hnp.arrays(np.float32, st.tuples(st.integers(1, 40)), elements=FLOATS)

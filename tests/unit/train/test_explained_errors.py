@@ -13,8 +13,8 @@ from bert_tf.train.start_point import ResumingSaver
 from bert_tf.train.trainer import _explained_errors
 from bert_tf.update.train_op import SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
-from tests.jobs import begun, job_of
-from tests.support import no_room
+from tests.helpers.files import no_room
+from tests.helpers.jobs import begun, job_of
 
 WEIGHT = np.arange(5000, dtype=np.float32)
 

@@ -17,7 +17,8 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
-from tests.support import no_room, with_values
+from tests.helpers.files import no_room
+from tests.helpers.settings import with_values
 
 
 class FakeUpdate:

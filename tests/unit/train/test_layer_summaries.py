@@ -14,9 +14,11 @@ from bert_tf.train.run_log import RunLog
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
-from tests.support import requires_native_ops, variables_of, with_values
-from tests.tiny_pretraining import pretraining_settings
-from tests.updates import applied
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import pretraining_settings
+from tests.helpers.updates import applied
 
 RATE, DECAY, EPSILON = 1e-3, 0.01, 1e-6
 BETA_1, BETA_2 = 0.9, 0.999

@@ -16,7 +16,7 @@ from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.util.errors import UserError
-from tests.support import optimization_settings
+from tests.helpers.settings import optimization_settings
 
 OPTIMIZATION = {
     "accumulation_steps": 3,

@@ -14,10 +14,12 @@ from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
-from tests.jobs import begun, job_of
-from tests.regression_task import RegressionTask
-from tests.small_span_model import CONFIG
-from tests.support import optimization_settings, requires_native_ops, run
+from tests.helpers.jobs import begun, job_of
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.programs import run
+from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings
+from tests.helpers.small_span_model import CONFIG
 
 B, S = 4, 60
 
@@ -134,8 +136,8 @@ _TRAIN = """
 import dataclasses, json, sys
 from pathlib import Path
 from bert_tf.tasks.pretraining import run as pretraining
-from tests.support import with_values
-from tests.tiny_pretraining import CONFIG, pretraining_settings
+from tests.helpers.settings import with_values
+from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings
 directory, *dry_run = sys.argv[1:]
 settings = pretraining_settings(Path(directory))
 config = dataclasses.replace(

@@ -10,8 +10,10 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train.saved_batch import read_batches
 from bert_tf.util.errors import UserError
-from tests.support import content_of, variables_of, with_values
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.files import content_of
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 
 def with_changes(settings, *, run=None, runtime=None, **optimization):

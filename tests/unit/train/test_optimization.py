@@ -22,17 +22,13 @@ from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.util.errors import UserError
-from tests import momentum_optimizer
-from tests.jobs import batch_and_steps, begun, job_of, step_plan
-from tests.support import (
-    optimization_settings,
-    requires_native_ops,
-    runtime_settings,
-    variables_of,
-    with_values,
-)
-from tests.tiny_pretraining import pretraining_settings
-from tests.updates import apply_gradients
+from tests.helpers import momentum_optimizer
+from tests.helpers.jobs import batch_and_steps, begun, job_of, step_plan
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.settings import optimization_settings, runtime_settings, with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import pretraining_settings
+from tests.helpers.updates import apply_gradients
 
 STEPS, WARMUP, RATE = 10, 2, 0.5
 GRADIENT = np.array([[0.5, -2.0], [0.25, 3.0]], np.float32)

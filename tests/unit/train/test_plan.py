@@ -17,8 +17,8 @@ from bert_tf.train.plan import make_plan, plan_batch
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from bert_tf.util.ramps import Ramp
-from tests.jobs import arithmetic, batch_and_steps, begun
-from tests.support import optimization_settings, run_settings, with_values
+from tests.helpers.jobs import arithmetic, batch_and_steps, begun
+from tests.helpers.settings import optimization_settings, run_settings, with_values
 
 
 class Ranks(SingleProcess):

@@ -9,9 +9,9 @@ from bert_tf.train.job import InitialWeights, JobData, RunModel, TrainingData
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
-from tests.regression_task import RegressionTask
-from tests.small_span_model import CONFIG
-from tests.support import optimization_settings, run_settings, runtime_settings
+from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
+from tests.helpers.small_span_model import CONFIG
 
 
 @dataclasses.dataclass(frozen=True)

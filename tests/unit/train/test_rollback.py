@@ -14,9 +14,10 @@ from bert_tf.train.rollback import last_good
 from bert_tf.train.rollback_record import RECORD_NAME, Rollback, read_rollbacks
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
-from tests.regression_task import RegressionTask
-from tests.support import optimization_settings, runtime_settings, variables_of, with_values
-from tests.tiny_pretraining import CONFIG, pretraining_settings
+from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings, runtime_settings, with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings
 
 BATCH, RATE, FACTOR = 4, 0.05, 0.5
 STEPS, EVERY = 10, 4

@@ -5,8 +5,8 @@ import tempfile
 
 from bert_tf.train.run import begin
 from bert_tf.util.temporary import TemporaryDirectory
-from tests.support import runtime_settings
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.settings import runtime_settings
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 LEFTOVER, MINE = ".perplexity.json.4194305.tmp", ".notes.tmp"
 

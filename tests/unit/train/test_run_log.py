@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.train import run_log
 from bert_tf.train.run_log import RunLog
 from bert_tf.util.errors import UserError
-from tests.support import no_room
+from tests.helpers.files import no_room
 
 FIGURES = {"loss": 2.5, "learning_rate": 1e-4, "sequences_per_second": 12_345.0}
 

@@ -13,10 +13,11 @@ from bert_tf.train.evaluation import LossEvaluation
 from bert_tf.train.execute import run_task
 from bert_tf.train.job import RunModel
 from bert_tf.util.errors import UserError
-from tests.regression_task import RegressionTask
-from tests.support import optimization_settings, runtime_settings, variables_of, with_values
-from tests.teacher_task import TEACHER, TeacherTask
-from tests.tiny_pretraining import CONFIG, S, V, pretraining_settings
+from tests.helpers.regression_task import RegressionTask
+from tests.helpers.settings import optimization_settings, runtime_settings, with_values
+from tests.helpers.teacher_task import TEACHER, TeacherTask
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import CONFIG, S, V, pretraining_settings
 
 LEARNT = dataclasses.replace(CONFIG, hidden_dropout_prob=0.1)
 KERNEL, BIAS = np.float32([[1.0], [-2.0], [0.5]]), 3.0

@@ -8,8 +8,8 @@ from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint
 from bert_tf.train.trainer import Trainer
-from tests.jobs import begun, job_of
-from tests.support import run_settings
+from tests.helpers.jobs import begun, job_of
+from tests.helpers.settings import run_settings
 
 
 class Ranks(SingleProcess):

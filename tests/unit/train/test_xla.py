@@ -13,7 +13,7 @@ from bert_tf.train.summary import WarmUp
 from bert_tf.train.xla import XlaReport, compile_first_cluster, count_compiled_clusters
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.util.environment import XLA_FLAGS
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 from tests.unit.train.xla_program import LENGTHS, MARK, UPDATES
 
 

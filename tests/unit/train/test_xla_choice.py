@@ -19,7 +19,7 @@ from bert_tf.train.xla_choice import choose_xla, decide
 from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.ramps import Ramp
-from tests.jobs import begun, job_of, plan_of
+from tests.helpers.jobs import begun, job_of, plan_of
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches
 
 LENGTHS = (8, 16, 12)

@@ -23,7 +23,7 @@ from bert_tf.tuning.hardware import (
     weakest,
 )
 from bert_tf.util.errors import UserError
-from tests.support import runtime_settings
+from tests.helpers.settings import runtime_settings
 
 CPU = Hardware()
 NEW_GPU = Hardware(gpu_compute_capability=(9, 0))

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 
 from bert_tf.tuning.session import SessionSettings, gpu_index, session_config
 from bert_tf.util.errors import UserError
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 ON = rewriter_config_pb2.RewriterConfig.ON
 DEFAULT = rewriter_config_pb2.RewriterConfig.DEFAULT

@@ -35,10 +35,11 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import NativeKernels
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import sealed
-from tests.jobs import begun
-from tests.support import requires_native_ops, runtime_settings
-from tests.thread_ranks import run_ranks
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.jobs import begun
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.settings import runtime_settings
+from tests.helpers.thread_ranks import run_ranks
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 BASE = BertConfig(vocab_size=100)
 SHAPES = JobShapes.of(BASE, sequences=16, length=128, accumulation_steps=1)

@@ -14,10 +14,10 @@ from bert_tf.tuning.speed_probe import JobShapes, time_threads
 from bert_tf.tuning.thread_choice import OtherProcesses, choose_threads
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.batch_plan import BatchPlan
-from tests.jobs import begun
-from tests.support import runtime_settings
-from tests.thread_ranks import run_ranks
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.jobs import begun
+from tests.helpers.settings import runtime_settings
+from tests.helpers.thread_ranks import run_ranks
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 BASE = BertConfig(vocab_size=100)
 SHAPES = JobShapes.of(BASE, sequences=16, length=128, accumulation_steps=1)

@@ -4,7 +4,7 @@ import pytest
 
 from bert_tf.native.library import MissingLibrary
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
-from tests.support import skip_without
+from tests.helpers.programs import skip_without
 
 
 @pytest.fixture(params=["tensorflow", "native"])

@@ -13,7 +13,7 @@ from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.update.optimizers.row import Change, OptimizerRow
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval, Option
-from tests.updates import applied
+from tests.helpers.updates import applied
 
 
 def normed_momentum(parameters, rate, context, *, damping):

@@ -12,7 +12,7 @@ from bert_tf.train.plan import schedule_of
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval, Option
-from tests.jobs import batch_and_steps
+from tests.helpers.jobs import batch_and_steps
 
 
 def staircase(step, *, peak_rate, total_steps, warmup_steps, end_rate, stair_steps, stair_factor):

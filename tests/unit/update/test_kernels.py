@@ -15,9 +15,9 @@ from bert_tf.update.kernels import (
     times,
 )
 from bert_tf.update.optimizer import Optimizer
-from tests import rounding
-from tests.support import run, skip_without
-from tests.updates import apply_gradients
+from tests.helpers import rounding
+from tests.helpers.programs import run, skip_without
+from tests.helpers.updates import apply_gradients
 
 
 def test_the_form_follows_from_the_reason(monkeypatch):

@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.update.optimizer import UPDATE_COUNT, Optimizer
 from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.update.optimizers.muon import orthogonalise, share_out, slots_of
-from tests import rounding
-from tests.updates import apply_gradients
+from tests.helpers import rounding
+from tests.helpers.updates import apply_gradients
 
 UPDATES = 50
 SHAPES = {

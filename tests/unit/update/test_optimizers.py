@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.update.gradients import clip_factor
 from bert_tf.update.optimizer import UPDATE_COUNT, Optimizer, decays
 from bert_tf.util.errors import UserError
-from tests import rounding
-from tests.optimizer_reference import (
+from tests.helpers import rounding
+from tests.helpers.optimizer_reference import (
     CASES,
     DECAY,
     EPSILON,
@@ -22,7 +22,7 @@ from tests.optimizer_reference import (
     rate_factor,
     start_values,
 )
-from tests.updates import apply_gradients
+from tests.helpers.updates import apply_gradients
 
 STEPS = 50
 

@@ -28,7 +28,7 @@ from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from bert_tf.util.ramps import Ramp
-from tests import rounding
+from tests.helpers import rounding
 
 EXAMPLES, WIDTH = 8, 3
 START = np.array([0.5, -1.0, 2.0], np.float32)

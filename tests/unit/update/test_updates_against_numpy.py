@@ -22,8 +22,8 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
-from tests import rounding
-from tests.optimizer_reference import (
+from tests.helpers import rounding
+from tests.helpers.optimizer_reference import (
     CASES,
     SHAPES,
     Reference,

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from bert_tf.util.console import Grade, Note, collected_notes, remark, say, warn
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 
 TRAINING = "from bert_tf.util.console import say\n" + (
     "def run():\n"

@@ -11,7 +11,7 @@ import pytest
 from bert_tf.util import directory_lock
 from bert_tf.util.directory_lock import LOCK_NAME, hold_directory
 from bert_tf.util.errors import UserError
-from tests.support import holder_of
+from tests.helpers.programs import holder_of
 
 
 @pytest.fixture

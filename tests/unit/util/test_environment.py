@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf.util import environment as subject
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 NAMES = ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS")
 

@@ -9,8 +9,8 @@ import pytest
 
 from bert_tf.util import files
 from bert_tf.util.errors import UserError
-from tests.kills import killed_at
-from tests.support import no_room
+from tests.helpers.files import no_room
+from tests.helpers.kills import killed_at
 
 needs_permissions = pytest.mark.skipif(
     os.geteuid() == 0, reason="root may read and write anywhere; run as an ordinary user"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 # Stands in for an interpreter outside of the environment.
 WITHOUT = """

@@ -14,7 +14,7 @@ from bert_tf.util.temporary import (
     remove_abandoned,
     require_private,
 )
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 HOLD = """
 import os, signal

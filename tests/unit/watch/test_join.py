@@ -12,7 +12,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.watch import join
 from bert_tf.watch.join import CannotConnectError, Place, connect_ranks, listening_addresses
 from bert_tf.watch.watch import watched
-from tests.thread_ranks import LIMIT, run_ranks
+from tests.helpers.thread_ranks import LIMIT, run_ranks
 
 ANSWER_BYTES = 32 + 4 + 32  # a nonce, a rank, a proof
 

@@ -20,8 +20,8 @@ from bert_tf.watch import rank_links, watch
 from bert_tf.watch.interface import NoWatch
 from bert_tf.watch.rank_links import Link
 from bert_tf.watch.watch import RankWatch, watched
-from tests.support import run_settings, with_values
-from tests.thread_ranks import LIMIT, run_ranks
+from tests.helpers.settings import run_settings, with_values
+from tests.helpers.thread_ranks import LIMIT, run_ranks
 
 # A process that ends is played by a thread that ends.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

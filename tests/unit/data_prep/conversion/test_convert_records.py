@@ -21,8 +21,8 @@ from data_prep.conversion import convert_records, record_inputs
 from data_prep.conversion.convert_records import Settings
 from data_prep.inspection import inspect_data as inspect
 from data_prep.stages import create_pretraining_data
-from tests.archives import parquet_of
-from tests.record_maker import RecordMaker
+from tests.helpers.archives import parquet_of
+from tests.helpers.record_maker import RecordMaker
 
 WORDS = [a + b for a in ("ba", "do", "ke", "mi", "zu") for b in ("lu", "ra", "ne", "st")]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "ba", "##n", "##i"]

@@ -14,8 +14,8 @@ from bert_tf.records.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.downloads import download
 from data_prep.downloads.download import Settings, run
-from tests.mediawiki import publish
-from tests.web_server import announce, cut_after, send_instead, status, web_server
+from tests.helpers.mediawiki import publish
+from tests.helpers.web_server import announce, cut_after, send_instead, status, web_server
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 MIB = 1 << 20

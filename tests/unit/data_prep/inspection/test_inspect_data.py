@@ -29,9 +29,9 @@ from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep.inspection import inspect_data as inspect
-from tests.small_pretraining import make_data_of_documentation
-from tests.support import content_of
-from tests.support import run as program
+from tests.helpers.files import content_of
+from tests.helpers.programs import run as program
+from tests.helpers.small_pretraining import make_data_of_documentation
 
 S, P, V = 8, 2, 30
 

@@ -16,8 +16,8 @@ from bert_tf.records.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.sources import containers, source_text
 from data_prep.stages.extract import Settings, run
-from tests.archives import parquet_of, tar_of, zip_of
-from tests.mediawiki import dump, page
+from tests.helpers.archives import parquet_of, tar_of, zip_of
+from tests.helpers.mediawiki import dump, page
 
 DOCUMENTS = [["First paragraph.", "Second one."], ["Ünïcode — text."], ["Three.", "3.", "III."]]
 EXPECTED = "".join("".join(f"{line}\n" for line in lines) + "\n" for lines in DOCUMENTS)

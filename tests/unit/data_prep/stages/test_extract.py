@@ -19,7 +19,7 @@ from data_prep.sources.mediawiki_dump import read_pages
 from data_prep.stages import extract
 from data_prep.stages.extract import Settings, run
 from data_prep.text.mediawiki_text import Options, plain_text
-from tests.mediawiki import dump, page
+from tests.helpers.mediawiki import dump, page
 
 HIDDEN = frozenset({"file", "image", "category", "datei", "kategorie", "bild", "tập tin"})
 

@@ -21,7 +21,7 @@ from bert_tf.records.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 from data_prep.stages import clean, create_pretraining_data, extract, sentences, shards, vocabulary
-from tests.support import ROOT, environment
+from tests.helpers.programs import ROOT, environment
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäö€„“–שלוםमर"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]

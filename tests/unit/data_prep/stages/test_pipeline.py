@@ -17,9 +17,9 @@ import pytest
 from bert_tf.records.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer_files import load_tokenizer
-from tests.archives import parquet_of, tar_of
-from tests.mediawiki import dump, page, publish
-from tests.web_server import web_server
+from tests.helpers.archives import parquet_of, tar_of
+from tests.helpers.mediawiki import dump, page, publish
+from tests.helpers.web_server import web_server
 
 ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")

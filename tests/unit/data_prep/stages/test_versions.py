@@ -26,10 +26,7 @@ from data_prep.stages import (
 )
 
 DUMP = """<mediawiki xml:lang="en"><siteinfo><dbname>enwiki</dbname></siteinfo>{}</mediawiki>"""
-PAGE = (
-    "<page><title>P{0}</title><ns>0</ns><id>{0}</id>"
-    "<revision><text>{1}</text></revision></page>"
-)
+PAGE = "<page><title>P{0}</title><ns>0</ns><id>{0}</id><revision><text>{1}</text></revision></page>"
 WORDS = "the [[river|stream]] of ''words'' flows on; nobody counts it. Dr. Who has been here! Why? "
 
 # Digests of each stage's output, at its version, made with these libraries. Where one changes and

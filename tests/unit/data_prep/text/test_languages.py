@@ -9,7 +9,7 @@ from bert_tf.util.errors import UserError
 from data_prep.sources.mediawiki_dump import language_of
 from data_prep.stages import clean, extract, sentences
 from data_prep.text.languages import choose_language, contradicts, is_language, validate_language
-from tests.mediawiki import dump, page
+from tests.helpers.mediawiki import dump, page
 
 TEXT = "Die Burg stammt aus dem 19. Jahrhundert und steht am Fluss. 2014 wurde sie umgebaut."
 

@@ -21,10 +21,11 @@ from bert_tf.tasks.classification.flags import (
 from bert_tf.tasks.classification.pooling import CLS, Pooling
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.util.errors import UserError
-from tests.end_to_end import squad_files
-from tests.end_to_end.glue_files import write_data
-from tests.small_span_model import write_model
-from tests.support import requires_native_ops, variables_of
+from tests.helpers import squad_files
+from tests.helpers.glue_files import write_data
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.small_span_model import write_model
+from tests.helpers.tensors import variables_of
 
 CONFIG = BertConfig(
     vocab_size=50,

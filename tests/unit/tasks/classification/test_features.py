@@ -10,7 +10,7 @@ from bert_tf.tasks.classification.features import build_features, feature_stage,
 from bert_tf.tasks.classification.formats import GLUE_TASKS, Row, read_glue
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from tests.small_span_model import VOCABULARY
+from tests.helpers.small_span_model import VOCABULARY
 
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tWho wrote it?\tAnna.\n" + (
     "0\t3\t4\tThe book by the sea.\tA town\n"

@@ -12,8 +12,8 @@ from bert_tf.tasks.classification.flags import (
 from bert_tf.tasks.classification.formats import GLUE_TASKS
 from bert_tf.tasks.classification.prediction import scores, write_predictions
 from bert_tf.util.errors import UserError
-from tests.end_to_end.glue_files import write_data
-from tests.small_span_model import write_model
+from tests.helpers.glue_files import write_data
+from tests.helpers.small_span_model import write_model
 
 
 @pytest.fixture(scope="module")

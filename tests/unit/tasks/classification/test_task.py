@@ -14,7 +14,7 @@ from bert_tf.tasks.classification.task import (
     LABELS,
     ClassificationTask,
 )
-from tests.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.helpers.small_span_model import CONFIG, VOCABULARY, write_model
 
 
 @pytest.mark.parametrize("num_classes", [1, 3])

@@ -10,7 +10,7 @@ from bert_tf.tasks.pretraining import distillation_flags as pretraining_distilla
 from bert_tf.tasks.question_answering import flags as squad_flags
 from bert_tf.tasks.tagging import flags as tagging_flags
 from bert_tf.util.errors import UserError
-from tests.tiny_pretraining import CONFIG
+from tests.helpers.tiny_pretraining import CONFIG
 
 
 @pytest.fixture(name="parse")

@@ -21,10 +21,11 @@ from bert_tf.tasks.pretraining import distillation
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.util.errors import UserError
-from tests.jobs import arithmetic, begun
-from tests.support import variables_of, with_values
-from tests.thread_ranks import run_ranks
-from tests.tiny_pretraining import CONFIG, P, S, V, refuse
+from tests.helpers.jobs import arithmetic, begun
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.thread_ranks import run_ranks
+from tests.helpers.tiny_pretraining import CONFIG, P, S, V, refuse
 from tests.unit.tasks.distillation.test_teacher import distilling, write_teacher
 
 RECORDS, K, TEMPERATURE = 10, 5, 2.0

@@ -20,7 +20,7 @@ from bert_tf.tasks.distillation.losses import (
     squared_difference,
     squared_distances,
 )
-from tests.support import requires_native_ops
+from tests.helpers.native_ops import requires_native_ops
 
 torch = pytest.importorskip("torch")
 

@@ -31,8 +31,8 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
-from tests.support import requires_native_ops
-from tests.torch_networks import (
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.torch_networks import (
     random_values,
     relative_errors,
     torch_gradients,

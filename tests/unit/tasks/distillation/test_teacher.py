@@ -18,10 +18,11 @@ from bert_tf.tasks.distillation.teacher import open_teacher
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from tests.jobs import begun
-from tests.support import variables_of, with_values
-from tests.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
-from tests.torch_networks import random_values
+from tests.helpers.jobs import begun
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
+from tests.helpers.torch_networks import random_values
 
 LAYERS = 4
 TEACHER = dataclasses.replace(CONFIG, num_hidden_layers=LAYERS)

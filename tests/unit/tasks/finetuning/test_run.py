@@ -12,9 +12,9 @@ from bert_tf.records.tfrecord import TFRecordWriter
 from bert_tf.tasks.finetuning.run import BatchOrder
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
-from tests.jobs import begun, plan_of
-from tests.small_span_model import CONFIG
-from tests.support import optimization_settings
+from tests.helpers.jobs import begun, plan_of
+from tests.helpers.settings import optimization_settings
+from tests.helpers.small_span_model import CONFIG
 
 NUM_RECORDS, LENGTH, SEED = 10, 24, 3
 LENGTHS = np.array([9, 24, 4, 17, 22, 5, 12, 7, 20, 3], np.int32)

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.sums import Sums
 from bert_tf.tasks.pretraining.graph import masked_lm_sums, next_sentence_sums
-from tests.forward_passes import pretraining_outputs
+from tests.helpers.forward_passes import pretraining_outputs
 
 
 class HeadSums(NamedTuple):

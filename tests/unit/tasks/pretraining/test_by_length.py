@@ -18,11 +18,13 @@ from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.training_order import shared_lengths
 from bert_tf.train.run import begin
-from tests.jobs import begun
-from tests.support import content_of, variables_of, with_values
-from tests.thread_ranks import run_ranks
-from tests.tiny_pretraining import CONFIG as SHORTER
-from tests.tiny_pretraining import P, pretraining_settings
+from tests.helpers.files import content_of
+from tests.helpers.jobs import begun
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.thread_ranks import run_ranks
+from tests.helpers.tiny_pretraining import CONFIG as SHORTER
+from tests.helpers.tiny_pretraining import P, pretraining_settings
 
 S = 24
 LENGTHS = np.array([5, 24, 8, 16, 3, 7, 15, 23, 11, 6])

@@ -19,9 +19,9 @@ from bert_tf.tasks.pretraining.graph import (
     pretraining_specs,
 )
 from bert_tf.util.errors import UserError
-from tests import rounding
-from tests.forward_passes import pretraining_outputs
-from tests.torch_networks import (
+from tests.helpers import rounding
+from tests.helpers.forward_passes import pretraining_outputs
+from tests.helpers.torch_networks import (
     random_values,
     relative_errors,
     torch_gradients,

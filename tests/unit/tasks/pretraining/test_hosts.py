@@ -11,8 +11,8 @@ from bert_tf.records import local_cache
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
 from bert_tf.util.errors import UserError
-from tests.jobs import begun
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.jobs import begun
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 
 class Log:

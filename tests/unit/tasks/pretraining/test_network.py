@@ -16,8 +16,8 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
-from tests.support import with_values
-from tests.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
+from tests.helpers.settings import with_values
+from tests.helpers.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
 
 NO_FILES = TokenizerFiles()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -20,8 +20,8 @@ from bert_tf.train import update_timing
 from bert_tf.tuning import peak
 from bert_tf.util.directory_lock import LOCK_NAME
 from bert_tf.util.errors import UserError
-from tests.support import content_of
-from tests.tiny_pretraining import CONFIG, P, S, write_records
+from tests.helpers.files import content_of
+from tests.helpers.tiny_pretraining import CONFIG, P, S, write_records
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,9 @@ from bert_tf.train.memory import estimate_memory
 from bert_tf.train.run import begin
 from bert_tf.train.saved_batch import read_batches
 from bert_tf.util.errors import UserError
-from tests.support import variables_of, with_values
-from tests.tiny_pretraining import P, S, pretraining_settings
+from tests.helpers.settings import with_values
+from tests.helpers.tensors import variables_of
+from tests.helpers.tiny_pretraining import P, S, pretraining_settings
 
 SHORT = 8
 STEPS = 6

@@ -10,8 +10,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
-from tests.support import content_of, with_values
-from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse
+from tests.helpers.files import content_of
+from tests.helpers.settings import with_values
+from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings, refuse
 
 STEPS = 6
 

@@ -7,8 +7,8 @@ import pytest
 
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.schedule_curve import planned_curve
-from tests.support import with_values
-from tests.tiny_pretraining import pretraining_settings
+from tests.helpers.settings import with_values
+from tests.helpers.tiny_pretraining import pretraining_settings
 
 
 def test_a_run_and_its_second_phase_follow_their_curve(tmp_path, capfd):

@@ -17,8 +17,8 @@ from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.data import open_run_records
 from bert_tf.tasks.pretraining.task import MASKED_LM, NEXT_SENTENCE, PretrainingTask
 from bert_tf.util.errors import UserError
-from tests.support import with_values
-from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
+from tests.helpers.settings import with_values
+from tests.helpers.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
 
 
 def features():

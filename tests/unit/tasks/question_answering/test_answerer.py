@@ -18,8 +18,8 @@ from bert_tf.tasks.question_answering.windows import WindowSettings, question_wi
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
-from tests.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model
-from tests.support import run
+from tests.helpers.programs import run
+from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model
 
 QUESTION = "Who wrote the book?"
 

@@ -25,8 +25,8 @@ from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer import Encoding
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
-from tests.end_to_end.squad_files import write_model, write_squad
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
+from tests.helpers.squad_files import write_model, write_squad
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = ["a", "b", "e", "##a", "##b", "##e", "##ab", "東", ".", "'"]

@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.tasks.question_answering.examples import Answer, read_squad
 from bert_tf.util.errors import UserError
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
 
 SHARED_SQUAD = ROOT.parent / "shared/data/squad"
 CONTEXT = "The red barn stands on the hill above Elm Lake."

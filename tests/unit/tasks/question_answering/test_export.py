@@ -11,8 +11,8 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.question_answering.export import export_squad
 from bert_tf.util.errors import UserError
-from tests.small_span_model import CONFIG, VOCABULARY, predictor_of, write_model
-from tests.support import no_room
+from tests.helpers.files import no_room
+from tests.helpers.small_span_model import CONFIG, VOCABULARY, predictor_of, write_model
 
 OUTPUTS = {
     "start_logits",

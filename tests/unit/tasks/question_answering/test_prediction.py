@@ -15,8 +15,8 @@ from bert_tf.tasks.question_answering.prediction import Questions, SpanEvaluatio
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer_files import load_tokenizer
-from tests.naive_squad_metric import naive_result
-from tests.small_span_model import CONFIG
+from tests.helpers.naive_squad_metric import naive_result
+from tests.helpers.small_span_model import CONFIG
 
 WORDS = ["the", "red", "barn", "stands", "on", "a", "hill", "who"]
 CONTEXT = " ".join(WORDS[:7])

@@ -11,9 +11,10 @@ from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
-from tests.end_to_end.squad_files import LENGTHS, write_squad
-from tests.small_span_model import CONFIG, VOCABULARY, write_model
-from tests.support import content_of, with_values
+from tests.helpers.files import content_of
+from tests.helpers.settings import with_values
+from tests.helpers.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.helpers.squad_files import LENGTHS, write_squad
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
-from tests.small_span_model import TEXT, predictor_of, write_model
-from tests.support import ROOT
+from tests.helpers.programs import ROOT
+from tests.helpers.small_span_model import TEXT, predictor_of, write_model
 
 GOLDEN = ROOT / "tests/data/google_tokenizer_golden.json"
 

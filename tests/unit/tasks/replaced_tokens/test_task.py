@@ -17,7 +17,7 @@ from bert_tf.tasks.pretraining.graph import PretrainingOutputs
 from bert_tf.tasks.pretraining.task import MASKED_LM
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.tasks.replaced_tokens.task import DISCRIMINATOR, ReplacedTokenOutputs
-from tests import rounding
+from tests.helpers import rounding
 
 B, S, P, V = 4, 9, 3, 37
 CONFIG = BertConfig(

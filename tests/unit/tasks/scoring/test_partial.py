@@ -8,7 +8,7 @@ import pytest
 from bert_tf.tasks.scoring.partial import PartialScores, finished_results, read_plan, settle_plan
 from bert_tf.tasks.scoring.work import Batch, CopyScores
 from bert_tf.util.errors import UserError
-from tests.kills import killed_at
+from tests.helpers.kills import killed_at
 
 BATCHES = [Batch("masked", 0, 2, 5), Batch("pseudo", 0, 3, 5), Batch("pseudo", 3, 4, 4)]
 SCORES = {

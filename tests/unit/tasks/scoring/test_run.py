@@ -14,7 +14,8 @@ from bert_tf.tasks.scoring import run as scoring
 from bert_tf.tasks.scoring.settings import ScoringSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from tests.support import requires_native_ops, run_settings, runtime_settings, with_values
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.settings import run_settings, runtime_settings, with_values
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(35))]

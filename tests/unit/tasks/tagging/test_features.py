@@ -14,7 +14,7 @@ from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage
 from bert_tf.tasks.tagging.formats import Sentence, read_tagged
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from tests.small_span_model import VOCABULARY
+from tests.helpers.small_span_model import VOCABULARY
 
 LABELS = ("A", "B", "O")
 FILE = "anna A\nbooks O\n\nsea, B\n? O\nby O\nthe O\ntown O\n"

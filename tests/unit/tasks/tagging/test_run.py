@@ -24,11 +24,11 @@ from bert_tf.tasks.tagging.prediction import predicted_labels, scores
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from tests.end_to_end.glue_files import write_data as write_glue
-from tests.end_to_end.tagging_files import LABELS, write_data
-from tests.small_span_model import CONFIG, write_model
-from tests.support import content_of
-from tests.torch_networks import random_values
+from tests.helpers.files import content_of
+from tests.helpers.glue_files import write_data as write_glue
+from tests.helpers.small_span_model import CONFIG, write_model
+from tests.helpers.tagging_files import LABELS, write_data
+from tests.helpers.torch_networks import random_values
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
 from bert_tf.tasks.tagging.task import LABEL, TAGGING_HEAD, TaggingTask
-from tests.small_span_model import CONFIG, VOCABULARY, write_model
-from tests.support import requires_native_ops
-from tests.torch_networks import (
+from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.helpers.torch_networks import (
     random_values,
     relative_errors,
     torch_gradients,

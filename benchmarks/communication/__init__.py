@@ -1,0 +1,1 @@
+"""Updates measured as ranks of a job, and the arithmetic of their communication."""

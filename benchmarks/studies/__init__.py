@@ -1,0 +1,1 @@
+"""Studies made once, whose results are in the documentation; each is a script."""

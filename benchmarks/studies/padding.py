@@ -1,0 +1,205 @@
+"""What padding costs a fine-tuning and a prediction, and what it costs where it is left out.
+
+    python -m benchmarks.studies.padding --squad_train_file=train-v1.1.json \
+        --squad_predict_file=dev-v1.1.json --glue_dir=glue --vocab_file=vocab.txt \
+        --work_dir=work --json=padding.json
+
+On SQuAD and on tasks of GLUE (``--tasks``), in three forms:
+
+* ``padded``: to ``--squad_seq_length`` or ``--glue_seq_length``, and all of it computed;
+* ``tokens alone``: the same batches, of which padding is left out (run_squad.py
+  ``--length_buckets=false``);
+* ``by length``: that, and batches of sequences of like length (run_squad.py's default).
+
+``--parts`` takes some of these:
+
+* ``fill``: the share of positions that are tokens, padded and by length, over whole files.
+* ``speed``: sequences a second of updates and of predictions of the network of
+  ``--bert_config_file``, with random weights. All forms go over the same ``--sequences``, spread
+  over the file, by turns, after a batch of each length. A ratio is the median of the turns' ratios.
+
+docs/measurements/padding.md has the results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from benchmarks.machine import describe_machine
+from benchmarks.results import Result, printed, ratio_result, result, spread_result
+from benchmarks.script import (
+    REQUIRED,
+    known_names,
+    network_from_flags,
+    run_benchmark,
+    shared_flags,
+    threads_from_flags,
+)
+from benchmarks.speed.load import ForeignLoad
+from benchmarks.speed.process import Found
+from benchmarks.speed.subjects import BERT_BASE, OURS, Subject, by_name
+from benchmarks.speed.turns import take_turns
+from bert_tf.tasks.classification.formats import GLUE_TASKS
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import make_output_dir, require_file
+
+# TensorFlow starts when the flags are known.
+if TYPE_CHECKING:
+    from benchmarks.studies.padding_runs import Order
+    from benchmarks.studies.padding_tasks import Case
+
+SQUAD = "squad"
+TASKS = (SQUAD, *GLUE_TASKS)
+PADDED, TOKENS, BUCKETED = "padded", "tokens alone", "by length"
+WHAT = (TRAINING, PREDICTION) = ("training", "prediction")
+
+Config = Mapping[str, Any]
+
+
+# Whether batches are of sequences of like length, and whether the encoder leaves padding out.
+FORMS = by_name(
+    Subject(PADDED, OURS, {"by_length": False, "skip_padding": False}),
+    Subject(TOKENS, OURS, {"by_length": False, "skip_padding": True}),
+    Subject(BUCKETED, OURS, {"by_length": True, "skip_padding": True}),
+)
+
+
+def measure_fill(case: Case, config: Config) -> Iterator[Result]:
+    """Tokens in a hundred positions, of an epoch of training and of a prediction, by form."""
+    for what in WHAT:
+        for form, order in _orders(case, what).items():
+            if form == TOKENS:  # as many positions as padded
+                continue
+            positions = case.batch_size * sum(map(order.positions, range(order.num_batches)))
+            share = 100.0 * order.sequences.lengths[order.counted].sum() / positions
+            yield result(f"{case.name}, {what}, filled positions, {form}", share, "%", config)
+
+
+def measure_speed(case: Case, config: Config) -> Iterator[Result]:
+    """Sequences a second of each form, and how many times faster than padded ones the others are.
+
+    All forms go over the same sequences by turns, after a batch of each length.
+    """
+    from benchmarks.studies.padding_runs import TrainedNetwork
+
+    values = flags.FLAGS
+    network = network_from_flags(BERT_BASE)
+    with contextlib.ExitStack() as stack:
+        session = {"precision": values.precision, "threads": threads_from_flags()}
+        built = [
+            TrainedNetwork(case, network, skip_padding=skips, **session) for skips in (False, True)
+        ]
+        for one in built:
+            stack.callback(one.close)
+        described = {**config, "network": network.to_dict(), "precision": built[False].precision}
+        for what in WHAT:
+            orders = _orders(case, what, values.sequences)
+
+            def go_over(form: Subject, *, warm_up: bool = False, orders=orders, what=what) -> Found:
+                trained = built[form.settings["skip_padding"]]
+                run = trained.update if what == TRAINING else trained.predict
+                load, start = ForeignLoad(), time.perf_counter()
+                for batch in orders[form.name].batches(one_of_each_length=warm_up):
+                    run(batch)
+                return {"seconds": time.perf_counter() - start, "foreign_share": load.share()}
+
+            for form in FORMS.values():
+                go_over(form, warm_up=True)
+            print(f"{case.name}: {values.turns} turns of {what}", flush=True)
+            found = take_turns([*FORMS.values()], go_over, turns=values.turns, retries=0).found
+            num_sequences = len(orders[PADDED].counted)
+            rates = {f: [num_sequences / turn["seconds"] for turn in found[f]] for f in FORMS}
+            for form in FORMS:
+                shares = [turn["foreign_share"] for turn in found[form]]
+                of_form = {**described, "sequences": num_sequences}
+                of_form["others_share_of_machine"] = shares
+                name = f"{case.name}, {what}, {form}"
+                yield spread_result(name, rates[form], "sequences/s", of_form)
+                if form != PADDED:
+                    yield ratio_result(f"{name} to {PADDED}", rates[form], rates[PADDED], of_form)
+
+
+PARTS = {"fill": measure_fill, "speed": measure_speed}
+
+
+def _orders(case: Case, what: str, sequences: int | None = None) -> dict[str, Order]:
+    """The batches of training or prediction by form, of so many sequences or of all."""
+    from benchmarks.studies import padding_runs
+
+    order, chosen = padding_runs.prediction_order, case.dev
+    if what == TRAINING:
+        order, chosen = padding_runs.training_order, case.train
+    chosen = chosen.spread(sequences)
+    return {
+        name: order(case, chosen, by_length=form.settings["by_length"])
+        for name, form in FORMS.items()
+    }
+
+
+def measure() -> Iterator[Result]:
+    """The results of the flags."""
+    tasks, parts = known_names("tasks", TASKS), known_names("parts", PARTS)
+    for task in tasks:
+        for flag in ("squad_train_file", "squad_predict_file") if task == SQUAD else ("glue_dir",):
+            if not flags.FLAGS[flag].value:
+                raise UserError(f"--{flag} is missing; give it, or leave out what needs it.")
+    if "speed" in parts:
+        network_from_flags(BERT_BASE)
+    for task in tasks:
+        case = _case(task)
+        config = {
+            "max_seq_length": case.max_seq_length,
+            "batch_size": case.batch_size,
+            "threads": threads_from_flags(),
+            **describe_machine(),
+        }
+        for part in parts:
+            yield from printed(PARTS[part](case, config))
+
+
+def _case(name: str) -> Case:
+    from benchmarks.studies.padding_tasks import glue_case, squad_case
+
+    values = flags.FLAGS
+    vocab_file = require_file(values.vocab_file, flag="vocab_file")
+    work_dir = make_output_dir(values.work_dir, flag="work_dir")
+    kind = "squad" if name == SQUAD else "glue"
+    common: dict[str, Any] = {
+        "tokenizer_files": TokenizerFiles(vocab_file, do_lower_case=True),
+        "work_dir": work_dir,
+        "max_seq_length": values[f"{kind}_seq_length"].value,
+        "batch_size": values[f"{kind}_batch_size"].value,
+    }
+    if name != SQUAD:
+        return glue_case(name, Path(values.glue_dir), **common)
+    train_file = require_file(values.squad_train_file, flag="squad_train_file")
+    dev_file = require_file(values.squad_predict_file, flag="squad_predict_file")
+    return squad_case(train_file, dev_file, **common)
+
+
+FLAGS = {
+    "tasks": (list(TASKS), f"Of {', '.join(TASKS)}."),
+    "parts": (list(PARTS), f"What to measure, of {', '.join(PARTS)}."),
+    "squad_train_file": (str, "SQuAD JSON to train on."),
+    "squad_predict_file": (str, "SQuAD JSON to answer."),
+    "glue_dir": (str, "Directory with a directory for each task of GLUE."),
+    "vocab_file": (REQUIRED, "Uncased WordPiece vocabulary."),
+    "work_dir": (REQUIRED, "Where records are kept."),
+    "squad_seq_length": (384, "Positions of padded windows.", 8),
+    "squad_batch_size": (8, "Windows of a batch.", 1),
+    "glue_seq_length": (128, "Positions of padded sentences.", 8),
+    "glue_batch_size": (32, "Sentences of a batch.", 1),
+    "sequences": (512, "Sequences of a turn, for the speed.", 1),
+    **shared_flags("bert_config_file", "json", "precision", "threads", "turns"),
+}
+
+
+if __name__ == "__main__":
+    run_benchmark(FLAGS, measure)

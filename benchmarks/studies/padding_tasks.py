@@ -1,0 +1,77 @@
+"""What padding is measured on: real files as arrays, with their networks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Callable
+
+from benchmarks.sequences import Sequences, squad_windows
+from bert_tf.model.config import BertConfig
+from bert_tf.model.task import Task
+from bert_tf.tasks.classification import features as glue_features
+from bert_tf.tasks.classification.formats import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.question_answering.task import SpanTask
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.files import PathLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A fine-tuning with real data.
+
+    Attributes:
+      name: in tables.
+      max_seq_length: positions that the padded form has.
+      batch_size: sequences of an update and of a prediction.
+      train, dev: what to learn and what to predict.
+      task: from the network's configuration to what is trained and predicted.
+    """
+
+    name: str
+    max_seq_length: int
+    batch_size: int
+    train: Sequences
+    dev: Sequences
+    task: Callable[[BertConfig], Task]
+
+
+def squad_case(
+    train_file: PathLike, dev_file: PathLike, *, max_seq_length: int, batch_size: int, **how: Any
+) -> Case:
+    """SQuAD; ``how`` has further arguments of :func:`squad_windows`."""
+    how["max_seq_length"] = max_seq_length
+    train = squad_windows(train_file, flag="squad_train_file", training=True, **how)
+    dev = squad_windows(dev_file, flag="squad_predict_file", training=False, **how)
+    return Case("squad", max_seq_length, batch_size, train, dev, SpanTask)
+
+
+def glue_case(
+    name: str,
+    glue_dir: Path,
+    *,
+    tokenizer_files: TokenizerFiles,
+    work_dir: Path,
+    max_seq_length: int,
+    batch_size: int,
+) -> Case:
+    """A task of GLUE, in the records of run_classifier.py, which are kept in ``work_dir``."""
+    glue = GLUE_TASKS[name]
+
+    def read(split: str) -> Sequences:
+        path = find_split(glue, glue_dir / glue.name, split, flag="glue_dir")
+        file = read_glue(glue, path, flag="glue_dir", needs_labels=True)
+        records = glue_features.build_features(
+            file,
+            work_dir / f"{name}-{split}-{max_seq_length}",
+            tokenizer_files=tokenizer_files,
+            max_seq_length=max_seq_length,
+            training=split == TRAIN,
+        )
+        return Sequences.read(records)
+
+    def task(config: BertConfig) -> Task:
+        return ClassificationTask(config, glue.num_outputs)
+
+    return Case(name, max_seq_length, batch_size, read(TRAIN), read(DEV), task)

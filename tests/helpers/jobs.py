@@ -1,0 +1,100 @@
+"""Runs, plans and jobs for tests that look at one thing of them: everything else is as in a run."""
+
+import contextlib
+from pathlib import Path
+
+from bert_tf.model.options import ForwardOptions
+from bert_tf.ranks.single import SingleProcess
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.job import Job, JobData, RunModel, TrainingData
+from bert_tf.train.plan import Plan, plan_batch_and_steps, schedule_of
+from bert_tf.train.run import Run
+from bert_tf.train.start_point import NEW
+from bert_tf.tuning.hardware import Hardware
+from bert_tf.tuning.session import SessionSettings
+from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
+from bert_tf.update.kernels import TensorFlowKernels
+from bert_tf.watch.interface import NoWatch
+from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
+
+
+def begun(**changes):
+    """A run of one process that has begun, on a CPU and from scratch."""
+    ranks = changes.get("ranks", SingleProcess(1))
+    usual = {
+        "settings": run_settings(Path("out"), seed=1, do_train=True),
+        "runtime": runtime_settings(),
+        "ranks": ranks,
+        "watch": NoWatch(ranks),
+        "start": NEW,
+        "record": None,
+        "hardware": Hardware(),
+        "log": None,
+        "until_end": contextlib.ExitStack(),
+    }
+    return Run(**{**usual, **changes})
+
+
+def arithmetic(**changes):
+    """Float32 and TensorFlow's operations on one thread."""
+    usual = {
+        "precision": "fp32",
+        "options": ForwardOptions(),
+        "kernels": TensorFlowKernels(),
+        "session": SessionSettings(threads=1),
+        "scales_loss": False,
+    }
+    return Arithmetic(**{**usual, **changes})
+
+
+def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
+    """Steps of a single rank."""
+    return resolve_step_plan(
+        num_train_steps=num_train_steps,
+        num_warmup_steps=num_warmup_steps,
+        learning_rate=learning_rate,
+        world_size=1,
+        scale_steps_by_ranks=False,
+        learning_rate_scaling="none",
+    )
+
+
+def batch_and_steps(optimization, world_size=1, *, records=1, **how):
+    """The batches and steps of a new run."""
+    scaled = optimization.steps.scaled_by_ranks(by_default=False)
+    return plan_batch_and_steps(optimization, world_size, scaled=scaled, records=records, **how)
+
+
+def plan_of(optimization, *, batch=None, steps=None, **of_arithmetic):
+    """A plan for one process, by default of 100 steps and batches of two sequences."""
+    steps = steps or step_plan()
+    return Plan(
+        batch or BatchPlan(2, 1, world_size=1),
+        steps,
+        schedule_of(optimization, steps),
+        arithmetic(**of_arithmetic),
+    )
+
+
+def job_of(
+    task,
+    *,
+    run=None,
+    batches=None,
+    max_seq_length=4,
+    model=None,
+    evaluation=None,
+    optimization=None,
+    training=None,
+    **of_plan,
+):
+    """A job of ``task`` that trains on ``batches``, a function without arguments."""
+    optimization = optimization or optimization_settings()
+    training = training or TrainingData(lambda *_: batches(), max_seq_length)
+    return Job(
+        run=run or begun(),
+        plan=plan_of(optimization, **of_plan),
+        model=model or RunModel(task, None),
+        data=JobData(training, evaluation, entries={}),
+        optimization=optimization,
+    )
