@@ -20,7 +20,8 @@ from absl import app, flags
 
 from bert_tf.util.errors import UserError, exit_on_user_error
 from bert_tf.util.options import LARGEST_FLOAT32
-from bert_tf.util.recipes import flags_of_recipe, with_recipe
+
+_RECIPES = "recipes/"
 
 # Flags that hold free text or addresses. All other string flags are taken for paths.
 NO_PATHS = frozenset({
@@ -224,7 +225,11 @@ def _read_recipes(arguments: Iterable[str]) -> Iterator[str]:
         is_file = flag in ("--flagfile", "-flagfile")
         if is_file and not equals:
             path = next(rest, "")
-        lines = flags_of_recipe(path) if is_file else None
+        lines = None
+        if is_file and path.startswith(_RECIPES):
+            from bert_tf.util.recipes import flags_of_recipe
+
+            lines = flags_of_recipe(path)
         if lines is not None:
             yield from _read_recipes(lines)
         elif is_file and path:
@@ -388,11 +393,19 @@ def _complete_paths(values: flags.FlagValues) -> None:
         if not flag.present or flag.name in NO_PATHS or not isinstance(flag.value, str):
             continue
         completed = ",".join(
-            _HOME.sub(lambda found: found[1] + os.path.expanduser("~"), with_recipe(part))
+            _HOME.sub(lambda found: found[1] + os.path.expanduser("~"), _with_recipe(part))
             for part in flag.value.split(",")
         )
         if completed != flag.value:
             flag.value = completed
+
+
+def _with_recipe(path: str) -> str:
+    if not path.startswith(_RECIPES):
+        return path
+    from bert_tf.util.recipes import with_recipe  # few commands name one
+
+    return with_recipe(path)
 
 
 def _check_place(flag: str, path: str) -> None:

@@ -163,9 +163,7 @@ def _all_within(values: tf.Tensor, bound: tf.Tensor | float) -> tf.Tensor:
 
 
 def dataset_of_positions(
-    first: int,
-    end: int | None,
-    features_at: Callable[[tf.Tensor], Features],
+    first: int, end: int | None, features_at: Callable[[tf.Tensor], Features]
 ) -> tf.data.Dataset:
     """The batches at positions ``first`` to ``end`` (None: endless), several in flight at once.
 

@@ -286,10 +286,7 @@ def _words_in_random_order(
 
 
 def _replacements(
-    labels: np.ndarray,
-    action_bits: np.ndarray,
-    token_bits: np.ndarray,
-    settings: MaskingSettings,
+    labels: np.ndarray, action_bits: np.ndarray, token_bits: np.ndarray, settings: MaskingSettings
 ) -> np.ndarray:
     """What the chosen tokens become: [MASK], themselves, or random ones; int64, as ``labels``."""
     special = np.array(sorted(set(settings.special_ids.values())), np.int64)

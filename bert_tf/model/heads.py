@@ -123,11 +123,7 @@ def discriminator_specs(config: BertConfig) -> list[VariableSpec]:
 
 
 def discriminator_logits(
-    sequence_output: tf.Tensor,
-    variables: Variables,
-    *,
-    config: BertConfig,
-    policy: PrecisionPolicy,
+    sequence_output: tf.Tensor, variables: Variables, *, config: BertConfig, policy: PrecisionPolicy
 ) -> tf.Tensor:
     """[B, S, D] -> [B, S] float32, positive for tokens that look replaced.
 

@@ -248,13 +248,11 @@ CLASSIFICATION_TRAINING = RecordSpec(
 # word_starts is 1 where a word begins; label_ids has its label there, and 0 elsewhere. Special
 # tokens are no words here.
 TAGGING_PREDICTION = RecordSpec(
-    "tagging_prediction",
-    (*SQUAD_PREDICTION.features, Feature(WORD_STARTS, "int64", SEQUENCE, TWO)),
+    "tagging_prediction", (*SQUAD_PREDICTION.features, Feature(WORD_STARTS, "int64", SEQUENCE, TWO))
 )
 
 TAGGING_TRAINING = RecordSpec(
-    "tagging_training",
-    (*TAGGING_PREDICTION.features, Feature(LABEL_IDS, "int64", SEQUENCE, INT32)),
+    "tagging_training", (*TAGGING_PREDICTION.features, Feature(LABEL_IDS, "int64", SEQUENCE, INT32))
 )
 
 

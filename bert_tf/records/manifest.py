@@ -14,7 +14,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,38 +138,6 @@ class Manifest:
         It does not change if other versions made the same bytes.
         """
         return hash_of_json(self.to_dict(with_versions=False))
-
-
-def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
-    """The manifest of a directory that was filled by several calls of one stage.
-
-    It does not depend on the order of the calls. Its parameters are those that all calls share.
-    """
-    parts = tuple(sorted(calls, key=lambda call: sorted(call.output_names)))
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    names = {name for part in parts for name in part.counts}
-    return dataclasses.replace(
-        first,
-        parameters=_shared([part.parameters for part in parts]),
-        inputs=tuple(entry for part in parts for entry in part.inputs),
-        # A file written by several calls is identical in all of them.
-        outputs=tuple({e.name: e for part in parts for e in part.outputs}.values()),
-        counts={name: sum(part.counts.get(name, 0) for part in parts) for name in sorted(names)},
-        parts=parts,
-        made_by=_shared([part.made_by for part in parts]),
-    )
-
-
-def _shared(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entries that all mappings have."""
-    first, *others = mappings
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
-    }
 
 
 class UnsafeNameError(UserError):
@@ -366,25 +334,6 @@ def require_listed_files(patterns: str) -> None:
             raise UserError(
                 f"{directory / unlisted[0]} is not among the files that {listed} lists; move it "
                 "away, or name the files to use."
-            )
-
-
-def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
-    """Compares files that were read with the manifests in their directories, by size and digest.
-
-    A broken manifest counts as none. Raises UserError if a file is another one than is listed.
-    """
-    listed = {
-        directory: {entry.name: entry for entry in manifest.outputs}
-        for directory in {path.parent for path in files}
-        if (manifest := intact_manifest(directory)) is not None
-    }
-    for path, entry in files.items():
-        known = listed.get(path.parent, {}).get(path.name, entry)
-        if (known.bytes, known.sha256) != (entry.bytes, entry.sha256):
-            raise UserError(
-                f"{path} is not the file that {path.with_name(MANIFEST_NAME)} lists; make or copy "
-                f"it again, or delete {MANIFEST_NAME} if the file was changed intentionally."
             )
 
 

@@ -23,7 +23,8 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 files = {name: module.__file__ for name, module in sys.modules.items()
-         if name.partition(".")[0] in ("bert_tf", "data_prep") and module.__file__}
+         if name.partition(".")[0] in ("bert_tf", "data_prep") and module.__file__
+         and not name.startswith("bert_tf.commands.")}
 lines = {name: len(open(path, encoding="utf-8").readlines()) for name, path in files.items()
          if path.endswith(".py") and not path.endswith("__init__.py")}
 open(out, "w").write(json.dumps(lines))
@@ -68,7 +69,10 @@ def squad(directory):
 def test_a_default_run_loads_no_more_than_it_did(
     tmp_path, script, flags_of, more, most_files, most_lines
 ):
-    """Files are counted without __init__. Lower a number when the code gets below it."""
+    """Files are counted without __init__ and without the command's own.
+
+    Lower a number when the code gets below it.
+    """
     out, program = tmp_path / "lines.json", tmp_path / "report.py"
     program.write_text(REPORT)
     usual = ["--do_train", "--train_batch_size=2", f"--output_dir={tmp_path}/model"]
