@@ -7,10 +7,10 @@ import numpy as np
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records
 from bert_tf.records.info import RecordInfo
+from bert_tf.records.judgement import unusual_tokens
+from bert_tf.records.statistics import Conventions, count_records
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
 
-MOST_PADDING = 0.5
-MOST_UNKNOWN = 0.05
 LEAST_TOKENS_OF_AN_ENTRY = 20
 LEAST_OF_VOCABULARY = 0.5
 _SAMPLE = 512
@@ -44,27 +44,15 @@ def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
     number = min(_SAMPLE, len(records))
     chosen = np.linspace(0, len(records) - 1, number).astype(np.int64)
     examples = [info.spec.decode(record) for record in records.read(chosen)]
-    ids = np.stack([example["input_ids"] for example in examples])
-    used = np.stack([example["input_mask"] for example in examples]) != 0
-    padding = 1 - used.mean()
-    if padding > MOST_PADDING:
-        findings.warn(
-            part,
-            f"{padding:.0%} of the positions are padding, in a sample of {number}; make the "
-            "records with a smaller --max_seq_length",
-        )
-    if info.special_ids is not None and used.any():
-        unknown = float((ids[used] == info.special_ids["unk"]).mean())
-        if unknown > MOST_UNKNOWN:
-            findings.warn(
-                part,
-                f"{unknown:.1%} of the tokens are unknown to the vocabulary, in a sample of "
-                f"{number} records; use a vocabulary for this text and its casing",
-            )
-    tokens = used.sum() / number * info.num_records
+    batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+    special_ids = info.special_ids or {}
+    found = count_records(batch, Conventions(special_ids))
+    for sentence in unusual_tokens(found, pads=True, unknown_id=special_ids.get("unk")):
+        findings.warn(part, f"in a sample of {number} records, {sentence}")
+    tokens = found.tokens / number * info.num_records
     if info.vocab_size is not None and part == TRAINING:
-        highest = int(max(ids.max(), info.highest_id))
-        _judge_vocabulary_size(findings, info, tokens=float(tokens), highest=highest, is_new=is_new)
+        highest = int(max(batch["input_ids"].max(), info.highest_id))
+        _judge_vocabulary_size(findings, info, tokens=tokens, highest=highest, is_new=is_new)
 
 
 def _judge_vocabulary_size(

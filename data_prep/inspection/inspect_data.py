@@ -13,6 +13,8 @@ import numpy as np
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
+from bert_tf.records.hash_sample import HashSample
+from bert_tf.records.judgement import unusual
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -21,6 +23,7 @@ from bert_tf.records.manifest import (
     find_manifest,
 )
 from bert_tf.records.stage import report
+from bert_tf.records.statistics import ALL_LABELS, Statistics
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import say
@@ -36,13 +39,10 @@ from bert_tf.util.files import (
 )
 from bert_tf.util.pages.plain_page import write_page
 from bert_tf.util.progress import Progress
-from data_prep.inspection.hash_sample import HashSample
-from data_prep.inspection.judgement import unusual
 from data_prep.inspection.origin import Origin, find_origin
 from data_prep.inspection.pieces import PieceReader, decode_record, pieces_of
 from data_prep.inspection.report import Findings, describe_records, describe_text
 from data_prep.inspection.sample_text import show_record
-from data_prep.inspection.statistics import ALL_LABELS, Statistics
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text
 from data_prep.stages.stage import define_workers_flag, settings_from_flags
 

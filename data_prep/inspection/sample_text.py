@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
+from bert_tf.records.statistics import LABELS, original_ids
 from bert_tf.text.tokenizer import Tokenizer
-from data_prep.inspection.statistics import LABELS, original_ids
 
 _CONTINUATION, _SPACE = "##", "\N{LOWER ONE EIGHTH BLOCK}"  # of WordPiece, and SentencePiece
 

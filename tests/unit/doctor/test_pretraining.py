@@ -203,8 +203,8 @@ def test_steps_of_several_ranks(places):
 @pytest.mark.parametrize(
     ("made", "part", "sentence"),
     [
-        ({"input_ids": 1}, "records", "100.0% of the tokens are unknown"),
-        ({"input_mask": 0}, "records", "100% of the positions are padding"),
+        ({"input_ids": 1}, "records", "% of the tokens are unknown to the vocabulary"),
+        ({"input_mask": 0}, "records", "100.0% of all positions are padding"),
         (
             {"entries": [*ENTRIES, *(f"more{i}" for i in range(1000))]},
             "vocabulary",

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from bert_tf.records.hash_sample import HashSample
 from bert_tf.records.info import one_sided_labels
-from data_prep.inspection.hash_sample import HashSample
-from data_prep.inspection.statistics import Statistics
+from bert_tf.records.statistics import Statistics
 
 PRETRAINING_LABEL = "next_sentence_labels"
 
@@ -72,7 +72,24 @@ def unusual(
             "for empty lines in the text that they were made from, and make them again"
         )
     # Batches of fine-tunings leave out most of the padding.
-    if label == PRETRAINING_LABEL and found.padding_share > MOST_PADDING:
+    yield from unusual_tokens(found, pads=label == PRETRAINING_LABEL, unknown_id=unknown_id)
+    yield from _unusual_repetitions(repeated, making)
+    yield from _unusual_labels(found, making, label)
+    if found.answers_outside:
+        yield (
+            f"{found.answers_outside:,} answers end before they start, or in padding; make the "
+            "records again"
+        )
+    if len(found.predictions):
+        yield from _unusual_masks(found, making)
+
+
+def unusual_tokens(found: Statistics, *, pads: bool, unknown_id: int | None) -> Iterator[str]:
+    """What is unusual about the tokens of records, or of a sample of them.
+
+    ``pads`` says that padding is computed; the others are as in :func:`unusual`.
+    """
+    if pads and found.padding_share > MOST_PADDING:
         yield (
             f"{found.padding_share:.1%} of all positions are padding, which is computed for "
             "nothing; make the records with a smaller --max_seq_length, or with "
@@ -84,15 +101,6 @@ def unusual(
             f"{unknown:.1%} of the tokens are unknown to the vocabulary; use one that was made for "
             "this text, and check its casing and --markup"
         )
-    yield from _unusual_repetitions(repeated, making)
-    yield from _unusual_labels(found, making, label)
-    if found.answers_outside:
-        yield (
-            f"{found.answers_outside:,} answers end before they start, or in padding; make the "
-            "records again"
-        )
-    if len(found.predictions):
-        yield from _unusual_masks(found, making)
 
 
 def _unusual_repetitions(repeated: HashSample, making: Making) -> Iterator[str]:

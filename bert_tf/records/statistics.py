@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bert_tf.records.hash_sample import as_hashes, hash_of
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
-from data_prep.inspection.hash_sample import as_hashes, hash_of
 
 # Labels that a record has one of, and all labels, with those of words.
 LABELS = ("next_sentence_labels", "is_impossible", "labels")
@@ -161,15 +161,15 @@ def _count_predictions(
     np.add.at(times, (rows, positions), 1)
     found.repeated = int(np.maximum(times - 1, 0).sum())
     if conventions.continues is not None:
-        continues = _continues_a_word(ids, is_text, conventions)
+        continues = _continues_a_word(ids, is_text, conventions.continues)
         differs = (times[:, 1:] > 0) != (times[:, :-1] > 0)
         found.split_words = int((differs & continues[:, 1:]).sum())
 
 
-def _continues_a_word(ids: np.ndarray, is_text: np.ndarray, conventions: Conventions) -> np.ndarray:
+def _continues_a_word(ids: np.ndarray, is_text: np.ndarray, continuing: np.ndarray) -> np.ndarray:
     """bool [N, S]: pieces whose word begins before them; the first one of a segment begins one."""
-    known = ids < len(conventions.continues)
-    continues = conventions.continues[np.where(known, ids, 0)] & known & is_text
+    known = ids < len(continuing)
+    continues = continuing[np.where(known, ids, 0)] & known & is_text
     continues[:, 0] = False
     continues[:, 1:] &= is_text[:, :-1]
     return continues

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
-from data_prep.inspection import statistics as record_statistics
-from data_prep.inspection.hash_sample import HashSample, hash_of
-from data_prep.inspection.judgement import Making, replacement_shares, unusual
-from data_prep.inspection.statistics import Conventions, Statistics, count_records, original_ids
+from bert_tf.records import statistics as record_statistics
+from bert_tf.records.hash_sample import HashSample, hash_of
+from bert_tf.records.judgement import Making, replacement_shares, unusual
+from bert_tf.records.statistics import Conventions, Statistics, count_records, original_ids
 
 S, P, V = 16, 4, 40
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
