@@ -10,7 +10,7 @@ The smoothed training loss of each variant is compared with that of float32, and
 with the differences between the seeds, which differ in nothing but weights, order, masks and
 dropout. A variant that is further away than two seeds from each other is named at the end, and
 the exit status is not 0. Trainings run one after the other; started again, the command resumes
-where it was stopped and keeps what is finished. docs/loss_curves.md shows a result.
+where it was stopped and keeps what is finished. docs/measurements/loss_curves.md shows a result.
 """
 
 from __future__ import annotations

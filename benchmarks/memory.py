@@ -5,7 +5,7 @@
 Each measurement is a separate process, and its figure the largest resident memory of it, start and
 first update included. A few batch sizes give a line, whose slope is a sequence's memory;
 the line gives the largest batch for the limit, and ``--tries`` more processes look for it there.
-docs/memory.md says who takes part.
+docs/measurements/memory.md says who takes part.
 """
 
 from __future__ import annotations

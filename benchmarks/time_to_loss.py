@@ -11,7 +11,7 @@ loss that a peer ends with at its first checkpoint with at most this loss.
 
 A contender of --subjects may have other settings, as in google-bert:learning_rate=1e-3. Trainings
 run one after the other, then evaluations; started again, the command keeps what is finished.
-docs/time_to_loss.md shows a result.
+docs/measurements/time_to_loss.md shows a result.
 """
 
 from __future__ import annotations

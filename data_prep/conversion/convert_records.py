@@ -95,7 +95,7 @@ class Settings:
     other_versions: str = REMAKE
 
 
-class Origin(NamedTuple):
+class KnownRecords(NamedTuple):
     """What is known of the records.
 
     Attributes:
@@ -162,7 +162,7 @@ def run(settings: Settings) -> Path:
     )
 
 
-def _parameters(settings: Settings, origin: Origin, layout: Layout) -> dict[str, Any]:
+def _parameters(settings: Settings, origin: KnownRecords, layout: Layout) -> dict[str, Any]:
     """The parameters that determine the output: those of the records, and of their conversion."""
     left_out = _OF_FILES if layout.has_masks else (*_OF_FILES, *_OF_MASKS, *_OF_MASKS_ELSEWHERE)
     parameters = {k: v for k, v in origin.parameters.items() if k not in left_out}
@@ -175,7 +175,7 @@ def _parameters(settings: Settings, origin: Origin, layout: Layout) -> dict[str,
     return parameters
 
 
-def _origin_of(settings: Settings, files: Sequence[Path]) -> Origin:
+def _origin_of(settings: Settings, files: Sequence[Path]) -> KnownRecords:
     kind = kind_of(files)
     sizes = Sizes(settings.max_seq_length, settings.max_predictions_per_seq)
     layout, others = layout_of(files, kind, sizes)
@@ -192,7 +192,7 @@ def _origin_of(settings: Settings, files: Sequence[Path]) -> Origin:
         if all(manifest.parameters.get(name) == value for manifest in shared)
     }
     entry, tokenizer_files = _vocabulary(settings, manifests)
-    return Origin(kind, layout, parameters, entry, tokenizer_files)
+    return KnownRecords(kind, layout, parameters, entry, tokenizer_files)
 
 
 def _vocabulary(
@@ -224,7 +224,7 @@ def _vocabulary(
     return entry, TokenizerFiles(**{name: copy}, do_lower_case=entry.lower_case)
 
 
-def _output_layout(settings: Settings, origin: Origin) -> Layout:
+def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
     """The layout of the output; raises UserError for what the format cannot have, or lacks."""
     has_masks = origin.layout.has_masks
     if settings.masking != KEEP:
@@ -261,7 +261,7 @@ def _output_layout(settings: Settings, origin: Origin) -> Layout:
 
 
 def _build(
-    settings: Settings, files: list[Path], origin: Origin, layout: Layout, directory: Path
+    settings: Settings, files: list[Path], origin: KnownRecords, layout: Layout, directory: Path
 ) -> Built:
     progress = Progress(CONVERSION_STAGE, 0, "records")
     results = Processes.of(settings.num_workers).map(
@@ -292,7 +292,7 @@ def _build(
 class Converter:
     """Converts batches; one instance per worker process."""
 
-    def __init__(self, settings: Settings, origin: Origin, layout: Layout):
+    def __init__(self, settings: Settings, origin: KnownRecords, layout: Layout):
         self._settings = settings
         self._origin = origin
         self._layout = layout

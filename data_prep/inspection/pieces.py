@@ -44,7 +44,7 @@ _RECORDS_AT_ONCE = 256
 _RECORDS_OF_A_PIECE = 2048
 _MOST_OPEN = 4
 
-Layout = tuple[RecordSpec, dict[str, int]]
+SpecAndLengths = tuple[RecordSpec, dict[str, int]]
 
 
 class Piece(NamedTuple):
@@ -105,7 +105,7 @@ def _with_hashes(total: Statistics, hashes: list[np.ndarray]) -> Statistics:
     return dataclasses.replace(total, hashes=np.concatenate(hashes))
 
 
-def decode_record(records: RecordSet, number: int) -> tuple[Layout, dict[str, np.ndarray]]:
+def decode_record(records: RecordSet, number: int) -> tuple[SpecAndLengths, dict[str, np.ndarray]]:
     """The layout of a record with its lengths, and its features; raises UserError."""
     [record] = records.read([number])
     try:
@@ -120,7 +120,7 @@ def decode_record(records: RecordSet, number: int) -> tuple[Layout, dict[str, np
 
 
 def _checked_records(
-    records: RecordSet, numbers: range, layout: Layout, *, vocab_size: int
+    records: RecordSet, numbers: range, layout: SpecAndLengths, *, vocab_size: int
 ) -> dict[str, np.ndarray]:
     """Features [N, L]; UserError for a record that is damaged, of another layout or range."""
     spec, lengths = layout

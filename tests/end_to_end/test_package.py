@@ -112,7 +112,13 @@ def test_what_a_wheel_holds(wheel):
 def test_what_an_sdist_holds(sdist):
     with tarfile.open(sdist) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"LICENSE", "Makefile", "run_squad.py", "tests/helpers/programs.py", "docs/howto/data.md"} <= names
+    assert {
+        "LICENSE",
+        "Makefile",
+        "run_squad.py",
+        "tests/helpers/programs.py",
+        "docs/howto/data.md",
+    } <= names
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
 
 
