@@ -27,9 +27,9 @@ from benchmarks.script import REQUIRED, run_benchmark, shared_flags, whole_numbe
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir
+from data_prep.stages.order import STAGES
 
 _MB, _MIB = 10**6, 1 << 20
-_WITH_WORKERS = {"extract", "clean", "sentences", "vocabulary", "create_pretraining_data"}
 
 
 class Step(NamedTuple):
@@ -37,19 +37,29 @@ class Step(NamedTuple):
 
     stage: str
     reads: str
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...]
 
 
 def steps(dupe_factor: int, vocab_size: int, *, from_dump: bool) -> list[Step]:
     """The stages from the text, or from a dump, to records."""
-    vocabulary = "--vocab_file={root}/vocabulary/vocab.txt"
+    left_out = {"download"} if from_dump else {"download", "extract"}
+    own = {
+        "sentences": ("--line_breaks=paragraph",),
+        "shards": ("--heldout_fraction=0",),
+        "vocabulary": (f"--vocab_size={vocab_size}",),
+        "create_pretraining_data": (
+            "--vocab_file={root}/vocabulary/vocab.txt",
+            f"--dupe_factor={dupe_factor}",
+        ),
+    }
     return [
-        *([Step("extract", "text")] if from_dump else []),
-        Step("clean", "extract" if from_dump else "text"),
-        Step("sentences", "clean", ("--line_breaks=paragraph",)),
-        Step("shards", "sentences", ("--heldout_fraction=0",)),
-        Step("vocabulary", "shards", (f"--vocab_size={vocab_size}",)),
-        Step("create_pretraining_data", "shards", (vocabulary, f"--dupe_factor={dupe_factor}")),
+        Step(
+            row.name,
+            next((name for name in row.reads if name not in left_out), "text"),
+            own.get(row.name, ()),
+        )
+        for row in STAGES.values()
+        if row.name not in left_out
     ]
 
 
@@ -106,7 +116,7 @@ def _run(
     source, output = root / step.reads, root / step.stage
     command = [sys.executable, "-m", f"data_prep.{step.stage}", f"--input_file={source}"]
     command += [f"--output_dir={output}", *(flag.format(root=root) for flag in step.flags)]
-    if step.stage in _WITH_WORKERS:
+    if STAGES[step.stage].has_workers:
         command.append(f"--num_workers={workers}")
     peaks = run_measured(command)
     megabytes, written = _size_of(source) / _MB, _size_of(output) / _MB

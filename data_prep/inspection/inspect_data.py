@@ -44,6 +44,7 @@ from data_prep.inspection.pieces import PieceReader, decode_record, pieces_of
 from data_prep.inspection.report import Findings, describe_records, describe_text
 from data_prep.inspection.sample_text import show_record
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text
+from data_prep.stages.order import STAGES
 from data_prep.stages.stage import define_workers_flag, settings_from_flags
 
 STAGE = "inspect"
@@ -57,7 +58,7 @@ _RECORD_STAGES = (
     "tagging_features",
 )
 _TEXT_STAGES = ("extract", "clean", "sentences", "shards")
-_SENTENCE_STAGES = ("sentences", "shards")
+_SENTENCE_STAGES = {row.name for row in STAGES.values() if row.writes_sentences}
 _TEXT_SUFFIX = ".txt"
 _SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")
 

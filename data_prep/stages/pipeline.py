@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -15,6 +17,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir
 from data_prep.downloads import download
 from data_prep.stages import clean, create_pretraining_data, extract, sentences, shards, vocabulary
+from data_prep.stages.order import STAGES
 from data_prep.stages.stage import (
     define_common_flags,
     define_language_flag,
@@ -28,66 +31,38 @@ _OF_EXTRACTION = ("format", "text_field", "rows_per_document", "encoding")
 _OF_EXTRACTION += ("keep_lists", "keep_headings")
 
 
+class Call(NamedTuple):
+    """A stage with its settings, which name where it reads and writes."""
+
+    stage: str
+    settings: Any
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of each stage, with the paths between them filled in; None leaves it out."""
-
-    download: download.Settings | None
-    extract: extract.Settings | None
-    clean: clean.Settings | None
-    sentences: sentences.Settings
-    shards: shards.Settings
-    vocabulary: vocabulary.Settings | None
-    train_records: create_pretraining_data.Settings
-    heldout_records: create_pretraining_data.Settings | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Outputs:
-    """Paths of the results.
+    """The calls of stages, in their order, and where their results are.
 
     Attributes:
+      calls: without those of stages that are left out.
       vocabulary: vocab.txt or SentencePiece model.
-      train, heldout: directories of records; heldout is None if nothing was held out.
+      train, heldout: directories of records; heldout is None if nothing is held out.
     """
 
+    calls: tuple[Call, ...]
     vocabulary: Path
     train: Path
     heldout: Path | None
 
 
-def run(settings: Settings) -> Outputs:
+def run(settings: Settings) -> None:
     """Runs all stages that are not up to date; settings are checked before the first one."""
-    to_text = [
-        (stage, stage_settings)
-        for stage, stage_settings in (
-            (download, settings.download),
-            (extract, settings.extract),
-            (clean, settings.clean),
-        )
-        if stage_settings
-    ]
-    for stage, stage_settings in to_text:
-        stage.validate(stage_settings)
-    sentences.validate(settings.sentences)
-    shards.validate(settings.shards)
-    if settings.vocabulary:
-        vocabulary.validate(settings.vocabulary)
-    create_pretraining_data.validate(settings.train_records)
-    for stage, stage_settings in to_text:
-        stage.run(stage_settings)
-    sentences.run(settings.sentences)
-    shards.run(settings.shards)
-    if settings.vocabulary:
-        vocabulary.run(settings.vocabulary)
-    train = create_pretraining_data.run(settings.train_records)
-    records = settings.train_records
-    heldout = None
-    if settings.heldout_records:
-        heldout = create_pretraining_data.run(settings.heldout_records)
-    else:  # records of an earlier run may contain documents that are now used for training
-        remove_outputs(create_pretraining_data.STAGE, train.parent / "heldout")
-    return Outputs(records.tokenizer_files.file, train, heldout)
+    for stage, of_stage in settings.calls:
+        STAGES[stage].module.validate(of_stage)
+    for stage, of_stage in settings.calls:
+        STAGES[stage].module.run(of_stage)
+    if settings.heldout is None:
+        # Records of an earlier run may contain documents that are now used for training.
+        remove_outputs(create_pretraining_data.STAGE, settings.train.parent / "heldout")
 
 
 def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
@@ -126,48 +101,66 @@ def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
             **others,
         )
 
+    calls = [
+        *_calls_for_sentences(values, root, extracts=extracts),
+        Call(
+            "shards",
+            settings_from_flags(
+                shards.Settings,
+                values,
+                input_file=str(root / "sentences"),
+                output_dir=str(root / "shards"),
+            ),
+        ),
+    ]
+    if vocabulary_settings is not None:
+        calls.append(Call("vocabulary", vocabulary_settings))
+    calls.append(Call("create_pretraining_data", records("train")))
+    if values.heldout_fraction:
+        # Evaluation reads each document once.
+        of_heldout = records("heldout", num_output_files=1, dupe_factor=1)
+        calls.append(Call("create_pretraining_data", of_heldout))
+    return Settings(
+        tuple(calls),
+        chosen.file,
+        root / "records" / "train",
+        root / "records" / "heldout" if values.heldout_fraction else None,
+    )
+
+
+def _calls_for_sentences(values: flags.FlagValues, root: Path, *, extracts: bool) -> Iterator[Call]:
+    """The stages before the shards: each reads what the one before it has written."""
     text, line_breaks = values.input_file, values.line_breaks
-    to_text: dict[str, object] = dict.fromkeys(("download", "extract", "clean"))
     if values.source:
-        to_text["download"] = download.settings_from_download_flags(
-            values, output_dir=str(root / "download"), url=(), checksum_file=None
+        yield Call(
+            "download",
+            download.settings_from_download_flags(
+                values, output_dir=str(root / "download"), url=(), checksum_file=None
+            ),
         )
         text = str(root / "download")
     if extracts:
-        to_text["extract"] = settings_from_flags(
+        settings = settings_from_flags(
             extract.Settings, values, input_file=text, output_dir=str(root / "text")
         )
+        yield Call("extract", settings)
         text = str(root / "text")
         if not values["line_breaks"].present:
             line_breaks = "paragraph"
     if values.clean or (values.clean is None and values.source):
-        to_text["clean"] = settings_from_flags(
+        settings = settings_from_flags(
             clean.Settings, values, input_file=text, output_dir=str(root / "clean")
         )
+        yield Call("clean", settings)
         text = str(root / "clean")
-    return Settings(
-        **to_text,
-        sentences=settings_from_flags(
-            sentences.Settings,
-            values,
-            output_dir=str(root / "sentences"),
-            input_file=text,
-            line_breaks=line_breaks,
-        ),
-        shards=settings_from_flags(
-            shards.Settings,
-            values,
-            input_file=str(root / "sentences"),
-            output_dir=str(root / "shards"),
-        ),
-        vocabulary=vocabulary_settings,
-        train_records=records("train"),
-        heldout_records=(
-            records("heldout", num_output_files=1, dupe_factor=1)  # evaluation reads each once
-            if values.heldout_fraction
-            else None
-        ),
+    settings = settings_from_flags(
+        sentences.Settings,
+        values,
+        output_dir=str(root / "sentences"),
+        input_file=text,
+        line_breaks=line_breaks,
     )
+    yield Call("sentences", settings)
 
 
 def _check_source(values: flags.FlagValues) -> bool:
@@ -229,15 +222,17 @@ def define_flags() -> None:
     define_language_flag()
     download.define_source_flags()
     _define_clean_flag()
-    for stage in (extract, clean, sentences, shards, vocabulary, create_pretraining_data):
-        stage.define_parameter_flags()
+    for row in STAGES.values():
+        if row.name != "download":
+            row.module.define_parameter_flags()
     define_vocabulary_flags(otherwise=", instead of training one")
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the command with the settings that the flags give."""
-    outputs = run(settings_from_pipeline_flags(values))
-    report(f"vocabulary: {outputs.vocabulary}")
-    report(f"training records: {outputs.train}")
-    if outputs.heldout:
-        report(f"held-out records: {outputs.heldout}")
+    settings = settings_from_pipeline_flags(values)
+    run(settings)
+    report(f"vocabulary: {settings.vocabulary}")
+    report(f"training records: {settings.train}")
+    if settings.heldout:
+        report(f"held-out records: {settings.heldout}")
