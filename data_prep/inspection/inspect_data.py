@@ -42,7 +42,7 @@ from bert_tf.util.progress import Progress
 from data_prep.inspection.origin import Origin, find_origin
 from data_prep.inspection.pieces import PieceReader, decode_record, pieces_of
 from data_prep.inspection.report import Findings, describe_records, describe_text
-from data_prep.inspection.sample_text import show_record
+from data_prep.inspection.sample_text import ShownRecord, show_record
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text
 from data_prep.stages.order import STAGES
 from data_prep.stages.stage import define_workers_flag, settings_from_flags
@@ -289,7 +289,7 @@ def _label_of(records: RecordSet) -> str | None:
     return next((name for name in ALL_LABELS if name in example), None)
 
 
-def _samples(usable: Sequence[RecordSet], origin: Origin, number: int) -> list[str]:
+def _samples(usable: Sequence[RecordSet], origin: Origin, number: int) -> list[ShownRecord]:
     """Records from all files, evenly spread."""
     starts = np.cumsum([0, *map(len, usable)])
     chosen = np.unique(np.linspace(0, max(starts[-1] - 1, 0), number).astype(np.int64))

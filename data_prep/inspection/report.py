@@ -14,6 +14,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.pages.charts import histogram
 from bert_tf.util.pages.plain_page import Section
 from data_prep.inspection.origin import Origin
+from data_prep.inspection.sample_text import LEGEND, ShownRecord
 from data_prep.inspection.text_statistics import TextStatistics
 
 _TERMINAL_BARS, _PAGE_BARS = 12, 64
@@ -96,7 +97,7 @@ class Findings:
       histograms: for a terminal, and
       fine_histograms: for a page.
       frequent: (token, number, share) of the most frequent tokens.
-      samples: records as text.
+      samples: some records.
       notes: sentences on what was assumed.
     """
 
@@ -106,7 +107,7 @@ class Findings:
     histograms: Sequence[Histogram] = ()
     fine_histograms: Sequence[Histogram] = ()
     frequent: Sequence[tuple[str, str, str]] = ()
-    samples: Sequence[str] = ()
+    samples: Sequence[ShownRecord] = ()
     notes: Sequence[str] = ()
 
     def lines(self) -> list[str]:
@@ -118,7 +119,7 @@ class Findings:
             shown = (f"{token} {share}" for token, _, share in self.frequent)
             first = [text for text, _ in zip(shown, range(_FREQUENT_IN_TERMINAL))]
             lines.append(f"  most frequent tokens: {', '.join(first)}")
-        lines += (f"  sample: {text}" for text in self.samples)
+        lines += (f"  sample: {record.line()}" for record in self.samples)
         return [*lines, *(f"  note: {sentence}" for sentence in self.notes)]
 
     def section(self) -> Section:
@@ -130,7 +131,8 @@ class Findings:
             sentences=[*(f"warning: {sentence}" for sentence in self.warnings), *self.notes],
             charts=[figure.chart() for figure in self.fine_histograms],
             tables=[table] if self.frequent else [],
-            texts=self.samples,
+            note=LEGEND if self.samples else "",
+            cards=[record.html() for record in self.samples],
         )
 
 
@@ -142,7 +144,7 @@ def describe_records(
     origin: Origin,
     label: str | None,
     warnings: list[str],
-    samples: Sequence[str],
+    samples: Sequence[ShownRecord],
 ) -> Findings:
     """The findings on records; ``label`` is the name of their label, None without one."""
     making, conventions = origin.making, origin.conventions

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from html import escape
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,27 +16,95 @@ from bert_tf.text.tokenizer import Tokenizer
 _CONTINUATION, _SPACE = "##", "\N{LOWER ONE EIGHTH BLOCK}"  # of WordPiece, and SentencePiece
 
 
-def show_record(example: Mapping[str, np.ndarray], tokenizer: Tokenizer | None) -> str:
-    """A decoded record as one line.
+LEGEND = (
+    '<p class="legend">In the samples: <mark class="hidden">a word that [MASK] hides</mark> '
+    '<mark class="replaced">a word<s>another</s></mark> that another one stands for '
+    '<mark class="kept">a word</mark> that is predicted and stands there itself '
+    '<span class="segment">the second segment</span></p>'
+)
 
-    A masked token is ``[MASK->word]``, one that is replaced by another ``[other->word]``, and one
-    that is predicted but stands there itself ``[word->word]``. The label of a word follows it after
-    a slash, and labels of the whole record come first. Without a tokenizer ids stand for tokens.
+
+class ShownToken(NamedTuple):
+    """A token of a record.
+
+    Attributes:
+      gap: the blank before it, if there is one.
+      text: it, before a mask replaced it.
+      replacement: what stands in its place where it is predicted, else None.
+      kind: "hidden", "replaced" or "kept" where it is predicted, else "".
+      in_second_segment: whether it is.
+      label: that of a word which begins here, after a slash.
     """
+
+    gap: str
+    text: str
+    replacement: str | None
+    kind: str
+    in_second_segment: bool
+    label: str
+
+
+class ShownRecord(NamedTuple):
+    """A decoded record: its labels, its tokens, and the number of positions that are padding."""
+
+    labels: str
+    tokens: tuple[ShownToken, ...]
+    padding: int
+
+    def line(self) -> str:
+        """The record for a terminal.
+
+        A masked token is ``[MASK->word]``, one that is replaced by another ``[other->word]``, and
+        one that is predicted but stands there itself ``[word->word]``. The label of a word follows
+        it after a slash, and labels of the whole record come first.
+        """
+        parts = (
+            f"{t.gap}{t.text if t.replacement is None else f'[{t.replacement}->{t.text}]'}{t.label}"
+            for t in self.tokens
+        )
+        return f"{self.labels}{''.join(parts).strip()}{self._rest()}"
+
+    def html(self) -> str:
+        """The record for a page, with colours that :data:`LEGEND` explains."""
+        parts = []
+        for is_second, tokens in itertools.groupby(self.tokens, lambda t: t.in_second_segment):
+            text = "".join(map(_token_html, tokens))
+            parts.append(f'<span class="segment">{text}</span>' if is_second else text)
+        return f"{escape(self.labels)}{''.join(parts).strip()}{self._rest()}"
+
+    def _rest(self) -> str:
+        return f" (and {self.padding} positions of padding)" if self.padding else ""
+
+
+def _token_html(token: ShownToken) -> str:
+    text = escape(token.text)
+    if token.kind == "replaced":
+        text += f"<s>{escape(token.replacement or '')}</s>"
+    if token.kind:
+        text = f'<mark class="{token.kind}">{text}</mark>'
+    return f"{token.gap}{text}{escape(token.label)}"
+
+
+def show_record(example: Mapping[str, np.ndarray], tokenizer: Tokenizer | None) -> ShownRecord:
+    """A decoded record as text; without a tokenizer ids stand for tokens."""
     ids = example["input_ids"]
     before = original_ids({name: values[np.newaxis] for name, values in example.items()})[0]
     used = int(example["input_mask"].sum())
     predicted = _predicted(example)
     words = _word_labels(example)
-    parts = []
+    segments = example.get("segment_ids", np.zeros_like(ids))
+    tokens = []
     for place in range(used):
         gap, text = _token(int(before[place]), tokenizer)
+        replacement, kind = None, ""
         if place in predicted:
-            _, shown = _token(int(ids[place]), tokenizer)
-            text = f"[{shown}->{text}]"
-        parts.append(f"{gap}{text}{words.get(place, '')}")
-    padding = f" (and {len(ids) - used} positions of padding)" if used < len(ids) else ""
-    return f"{_labels(example, before, tokenizer)}{''.join(parts).strip()}{padding}"
+            _, replacement = _token(int(ids[place]), tokenizer)
+            kind = "kept" if ids[place] == before[place] else "replaced"
+            if tokenizer is not None and ids[place] == tokenizer.mask_id:
+                kind = "hidden"
+        is_second = bool(segments[place])
+        tokens.append(ShownToken(gap, text, replacement, kind, is_second, words.get(place, "")))
+    return ShownRecord(_labels(example, before, tokenizer), tuple(tokens), len(ids) - used)
 
 
 def _predicted(example: Mapping[str, np.ndarray]) -> set[int]:

@@ -23,7 +23,8 @@ class Section:
       sentences: a list.
       charts: figures of ``charts``.
       tables: (caption, columns, rows) of each.
-      texts: paragraphs that keep their spacing.
+      note: HTML before the cards.
+      cards: HTML of paragraphs that keep their spacing.
     """
 
     heading: str
@@ -31,20 +32,22 @@ class Section:
     sentences: Sequence[str] = ()
     charts: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    texts: Sequence[str] = ()
+    note: str = ""
+    cards: Sequence[str] = ()
 
     def html(self) -> str:
-        """The section with all text escaped."""
+        """The section; all but notes and cards is escaped here."""
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
         figures = [*self.charts, *(plain_table(*table) for table in self.tables)]
         paragraphs = (
-            f'<div class="card"><p class="context" dir="auto">{escape(text)}</p></div>'
-            for text in self.texts
+            f'<div class="card"><p class="context" dir="auto">{card}</p></div>'
+            for card in self.cards
         )
         return (
             f"<section><h2>{escape(self.heading)}</h2>\n{details_list(self.details)}"
             + (f"<ul>{items}</ul>\n" if items else "")
             + f'<div class="columns">{"".join(figures)}</div>\n'
+            + self.note
             + "".join(paragraphs)
             + "</section>\n"
         )

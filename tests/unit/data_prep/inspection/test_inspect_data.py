@@ -271,7 +271,7 @@ def test_real_records(data, tmp_path, capsys):
     assert f"  lines: {counts['sentences']:,}, " in said.out
     html = page.read_text()
     assert html.count("<figure") == 5
-    for shown in ("Lengths", "Token ids", "Masks", "Characters of a line", "[[MASK]-&gt;"):
+    for shown in ("Lengths", "Token ids", "Masks", "Characters of a line", '<mark class="hidden">'):
         assert shown in html
     assert "<script" not in html
     ElementTree.fromstring(re.sub(r"<!DOCTYPE html>|<(meta|link)[^>]*>", "", html))

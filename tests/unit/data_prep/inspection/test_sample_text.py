@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.text.tokenizer_files import load_tokenizer
-from data_prep.inspection.sample_text import show_record
+from data_prep.inspection.sample_text import LEGEND, show_record
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "play", "##ing", "river", "flows"]
 IDS = {word: number for number, word in enumerate(WORDS)}
@@ -33,12 +33,30 @@ def test_masks(tokenizer):
         masked_lm_weights=[1.0, 1.0, 1.0, 0.0],
         next_sentence_labels=[1],
     )
-    assert show_record(record, tokenizer) == (
+    assert show_record(record, tokenizer).line() == (
         "(next_sentence_labels 1) [CLS] the [[MASK]->play]ing [flows->river] [play->play] [SEP] "
         "(and 2 positions of padding)"
     )
-    shown = show_record(record, None)
+    shown = show_record(record, None).line()
     assert shown.startswith("(next_sentence_labels 1) 2 5 [4->6] 7 [9->8] [6->6] 3 ")
+
+
+def test_masks_have_colours_on_a_page(tokenizer):
+    record = example(
+        "[CLS] the [MASK] ##ing [SEP] flows play [SEP]",
+        padding=2,
+        segment_ids=[0, 0, 0, 0, 0, 1, 1, 1, 0, 0],
+        masked_lm_positions=[2, 5, 6, 0],
+        masked_lm_ids=[IDS["play"], IDS["river"], IDS["play"], 0],
+        masked_lm_weights=[1.0, 1.0, 1.0, 0.0],
+    )
+    assert show_record(record, tokenizer).html() == (
+        '[CLS] the <mark class="hidden">play</mark>ing [SEP]<span class="segment"> '
+        '<mark class="replaced">river<s>flows</s></mark> <mark class="kept">play</mark> '
+        "[SEP]</span> (and 2 positions of padding)"
+    )
+    for kind in ("hidden", "replaced", "kept", "segment"):
+        assert f'class="{kind}"' in LEGEND
 
 
 def test_pieces_that_are_masked(tokenizer):
@@ -48,7 +66,7 @@ def test_pieces_that_are_masked(tokenizer):
         masked_lm_ids=[IDS["##ing"]],
         masked_lm_weights=[1.0],
     )
-    assert show_record(record, tokenizer) == "[CLS] play[[MASK]->ing] [SEP]"
+    assert show_record(record, tokenizer).line() == "[CLS] play[[MASK]->ing] [SEP]"
 
 
 def test_answers_and_labels(tokenizer):
@@ -56,10 +74,14 @@ def test_answers_and_labels(tokenizer):
         "[CLS] the [SEP] play ##ing river [SEP]",
         start_positions=[3], end_positions=[4], is_impossible=[0],
     )  # fmt: skip
-    assert show_record(answer, tokenizer).startswith("(is_impossible 0, answer 'playing') [CLS]")
+    assert (
+        show_record(answer, tokenizer)
+        .line()
+        .startswith("(is_impossible 0, answer 'playing') [CLS]")
+    )
     tagged = example(
         "[CLS] play ##ing river [SEP]", word_starts=[0, 1, 0, 1, 0], label_ids=[0, 2, 0, 1, 0]
     )
-    assert show_record(tagged, tokenizer) == "[CLS] play/2ing river/1 [SEP]"
+    assert show_record(tagged, tokenizer).line() == "[CLS] play/2ing river/1 [SEP]"
     rated = example("[CLS] the [SEP]", labels=[2.5])
-    assert show_record(rated, tokenizer) == "(labels 2.5) [CLS] the [SEP]"
+    assert show_record(rated, tokenizer).line() == "(labels 2.5) [CLS] the [SEP]"

@@ -43,15 +43,16 @@ def test_sections_are_escaped(tmp_path):
     section = Section(
         "<heading>",
         details={"<name>": "<value>"},
-        sentences=["<sentence>"],
+        sentences=["<sentence>", "<text> \ud800"],
         charts=["<figure></figure>"],
         tables=[("<caption>", ("<a>", "b"), [("<c>", "<d>")])],
-        texts=["<text> \ud800"],
+        cards=["<b>card</b>"],
     )
     write_page(tmp_path / "page.html", "<title>", [section])
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     for word in ("title", "heading", "name", "value", "sentence", "caption", "a", "c", "d", "text"):
         assert f"&lt;{word}&gt;" in html
     assert "<figure></figure>" in html
+    assert "<b>card</b>" in html
     assert "&lt;text&gt; ?" in html
     assert "script" not in html
