@@ -9,8 +9,8 @@ archives. Below --output_dir: with --source ``download/``, with that or such inp
 --clean, which --source implies, ``clean/``; then ``sentences/``, ``shards/`` (train-*.txt,
 heldout-*.txt), ``vocabulary/`` (vocab.txt or spm.model; not with --vocab_file, --spm_model_file or
 --init_checkpoint), ``records/train/`` and ``records/heldout/``, each with its ``manifest.json``. A
-stage whose inputs and parameters have not changed is skipped. The vocabulary is trained on the
-training shards only.
+stage whose inputs, parameters and versions have not changed is skipped. The vocabulary is trained
+on the training shards only.
 
 The flags are those of the stages. Memory: that of the largest stage.
 """

@@ -3,14 +3,16 @@
 ``jsonl`` has a document a line, ``json`` a file with one object or a list of them, ``text`` blank
 lines between documents, ``documents`` one document a file. What a file has counts, not its name;
 only where the content leaves it open, the suffix decides.
+
+Another format is a module with a reader and a row of ``_ROWS``.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, Protocol
 
 from bert_tf.util.errors import UserError
 from data_prep.sources import json_files, mediawiki_dump, parquet_files, wikiextractor_files
@@ -21,11 +23,9 @@ from data_prep.text.mediawiki_text import Options, plain_text
 
 AUTO, TEXT, DOCUMENTS, PARQUET = "auto", "text", "documents", "parquet"
 MEDIAWIKI, JSON_LINES, JSON, WIKIEXTRACTOR = "mediawiki", "jsonl", "json", "wikiextractor"
-FORMATS = (AUTO, MEDIAWIKI, JSON_LINES, JSON, PARQUET, TEXT, DOCUMENTS, WIKIEXTRACTOR)
 DEFAULT_TEXT_FIELD = "text"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BY_SUFFIX = {".xml": MEDIAWIKI, ".jsonl": JSON_LINES, ".ndjson": JSON_LINES, ".json": JSON}
 _BINARY = {
     b"%PDF-": "a PDF file",
     b"\x89PNG": "a picture",
@@ -56,6 +56,53 @@ class Reading(NamedTuple):
     headings: bool = False
 
 
+class Piece(Protocol):
+    """A part of a source that a worker process can turn into text by itself."""
+
+    @property
+    def size(self) -> int:
+        """Bytes or characters that were read for it."""
+
+    def documents(self, decode: Decoder) -> Iterator[list[str]]:
+        """The paragraphs of each of its documents."""
+
+
+class Opened(NamedTuple):
+    """A source that is about to be read.
+
+    Attributes:
+      source: its stream and name.
+      path: of the file, which a Parquet file is read from.
+      reading: how.
+      totals: counts what is left out.
+    """
+
+    source: Source
+    path: Path
+    reading: Reading
+    totals: collections.Counter[str]
+
+    def text(self) -> IO[bytes]:
+        """Its stream in UTF-8."""
+        return as_utf8(self.source, self.reading.encoding)
+
+
+class FormatRow(NamedTuple):
+    """A format.
+
+    Attributes:
+      name: that of ``--format``.
+      pieces: reads a source.
+      begins: whether the first bytes of a file, without a byte order mark and white space, are its.
+      suffixes: of files whose content leaves open what they are.
+    """
+
+    name: str
+    pieces: Callable[[Opened], Iterator[Piece]]
+    begins: Callable[[bytes], bool] = lambda _: False
+    suffixes: tuple[str, ...] = ()
+
+
 class Article(NamedTuple):
     """The markup of a wiki's page."""
 
@@ -78,12 +125,7 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
     Raises UserError if it cannot be read, or if it is text and it is not clear what a document is.
     """
     head = source.head
-    if reading.format != AUTO:
-        found = reading.format
-    elif head.startswith(parquet_files.MAGIC):
-        found = PARQUET
-    else:
-        found = _format_of_text(head, source.suffix)
+    found = _format_of(head, source.suffix) if reading.format == AUTO else reading.format
     if found == PARQUET:
         parquet_files.import_parquet()
         if not source.is_plain:
@@ -103,52 +145,76 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
     return found
 
 
-def _format_of_text(head: bytes, suffix: str) -> str:
+def _format_of(head: bytes, suffix: str) -> str:
     start = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
-    if b"<mediawiki" in start[:1024] and start.startswith(b"<"):
-        return MEDIAWIKI
-    if start.startswith(wikiextractor_files.BEGIN):
-        return WIKIEXTRACTOR
-    if json_files.begins_with_object(start):
-        return JSON_LINES
-    return _BY_SUFFIX.get(suffix, TEXT)
+    named = (row for row in _ROWS if suffix in row.suffixes)
+    row = next((row for row in _ROWS if row.begins(start)), None) or next(named, None)
+    return row.name if row else TEXT
 
 
-def read_pieces(
-    source: Source, path: Path, reading: Reading, found: str, totals: collections.Counter[str]
-) -> Iterator[object]:
-    """The pieces of a source of a format that was recognised.
-
-    A piece has ``size`` and, for a worker process, ``documents(decoder)``.
-    """
-    rows, name = reading.rows_per_document, source.name
-    if found == PARQUET:
-        yield from parquet_files.read_parquet(path, reading.text_field, rows_per_document=rows)
-    elif found == MEDIAWIKI:
-        yield from _articles(source, reading, totals)
-    else:
-        stream = as_utf8(source, reading.encoding)
-        if found == JSON_LINES:
-            yield from json_files.read_json_lines(
-                stream, name, reading.text_field, rows_per_document=rows
-            )
-        elif found == JSON:
-            yield from json_files.read_json_file(stream, name, reading.text_field)
-        elif found == WIKIEXTRACTOR:
-            yield from wikiextractor_files.read_wikiextractor(stream, name)
-        else:
-            yield from read_text(stream, name, is_one_document=found == DOCUMENTS)
+def read_pieces(opened: Opened, found: str) -> Iterator[Piece]:
+    """The pieces of a source of a format that was recognised."""
+    return next(row for row in _ROWS if row.name == found).pieces(opened)
 
 
-def _articles(
-    source: Source, reading: Reading, totals: collections.Counter[str]
-) -> Iterator[Article]:
+def _articles(opened: Opened) -> Iterator[Article]:
     """The articles of a dump; ``totals`` counts the pages that are none."""
-    for site, page in mediawiki_dump.read_pages(source.stream, source.name):
+    reading = opened.reading
+    for site, page in mediawiki_dump.read_pages(opened.source.stream, opened.source.name):
         if page.namespace != mediawiki_dump.ARTICLES:
-            totals["other_pages"] += 1
+            opened.totals["other_pages"] += 1
         elif page.is_redirect:
-            totals["redirects"] += 1
+            opened.totals["redirects"] += 1
         else:
             options = Options(site.hidden, reading.lists, reading.headings, site.language)
             yield Article(page.text, options)
+
+
+def _json_lines(opened: Opened) -> Iterator[Piece]:
+    reading = opened.reading
+    return json_files.read_json_lines(
+        opened.text(),
+        opened.source.name,
+        reading.text_field,
+        rows_per_document=reading.rows_per_document,
+    )
+
+
+def _json_file(opened: Opened) -> Iterator[Piece]:
+    return json_files.read_json_file(opened.text(), opened.source.name, opened.reading.text_field)
+
+
+def _parquet(opened: Opened) -> Iterator[Piece]:
+    reading = opened.reading
+    return parquet_files.read_parquet(
+        opened.path, reading.text_field, rows_per_document=reading.rows_per_document
+    )
+
+
+def _text(opened: Opened) -> Iterator[Piece]:
+    return read_text(opened.text(), opened.source.name, is_one_document=False)
+
+
+def _document(opened: Opened) -> Iterator[Piece]:
+    return read_text(opened.text(), opened.source.name, is_one_document=True)
+
+
+def _wikiextractor(opened: Opened) -> Iterator[Piece]:
+    return wikiextractor_files.read_wikiextractor(opened.text(), opened.source.name)
+
+
+def _begins_dump(start: bytes) -> bool:
+    return start.startswith(b"<") and b"<mediawiki" in start[:1024]
+
+
+# In this order a file is compared with them.
+_ROWS = (
+    FormatRow(MEDIAWIKI, _articles, _begins_dump, (".xml",)),
+    FormatRow(JSON_LINES, _json_lines, json_files.begins_with_object, (".jsonl", ".ndjson")),
+    FormatRow(JSON, _json_file, suffixes=(".json",)),
+    FormatRow(PARQUET, _parquet, lambda start: start.startswith(parquet_files.MAGIC)),
+    FormatRow(TEXT, _text),
+    FormatRow(DOCUMENTS, _document),
+    FormatRow(WIKIEXTRACTOR, _wikiextractor, lambda s: s.startswith(wikiextractor_files.BEGIN)),
+)
+FORMATS = (AUTO, *(row.name for row in _ROWS))

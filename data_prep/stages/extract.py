@@ -26,6 +26,7 @@ from data_prep.sources.source_formats import (
     FORMATS,
     MEDIAWIKI,
     TEXT,
+    Opened,
     Reading,
     read_pieces,
     recognise,
@@ -232,7 +233,7 @@ def _batches(
     for file in files:
         for source in open_sources(file.path, totals):
             found = recognise(source, reading, is_nested=file.is_nested)
-            for piece in read_pieces(source, file.path, reading, found, totals):
+            for piece in read_pieces(Opened(source, file.path, reading, totals), found):
                 batch.append(piece)
                 size += piece.size
                 if size >= _BATCH_BYTES:

@@ -244,7 +244,8 @@ def _extract(format: str) -> Callable[[Path], None]:
         counts: collections.Counter[str] = collections.Counter()
         for source in open_sources(path, counts):
             found = source_formats.recognise(source, reading, is_nested=False)
-            for piece in source_formats.read_pieces(source, path, reading, found, counts):
+            opened = source_formats.Opened(source, path, reading, counts)
+            for piece in source_formats.read_pieces(opened, found):
                 encode(list(piece.documents(Decoder("error"))), counts)
 
     return read
