@@ -51,7 +51,7 @@ class RampSettings:
         values, begins = zip(*stages)
         if begins[0] != 0:
             raise UserError(
-                f"{shown} says nothing of the updates before {begins[0]}; begin with a stage from "
+                f"{shown} does not cover the updates before {begins[0]}; begin with a stage from "
                 f"0 on, such as {values[0]}:0."
             )
         for name, numbers in (("values", values), ("updates", begins)):

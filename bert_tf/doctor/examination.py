@@ -67,7 +67,7 @@ def _judge_output(findings: Findings, directory: Path, start: StartPoint) -> Non
     elif holder is not None:
         findings.hint(part, f"{directory} was last used by {holder}, which did not exit normally")
     if start.checkpoint is not None and not start.is_elsewhere:
-        findings.fine(part, f"the run goes on at step {start.step:,} of {start.checkpoint}")
+        findings.fine(part, f"the run resumes at step {start.step:,} of {start.checkpoint}")
     elif any(path.name != LOCK_NAME for path in directory.iterdir()):
         findings.hint(part, f"{directory} is not empty, but has no checkpoint to go on from")
 

@@ -148,7 +148,7 @@ def _judge_length(
     elif epochs > _MOST_EPOCHS:
         findings.warn(
             "length",
-            f"each record is seen {times} times, so the network may learn them by heart; give "
+            f"each record is seen {times} times, so the network may memorize them; give "
             "more text or train for fewer steps",
         )
     elif epochs < 1:

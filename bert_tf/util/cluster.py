@@ -259,7 +259,7 @@ def _connected(address: str) -> Iterator[distributed.Client]:
     """A client of a scheduler; UserError if there is none at the address."""
     if not _ADDRESS.fullmatch(address):
         raise UserError(
-            f"--scheduler={address} is no address; give host and port, such as tcp://host:8786."
+            f"--scheduler={address} is not an address; give host and port, such as tcp://host:8786."
         )
     for name in ("asyncio", "distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in our own messages

@@ -58,7 +58,7 @@ from data_prep.stages.stage import (
 )
 
 VERSION = 1  # goes up when the output of equal input changes
-EXPORT_STAGE = "export_records"  # of files that are no TFRecords
+EXPORT_STAGE = "export_records"  # of files other than TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
 # Parameters of records that their conversion decides anew.
 _OF_FILES = ("files", "block_bytes", "compression")

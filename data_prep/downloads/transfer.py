@@ -190,7 +190,7 @@ class _Partial:
         return bool(self.facts.get("validator") or self._file.checksum)
 
     def headers(self) -> dict[str, str]:
-        """Those of a request for the rest, or for all if that cannot be continued."""
+        """Asks for the rest of the file, or for all of it if that cannot be continued."""
         if not self.size or not self._can_continue():
             return {}
         validator = self.facts.get("validator")

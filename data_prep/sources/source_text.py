@@ -56,7 +56,7 @@ def require_few_nulls(content: bytes, name: object) -> None:
     """Raises UserError for content full of null bytes, which then is no UTF-8."""
     if content.count(0) > _MANY_NULLS * len(content):
         raise UserError(
-            f"--input_file: {name} is no text in UTF-8: it is full of null bytes; if it is in "
+            f"--input_file: {name} is not text in UTF-8: it is full of null bytes; if it is in "
             "UTF-16, read it by data_prep.extract --encoding=utf-16-le (or utf-16-be), otherwise "
             "leave it out."
         )

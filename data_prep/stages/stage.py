@@ -35,7 +35,7 @@ def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
     """
     require_listed_files(patterns)
     files = [path for path in expand_input_files(patterns, flag=flag) if path.name != MANIFEST_NAME]
-    # What is no file, such as a pipe, has no size either.
+    # What is not a file, such as a pipe, has no size either.
     filled = (path for path in files if not path.is_file() or path.stat().st_size)
     files = [require_file(path, flag=flag) for path in filled]
     if not files:

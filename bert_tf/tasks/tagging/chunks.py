@@ -60,8 +60,8 @@ def are_of_entities(labels: Iterable[str]) -> bool:
 def entities_of(labels: Sequence[str]) -> list[Entity]:
     """The entities of a sentence, in the schemes IOB1, IOB2 and IOBES or any mixture of them.
 
-    An entity goes on at a label with I or E, if the label before has B or I and the same type. Any
-    other label with a prefix begins an entity, so none is lost where a model breaks its scheme.
+    An entity continues at a label with I or E, if the label before has B or I and the same type.
+    Any other label with a prefix begins an entity, so none is lost where a model breaks its scheme.
     Labels without a prefix are outside.
     """
     found: list[Entity] = []

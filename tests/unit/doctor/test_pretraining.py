@@ -240,7 +240,7 @@ def test_masks_drawn_in_training_may_be_many(places):
     findings = said_of(places, *more, without=("--do_eval",))
     assert not [s for p, s in of_grade(findings, WARNING) if p == "length"]
     findings = said_of(places, *more, "--num_train_steps=20000", without=("--do_eval",))
-    assert [s for p, s in of_grade(findings, WARNING) if "by heart" in s]
+    assert [s for p, s in of_grade(findings, WARNING) if "memorize" in s]
 
 
 def test_text_that_is_trained_and_evaluated_on(places):
@@ -274,7 +274,7 @@ def test_a_run_that_has_ended(places):
     write_checkpoint(str(places["model"] / "model.ckpt-40"), {"global_step": np.int64(40)})
     tf.train.update_checkpoint_state(str(places["model"]), "model.ckpt-40")
     findings = said_of(places)
-    assert any("goes on at step 40" in sentence for _, sentence in of_grade(findings, FINE))
+    assert any("resumes at step 40" in sentence for _, sentence in of_grade(findings, FINE))
     assert any(
         "nothing is left to train" in sentence for _, sentence in of_grade(findings, WARNING)
     )

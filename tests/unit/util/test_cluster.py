@@ -147,7 +147,9 @@ def test_nobody_there(monkeypatch):
     ):
         list(results_of(test_executor.make_square, range(9), "tcp://127.0.0.1:9"))
     for address in ("host", "tcq://host:1", "tcp://host"):
-        with pytest.raises(UserError, match=rf"^--scheduler={address} is no address; give host"):
+        with pytest.raises(
+            UserError, match=rf"^--scheduler={address} is not an address; give host"
+        ):
             cluster.DaskWorkers(address).check()
 
 

@@ -33,7 +33,7 @@ KEPT = "kept"
 
 # What each stage does with a text: KEPT, what it counts, or a part of its message.
 REFUSED_UTF8 = dict.fromkeys(("extract", "clean", "sentences", "records"), "is not UTF-8")
-FULL_OF_NULLS = "is no text in UTF-8: it is full of null bytes"
+FULL_OF_NULLS = "is not text in UTF-8: it is full of null bytes"
 NEEDS_LINES = dict.fromkeys(("shards", "records"), r"is longer than 1 MiB; put one sentence on a")
 CASES = {
     "plain": (PLAIN.encode(), {}),

@@ -181,7 +181,7 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=9", "--source=wikipedia"], "give either --input_file"),
         (["--vocab_size=9", "--date=20240601"], "--date belongs to --source"),
         (["--vocab_size=9", "--format=text", "--markup=wikitext"], "is for plain text"),
-        (["--vocab_size=9", "--encoding=base64"], "--encoding=base64 is no encoding of text"),
+        (["--vocab_size=9", "--encoding=base64"], "--encoding=base64 is not an encoding of text"),
         (["--vocab_size=9", "--clean", "--min_letter_share=2"], "--min_letter_share=2: give"),
     ],
 )
