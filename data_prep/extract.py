@@ -5,7 +5,7 @@
 Input: files, or directories with all that is below them. A file may be compressed by bzip2, gzip or
 xz, or be a tar or zip archive of files. Each file's format is recognised (``--format`` names it):
 dumps of MediaWiki, JSON lines, JSON, Parquet, what WikiExtractor writes, and plain text. Of a dump,
-redirects and pages that are not articles are left out, and so are templates, references and whatever
+redirects and pages other than articles are left out, and so are templates, references and whatever
 is not running text: tables, lists and headings.
 
 Output: ``articles-00000.txt`` and so on, a new file after each 64 MiB, with a paragraph a line and
