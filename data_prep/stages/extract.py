@@ -121,8 +121,8 @@ def validate(settings: Settings) -> None:
         codecs.getincrementaldecoder(settings.encoding)
     except (LookupError, ValueError) as error:
         raise UserError(
-            f"--encoding={settings.encoding} is not an encoding of text; give one such as utf-16 or "
-            "windows-1252."
+            f"--encoding={settings.encoding} is not an encoding of text; give one such as utf-16 "
+            "or windows-1252."
         ) from error
     choose_executor(settings.num_workers, settings.scheduler)
 
