@@ -43,7 +43,7 @@ _TIMEOUT_SECONDS = 900
 # What a run measures of itself, or what names the code that made it.
 _VOLATILE = re.compile(
     r"time|.*seconds.*|.*per_second.*|content_sha256|git_commit|versions|command"
-    r"|free_.*|hosts|.*memory.*|peak_flops|flops_utilisation"
+    r"|free_.*|hosts|.*memory.*|peak_flops|flops_utilisation|made_by"
 )
 _SKIPPED_FILES = re.compile(r"events\..*|report\.html|.*\.lock|.*\.meta")
 _NUMBER = re.compile(r"\d[\d,.]*(e[+-]?\d+)?")
