@@ -20,6 +20,7 @@ SOURCES = [
     path
     for pattern in ("bert_tf/**/*.py", "data_prep/**/*.py", "docs/**/*.md", "README.md", "*.py")
     for path in ROOT.glob(pattern)
+    if "generated" not in path.parts  # from the declarations, which are among these
 ]
 
 
