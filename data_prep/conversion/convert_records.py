@@ -103,7 +103,7 @@ class KnownRecords(NamedTuple):
       layout: that of the input.
       parameters: those that all manifests beside the records agree on.
       vocabulary: None if unknown.
-      tokenizer_files: None if there is no file of it.
+      tokenizer_files: None without a vocabulary file.
     """
 
     kind: str

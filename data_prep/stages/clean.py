@@ -27,6 +27,7 @@ from data_prep.stages.stage import (
     define_workers_flag,
     find_text_files,
     languages_of,
+    output_parameters,
     settings_from_flags,
 )
 from data_prep.text.blocks import (
@@ -109,9 +110,7 @@ def run(settings: Settings) -> Path:
     """Cleans the input files; returns the output directory."""
     validate(settings)
     files = find_text_files(settings.input_file)
-    parameters = dataclasses.asdict(settings)
-    for name in ("input_file", "output_dir", "num_workers", "scheduler", "other_versions"):
-        del parameters[name]
+    parameters = output_parameters(settings)
     if languages := languages_of(files):
         parameters[LANGUAGES] = languages
     return run_stage(

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
 
 from absl import flags
 
@@ -201,6 +201,16 @@ def choose_executor(num_workers: int, scheduler: str | None = None) -> Executor:
     from bert_tf.util.cluster import DaskWorkers  # Dask is needed for this only
 
     return DaskWorkers(scheduler)
+
+
+# Settings of a call that do not decide what it writes, or are recorded otherwise.
+_OF_CALL = ("input_file", "output_dir", "num_workers", "scheduler", "other_versions")
+
+
+def output_parameters(settings: Any, *others: str) -> dict[str, Any]:
+    """The settings that decide a stage's output, for its manifest; ``others`` are left out, too."""
+    left_out = {*_OF_CALL, *others}
+    return {k: v for k, v in dataclasses.asdict(settings).items() if k not in left_out}
 
 
 def settings_from_flags(

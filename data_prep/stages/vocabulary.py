@@ -31,6 +31,7 @@ from data_prep.stages.stage import (
     define_common_flags,
     define_workers_flag,
     find_text_files,
+    output_parameters,
     settings_from_flags,
 )
 from data_prep.text.blocks import cut_long_sentences, cut_position
@@ -117,11 +118,7 @@ def run(settings: Settings) -> Path:
     validate(settings)
     executor = choose_executor(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
-    parameters = dataclasses.asdict(settings)
-    of_call = ("input_file", "output_dir", "num_workers", "scheduler", "other_versions")
-    for name in (*of_call, "markup"):
-        del parameters[name]
-    parameters |= parameters_of(settings.markup)
+    parameters = output_parameters(settings, "markup") | parameters_of(settings.markup)
     directory = run_stage(
         STAGE,
         settings.output_dir,

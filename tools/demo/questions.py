@@ -34,6 +34,7 @@ from bert_tf.util.versions import maker
 from data_prep.stages.stage import (
     define_common_flags,
     find_text_files,
+    output_parameters,
     run_main,
     settings_from_flags,
 )
@@ -86,8 +87,7 @@ def run(settings: Settings) -> Path:
             f"--max_context_words={settings.max_context_words}: give at least {least}, a question."
         )
     inputs = find_text_files(settings.input_file)
-    parameters = dataclasses.asdict(settings)
-    del parameters["output_dir"], parameters["input_file"]
+    parameters = output_parameters(settings)
     return run_stage(
         STAGE,
         settings.output_dir,
