@@ -17,8 +17,8 @@ from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.records.info import RecordInfo, check_records, inspect_records, lengths_of
-from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.stages.manifest import require_listed_files
 from bert_tf.tasks.pretraining.data import check_pairs
 from bert_tf.tasks.pretraining.network import BERT_BASE, table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, vocabulary_named_in

@@ -1,1 +1,1 @@
-"""Record layouts and the files that hold them: TFRecords with random access, manifests, stages."""
+"""Record layouts, the TFRecord files that hold them, and what is in those."""

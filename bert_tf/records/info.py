@@ -26,7 +26,8 @@ from bert_tf.records.layouts import (
     decode_example,
     with_standard_names,
 )
-from bert_tf.records.manifest import (
+from bert_tf.records.tfrecord import RecordFile, RecordSet
+from bert_tf.stages.manifest import (
     MANIFEST_NAME,
     SPECIAL_NAMES,
     Manifest,
@@ -34,7 +35,6 @@ from bert_tf.records.manifest import (
     describe_vocabulary,
     find_manifest,
 )
-from bert_tf.records.tfrecord import RecordFile, RecordSet
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, hash_of_json, sha256_of_file
 

@@ -12,9 +12,7 @@ from typing import IO
 import numpy as np
 
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import atomic_open
-
-OFFSETS_SUFFIX = ".offsets"
+from bert_tf.util.files import OFFSETS_SUFFIX, atomic_open
 
 _MAGIC_BYTES = 8
 _MAPPED_BYTES = 8 << 20

@@ -16,19 +16,20 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from bert_tf.records.layouts import SEQUENCE, UNIQUE_IDS, RecordSpec
-from bert_tf.records.manifest import (
+from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
+from bert_tf.stages.executor import Executor, batched
+from bert_tf.stages.manifest import (
     Manifest,
     VocabularyEntry,
     describe_file,
     describe_vocabulary,
     read_manifest,
 )
-from bert_tf.records.stage import Built, finished_call, report, run_stage, version_differences
-from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
+from bert_tf.stages.stage import Built, finished_call, run_stage, version_differences
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor, batched
-from bert_tf.util.files import PathLike
+from bert_tf.util.files import OFFSETS_SUFFIX, PathLike
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker, tokenizer_package
 

@@ -32,7 +32,6 @@ from bert_tf.records.framing import (
     record_in,
 )
 from bert_tf.records.offsets import (
-    OFFSETS_SUFFIX,
     RunningSums,
     keep_offsets,
     offsets_path,
@@ -41,23 +40,12 @@ from bert_tf.records.offsets import (
 )
 from bert_tf.util.console import note
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, atomic_open, sync_file
+from bert_tf.util.files import PathLike, Written, atomic_open, sync_file
 from bert_tf.util.temporary import TemporaryDirectory
 
 if TYPE_CHECKING:
     from bert_tf.records.gzip_blocks import DecodedBlocks, GzipBlocks
-    from bert_tf.records.journal import Written
 
-__all__ = [
-    "COMPRESSION",
-    "OFFSETS_SUFFIX",
-    "FramedRecords",
-    "RecordFile",
-    "RecordSet",
-    "TFRecordWriter",
-    "frame_records",
-    "records_read",
-]
 
 # How records are stored: one after the other, or in gzip blocks.
 COMPRESSION = ("none", "gzip")
@@ -177,9 +165,7 @@ class TFRecordWriter:
         return self._num_records
 
     def sync(self) -> dict[Path, Written]:
-        """See :class:`bert_tf.records.journal.Appended`."""
-        from bert_tf.records.journal import Written
-
+        """See :class:`bert_tf.stages.journal.Appended`."""
         sync_file(self._file)
         return {self._path: Written(self._file.tell(), self._num_records)}
 

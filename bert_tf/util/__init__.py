@@ -1,1 +1,1 @@
-"""What any program needs: files, errors, locks, the console, progress, worker processes, pages."""
+"""What any program needs: files, errors, locks, the console, progress, pages."""

@@ -121,6 +121,11 @@ def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
             say(f"warning: {reason}; continuing without it", stream=sys.stderr)
 
 
+def report(text: str) -> None:
+    """Says a line about work in progress where progress is shown: on standard error."""
+    say(text, stream=sys.stderr)
+
+
 def say_note(note: Note, *, to: Callable[[str], None] = say) -> None:
     """Has ``to`` print a note, unless notes are collected."""
     if _collecting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import glob
 import hashlib
@@ -23,7 +24,8 @@ PathLike = Union[str, Path]
 _HASH_BLOCK_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Suffixes of the files that accompany records in a data directory.
-SIDE_FILE_SUFFIXES = (".offsets", ".lengths", ".json", ".vocab")
+OFFSETS_SUFFIX = ".offsets"  # of the file that says where each record begins
+SIDE_FILE_SUFFIXES = (OFFSETS_SUFFIX, ".lengths", ".json", ".vocab")
 
 
 def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
@@ -231,6 +233,14 @@ def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> It
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What of a file has reached the disk: bytes, and the units (records, documents) in them."""
+
+    bytes: int = 0
+    count: int = 0
 
 
 def sync_file(file: IO[Any]) -> None:

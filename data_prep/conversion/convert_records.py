@@ -15,17 +15,18 @@ from bert_tf.cli.flags import Number, flag_group
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.info import CONVERSION_STAGE
 from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.records.manifest import (
+from bert_tf.stages.executor import Processes
+from bert_tf.stages.manifest import (
     Manifest,
     VocabularyEntry,
     describe_vocabulary,
     find_manifest,
     require_listed_files,
 )
-from bert_tf.records.stage import REMAKE, Built, report, run_stage
+from bert_tf.stages.stage import REMAKE, Built, run_stage
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Processes
 from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker

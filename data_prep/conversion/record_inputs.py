@@ -19,9 +19,9 @@ import numpy as np
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import decode_example, with_standard_names
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.stages.executor import batched
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import batched
 from data_prep.conversion.lddl import columns_of, examples_from_lddl, is_lddl, lddl_layout
 from data_prep.conversion.record_rows import (
     Examples,

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from bert_tf.records.layouts import ALTERNATIVE_NAMES, ONE
-from bert_tf.records.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
+from bert_tf.records.tfrecord import FramedRecords, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util.files import OFFSETS_SUFFIX
 from data_prep.conversion.record_masks import original_ids
 from data_prep.conversion.record_rows import Examples, Layout
 from data_prep.sources.parquet_files import import_parquet

@@ -19,8 +19,9 @@ from typing import Callable
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.records.manifest import is_output_name
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.stages.manifest import is_output_name
+from bert_tf.stages.stage import Built, run_stage
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import explain_write_errors, make_output_dir, read_lines
 from bert_tf.util.progress import Progress

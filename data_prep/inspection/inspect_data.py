@@ -15,20 +15,19 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.records.hash_sample import HashSample
 from bert_tf.records.judgement import unusual
-from bert_tf.records.manifest import (
+from bert_tf.records.statistics import ALL_LABELS, Statistics
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.stages.executor import Executor, Processes
+from bert_tf.stages.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
     describe_files,
     find_manifest,
 )
-from bert_tf.records.stage import report
-from bert_tf.records.statistics import ALL_LABELS, Statistics
-from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.util.console import say
+from bert_tf.util.console import report, say
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import (
     SIDE_FILE_SUFFIXES,
     check_output_file,

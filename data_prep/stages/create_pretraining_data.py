@@ -19,21 +19,21 @@ from bert_tf.cli.flags import Number, flag_group
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.records.info import one_sided_labels
-from bert_tf.records.journal import Journal
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
-from bert_tf.records.stage import REMAKE, Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import (
     COMPRESSION,
-    OFFSETS_SUFFIX,
     FramedRecords,
     TFRecordWriter,
     frame_records,
 )
+from bert_tf.stages.executor import Executor
+from bert_tf.stages.journal import Journal
+from bert_tf.stages.manifest import describe_vocabulary, intact_manifest, is_output_name
+from bert_tf.stages.stage import REMAKE, Built, SharedDirectory, run_stage
 from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor
-from bert_tf.util.files import SIDE_FILE_SUFFIXES
+from bert_tf.util.files import OFFSETS_SUFFIX, SIDE_FILE_SUFFIXES
 from bert_tf.util.versions import ZLIB, maker, tokenizer_package
 from data_prep.instances.instances import (
     SequenceRules,

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.records.journal import Journal
-from bert_tf.records.stage import REMAKE, Built, report, run_stage
+from bert_tf.stages.journal import Journal
+from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.versions import maker
 from data_prep.sources.containers import open_sources

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.records.stage import remove_outputs, report
+from bert_tf.stages.stage import remove_outputs
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir
 from data_prep.downloads import download

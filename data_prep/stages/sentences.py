@@ -14,10 +14,11 @@ from typing import NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.records.journal import Journal
-from bert_tf.records.stage import REMAKE, Built, report, run_stage
+from bert_tf.stages.executor import Executor
+from bert_tf.stages.journal import Journal
+from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor
 from bert_tf.util.versions import UNICODE, maker
 from data_prep.sources.source_text import require_few_nulls, require_no_html
 from data_prep.stages.stage import (

@@ -14,7 +14,8 @@ from pathlib import Path
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
-from bert_tf.records.stage import REMAKE, Built, report, run_stage
+from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker

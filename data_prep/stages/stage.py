@@ -11,12 +11,13 @@ from typing import Any, Callable, TypeVar
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.records.journal import Journal, Written
-from bert_tf.records.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
-from bert_tf.records.stage import KEEP, REMAKE, report
+from bert_tf.stages.executor import Executor, Processes
+from bert_tf.stages.journal import Journal
+from bert_tf.stages.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
+from bert_tf.stages.stage import KEEP, REMAKE
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor, Processes
-from bert_tf.util.files import expand_input_files, require_file, sync_file
+from bert_tf.util.files import Written, expand_input_files, require_file, sync_file
 from bert_tf.util.progress import Progress
 from data_prep.text.languages import DEFAULT_LANGUAGE
 
@@ -91,7 +92,7 @@ class NumberedFiles:
         self._sizes.setdefault(name, 0)
 
     def sync(self) -> dict[Path, Written]:
-        """See :class:`bert_tf.records.journal.Appended`."""
+        """See :class:`bert_tf.stages.journal.Appended`."""
         for name in self._unsynced[:-1]:
             with open(self._directory / name, "rb") as file:
                 sync_file(file)
@@ -198,7 +199,7 @@ def choose_executor(num_workers: int, scheduler: str | None = None) -> Executor:
             f"--num_workers={num_workers} and --scheduler contradict each other: the scheduler's "
             "workers do the work; leave out one of them."
         )
-    from bert_tf.util.cluster import DaskWorkers  # Dask is needed for this only
+    from bert_tf.stages.cluster import DaskWorkers  # Dask is needed for this only
 
     return DaskWorkers(scheduler)
 

@@ -16,12 +16,13 @@ from typing import NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
-from bert_tf.records.stage import REMAKE, Built, report, run_stage
+from bert_tf.stages.executor import Executor
+from bert_tf.stages.stage import REMAKE, Built, run_stage
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor
 from bert_tf.util.files import atomic_open
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import UNICODE, maker

@@ -7,8 +7,8 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_vocabulary
-from bert_tf.records.stage import report
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 
 

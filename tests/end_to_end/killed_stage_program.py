@@ -15,7 +15,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bert_tf.records import journal
+from bert_tf.stages import journal
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages import clean, create_pretraining_data, extract, sentences, stage
 

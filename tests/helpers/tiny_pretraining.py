@@ -10,8 +10,8 @@ import pytest
 
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
-from bert_tf.records.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.records.tfrecord import TFRecordWriter
+from bert_tf.stages.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.util.errors import UserError

@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 
-from bert_tf.records import journal
+from bert_tf.stages import journal
 from data_prep.text import blocks
 
 group_documents = blocks.group_documents

@@ -20,6 +20,7 @@ ROOMS = (
     "native",
     "compat.estimator",
     "compat",
+    "stages",
     "records",
     "input",
     "model",
@@ -47,7 +48,7 @@ SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
 OBJECTIVES = {"tasks.replaced_tokens"}
 # Some may import less than what is below them.
 ONLY = {
-    "data_prep": {"cli", "input", "model_directory", "records", "text", "util"},
+    "data_prep": {"cli", "config", "input", "model_directory", "records", "stages", "text", "util"},
     "compat.estimator": {"util"},
     "inference": set(ROOMS[: ROOMS.index("tuning") + 1]) - {"input", "records", "update", "watch"},
 }

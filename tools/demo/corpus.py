@@ -27,9 +27,9 @@ from typing import Callable, NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
-from bert_tf.records.stage import Built, run_stage
+from bert_tf.stages.executor import Executor, Processes
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import hash_of_json
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker

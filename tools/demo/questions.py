@@ -27,7 +27,7 @@ from typing import Any
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.records.stage import Built, run_stage
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_lines, write_json
 from bert_tf.util.versions import maker

@@ -23,12 +23,12 @@ from bert_tf.records.sequences import (
     padded,
     without_ids,
 )
-from bert_tf.records.stage import Built
+from bert_tf.stages.executor import Executor, Processes
+from bert_tf.stages.stage import Built
 from bert_tf.tasks.classification.formats import GlueFile, GlueTask, Row
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import PathLike
 
 STAGE = "glue_features"

@@ -15,8 +15,8 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
-from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.stages.manifest import require_listed_files
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary

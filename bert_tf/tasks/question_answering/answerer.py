@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.stages.executor import batched
 from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
@@ -21,7 +22,6 @@ from bert_tf.tasks.question_answering.windows import (
     fitting_windows,
     question_windows,
 )
-from bert_tf.util.executor import batched
 from bert_tf.util.progress import Progress
 
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ from bert_tf.records.sequences import (
     encode_and_write,
     without_ids,
 )
-from bert_tf.records.stage import Built
+from bert_tf.stages.executor import Executor, Processes
+from bert_tf.stages.stage import Built
 from bert_tf.tasks.question_answering.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.tasks.question_answering.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.tasks.question_answering.windows import WindowSettings, cut_windows
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor, Processes
 from bert_tf.util.files import PathLike
 
 STAGE = "squad_features"

@@ -16,8 +16,8 @@ from bert_tf.input.masking import MaskingSettings
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.records.info import inspect_records
-from bert_tf.records.manifest import describe_vocabulary, require_listed_files
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.stages.manifest import describe_vocabulary, require_listed_files
 from bert_tf.tasks.scoring import outputs
 from bert_tf.tasks.scoring.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.tasks.scoring.partial import (

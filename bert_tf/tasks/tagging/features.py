@@ -27,12 +27,12 @@ from bert_tf.records.sequences import (
     padded,
     without_ids,
 )
-from bert_tf.records.stage import Built
+from bert_tf.stages.executor import Executor, Processes
+from bert_tf.stages.stage import Built
 from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Executor, Processes
 
 STAGE = "tagging_features"
 VERSION = 1  # goes up when the records of equal input change

@@ -15,7 +15,7 @@ from bert_tf.doctor.examination import examine
 from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
-from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
+from bert_tf.stages.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import Grade
 from bert_tf.util.errors import UserError

@@ -18,14 +18,14 @@ from bert_tf.records.layouts import (
     SQUAD_TRAINING,
     TAGGING_TRAINING,
 )
-from bert_tf.records.manifest import (
+from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
+from bert_tf.stages.manifest import (
     Manifest,
     VocabularyEntry,
     describe_file,
     read_manifest,
     write_manifest,
 )
-from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep.inspection import inspect_data as inspect

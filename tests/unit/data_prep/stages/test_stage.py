@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_tf.records.manifest import Manifest, describe_file, write_manifest
+from bert_tf.stages.manifest import Manifest, describe_file, write_manifest
 from bert_tf.util.errors import UserError
 from data_prep.stages.stage import choose_executor, find_text_files
 

@@ -12,8 +12,8 @@ from bert_tf.config.ramps import parse_ramp
 from bert_tf.inference.predictor import Predictor
 from bert_tf.records.framing import HEADER_BYTES
 from bert_tf.records.layouts import PRETRAINING_MASKED
-from bert_tf.records.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.records.tfrecord import TFRecordWriter
+from bert_tf.stages.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.tasks.distillation import kept_targets as teacher_targets
 from bert_tf.tasks.distillation.kept_targets import MANIFEST_NAME, TargetFiles, make_targets
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES

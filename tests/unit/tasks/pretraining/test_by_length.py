@@ -13,8 +13,8 @@ from bert_tf.model.flops import training_flops
 from bert_tf.ranks import host_work
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.lengths import lengths_path
-from bert_tf.records.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.stages.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.training_order import shared_lengths
 from bert_tf.train.run import begin

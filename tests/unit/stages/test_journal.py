@@ -8,11 +8,12 @@ import random
 
 import pytest
 
-from bert_tf.records import journal as journals
-from bert_tf.records.journal import JOURNAL_NAME, AppendedFile, Journal, Written
-from bert_tf.records.stage import Built, SharedDirectory, run_stage
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.stages import journal as journals
+from bert_tf.stages.journal import JOURNAL_NAME, AppendedFile, Journal
+from bert_tf.stages.stage import Built, SharedDirectory, run_stage
 from bert_tf.util.errors import RepairableError, UserError
+from bert_tf.util.files import Written
 from data_prep.stages import sentences
 from tests.helpers.files import content_of, no_room
 

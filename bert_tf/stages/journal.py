@@ -22,21 +22,13 @@ from typing import Any, Protocol, TypeVar
 
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sync_file
+from bert_tf.util.files import Written, sync_file
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 Item = TypeVar("Item")
 
 JOURNAL_NAME = ".journal.json"
 SECONDS_BETWEEN_ENTRIES = 30.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """A file of a journal: its bytes, and the units (records, documents) in them."""
-
-    bytes: int = 0
-    count: int = 0
 
 
 class Appended(Protocol):

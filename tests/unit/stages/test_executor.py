@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_tf.stages.executor import Processes
 from bert_tf.util.errors import UserError
-from bert_tf.util.executor import Processes
 
 ROOT = Path(__file__).parents[2]
 

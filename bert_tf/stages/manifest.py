@@ -19,10 +19,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.records.tfrecord import OFFSETS_SUFFIX
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError, first_line, short_repr
 from bert_tf.util.files import (
+    OFFSETS_SUFFIX,
     SIDE_FILE_SUFFIXES,
     PathLike,
     files_at,

@@ -1,7 +1,7 @@
 """Executors: who works on many items, whose results arrive in the order of the items.
 
 :class:`Processes` are those of this machine, this one among them; the workers of a Dask scheduler
-are :class:`bert_tf.util.cluster.DaskWorkers`. Another way to share work is a class that yields
+are :class:`bert_tf.stages.cluster.DaskWorkers`. Another way to share work is a class that yields
 results, and a line of ``data_prep.stages.stage.choose_executor``.
 """
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_LAST = object()
+_LAST: Any = object()
 
-_worker: Callable[[Any], Any] | None = None  # one per worker process, set when it starts
+_worker: Callable[[Any], Any]  # one per worker process, set when it starts
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -169,10 +169,10 @@ class Processes(Executor):
                         else:
                             tasks.append(_Task(_done_here(own_worker(), item)))
                     elif tasks:
-                        future, slot = tasks.popleft()
-                        result = future.result()
-                        if slot is not None:
-                            result = slots.unpack(result, slot)
+                        task = tasks.popleft()
+                        result = task.future.result()
+                        if task.slot is not None:
+                            result = slots.unpack(result, task.slot)
                         yield result
                     else:
                         return
@@ -204,8 +204,10 @@ def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
 
 def _exit_with_parent() -> None:
     """Ends this process when its parent is gone, since a killed parent cannot stop it."""
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _call_worker(item: Any, address: str | None) -> Packed:

@@ -9,10 +9,10 @@ import pytest
 
 from bert_tf.util import versions
 from bert_tf.util.errors import RepairableError, UserError
-from tests.unit.util import test_executor
+from tests.unit.stages import test_executor
 
 distributed = pytest.importorskip("distributed")
-cluster = pytest.importorskip("bert_tf.util.cluster")
+cluster = pytest.importorskip("bert_tf.stages.cluster")
 
 
 def start_cluster(directory, n_workers):

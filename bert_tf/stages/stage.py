@@ -21,13 +21,12 @@ import functools
 import itertools
 import os
 import shutil
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from bert_tf.records.journal import Journal, continues_another_call
-from bert_tf.records.manifest import (
+from bert_tf.stages.journal import Journal, continues_another_call
+from bert_tf.stages.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
@@ -39,7 +38,7 @@ from bert_tf.records.manifest import (
     require_output_names,
     write_manifest,
 )
-from bert_tf.util.console import say
+from bert_tf.util.console import report
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
 from bert_tf.util.errors import RepairableError, UserError
 from bert_tf.util.files import (
@@ -471,11 +470,6 @@ def _stale_names(path: Path) -> set[str]:
         raise UserError(f"{path} is not a list of file names; delete it and try again.")
     require_output_names(listed, listed_in=path)
     return set(listed)
-
-
-def report(line: str) -> None:
-    """Prints one line for the user to the stream of the progress lines."""
-    say(line, stream=sys.stderr)
 
 
 def _install(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.records.manifest import read_manifest, require_listed_files
-from bert_tf.records.stage import Built, SharedDirectory, remove_outputs, run_stage
+from bert_tf.stages.manifest import read_manifest, require_listed_files
+from bert_tf.stages.stage import Built, SharedDirectory, remove_outputs, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import SEAL
 from tests.helpers.files import no_room
@@ -145,7 +145,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from bert_tf.records import stage
+from bert_tf.stages import stage
 
 def build(directory):
     (directory / "new.txt").write_text("half")
@@ -413,7 +413,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from bert_tf.util import directory_lock
-from bert_tf.records import stage
+from bert_tf.stages import stage
 
 unlink, remove = Path.unlink, directory_lock._remove
 
@@ -508,7 +508,7 @@ AT_ONCE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from bert_tf.records.stage import Built, SharedDirectory, run_stage
+from bert_tf.stages.stage import Built, SharedDirectory, run_stage
 
 out, source, name = sys.argv[2:]
 

@@ -1,0 +1,1 @@
+"""Stages that fill a directory once: manifest, journal, installation, and shared work."""
