@@ -62,7 +62,7 @@ class MaskingSettings:
     ngram: int = 1
     favor_shorter_ngram: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 < self.masked_lm_prob <= 1 or self.max_predictions_per_seq < 1:
             raise ValueError(
                 f"masked_lm_prob {self.masked_lm_prob} must be in (0, 1] and "
@@ -163,17 +163,19 @@ def mask_batch(
         1,
         settings.max_predictions_per_seq,
     ).astype(np.int64)
-    if settings.do_whole_word_mask and word_starts is None:
-        raise ValueError("masking whole words needs word_starts")
+    starts: np.ndarray = np.ones_like(candidates)
+    if settings.do_whole_word_mask:
+        if word_starts is None:
+            raise ValueError("masking whole words needs word_starts")
+        starts = word_starts
     if settings.ngram > 1:
-        starts = word_starts if settings.do_whole_word_mask else np.ones_like(candidates)
         # The draws behind those of the replacements: one for every word.
         bits = random_bits_at(keys[:, None], 3 * draws + np.arange(seq_length))
         counts = np.searchsorted(settings.ngram_shares.cumsum(), bits_to_uniform(bits)) + 1
         counts = np.minimum(counts, settings.ngram)  # the shares may add up to less than 1
         chosen = _choose_ngrams(scores, counts, candidates, wanted, starts)
     elif settings.do_whole_word_mask:
-        chosen = _choose_words(scores, candidates, wanted, word_starts)
+        chosen = _choose_words(scores, candidates, wanted, starts)
     else:
         chosen = _choose_tokens(scores, candidates, wanted)
     rows, columns = np.nonzero(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -31,28 +31,33 @@ if TYPE_CHECKING:
     from bert_tf.tasks.distillation.kept_targets import TargetFiles
 
 
+class OpenRecords(NamedTuple):
+    """Record files, opened, and their description."""
+
+    record_set: RecordSet
+    info: pipeline.RecordInfo
+
+
 @dataclasses.dataclass(frozen=True)
 class RunRecords:
-    """The records of a run, opened.
+    """The records of a run.
 
     Attributes:
-      train_records, train_info: what it trains on, and their description; None if it does not.
-      eval_records, eval_info: the same of held-out records.
+      train: what it trains on; None if it does not.
+      held_out: what it is evaluated on; None if it is not.
       masking: how words are masked in records that store no masks; None if all do.
       final_masked_lm_prob: as in :class:`DataSettings`.
     """
 
-    train_records: RecordSet | None
-    train_info: pipeline.RecordInfo | None
-    eval_records: RecordSet | None
-    eval_info: pipeline.RecordInfo | None
+    train: OpenRecords | None
+    held_out: OpenRecords | None
     masking: MaskingSettings | None
     final_masked_lm_prob: float | None = None
 
     @property
     def infos(self) -> list[pipeline.RecordInfo]:
         """Descriptions of all records."""
-        return [info for info in (self.train_info, self.eval_info) if info is not None]
+        return [opened.info for opened in (self.train, self.held_out) if opened is not None]
 
     @property
     def pair_tasks(self) -> tuple[str, ...]:
@@ -78,19 +83,10 @@ class RunRecords:
                 advice="make shorter records or use another model",
             )
 
-    def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
-        """The records to train a network on."""
-        return self._for_network(config, self.train_records, self.train_info)
-
-    def for_evaluation(self, config: BertConfig) -> pipeline.PretrainingRecords:
-        """The held-out records to evaluate a network on."""
-        return self._for_network(config, self.eval_records, self.eval_info)
-
-    def _for_network(
-        self, config: BertConfig, records: RecordSet, info: pipeline.RecordInfo
-    ) -> pipeline.PretrainingRecords:
+    def for_network(self, opened: OpenRecords, config: BertConfig) -> pipeline.PretrainingRecords:
+        """Some of the records, to train or evaluate a network on."""
         return pipeline.PretrainingRecords(
-            records, info, config.vocab_size, config.type_vocab_size, self.masking
+            *opened, config.vocab_size, config.type_vocab_size, self.masking
         )
 
     def ledger_entries(self, given: Vocabulary | None) -> dict[str, object]:
@@ -98,16 +94,16 @@ class RunRecords:
 
         ``given`` is the vocabulary of records whose manifests do not name it; None if unknown.
         """
-        train, held_out = self.train_info, self.eval_info
+        train, held_out = self.train, self.held_out
         vocabulary_sha256 = given.sha256 if given else None
         if self.vocabulary is not None:  # that of this rank's records, which ranks compare
             vocabulary_sha256 = self.vocabulary.entry.sha256
         return {
-            "sha256": train.data_sha256 if train else "none",
-            "eval_sha256": held_out.data_sha256 if held_out else "none",
+            "sha256": train.info.data_sha256 if train else "none",
+            "eval_sha256": held_out.info.data_sha256 if held_out else "none",
             "vocabulary_sha256": vocabulary_sha256,
-            "train_records": len(self.train_records) if train else 0,
-            "eval_records": len(self.eval_records) if self.eval_records else 0,
+            "train_records": len(train.record_set) if train else 0,
+            "eval_records": len(held_out.record_set) if held_out else 0,
             "sentence_pairs": ", ".join(self.pair_tasks),
             "masking": self._where_masked(),
             **self._masking_entries(),
@@ -117,15 +113,15 @@ class RunRecords:
         if self.masking is None:
             return "stored"
         # Then those that store none are the held-out ones.
-        if self.train_info is not None and self.train_info.masked:
+        if self.train is not None and self.train.info.masked:
             return "stored, but drawn for held-out records"
         return "at training time"
 
     def _masking_entries(self) -> dict[str, object]:
         if self.masking is None:
             return {}
-        names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
-        names += ("ngram", *(("favor_shorter_ngram",) if self.masking.ngram > 1 else ()))
+        names = ["masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask"]
+        names += ["ngram", *(["favor_shorter_ngram"] if self.masking.ngram > 1 else [])]
         found = {name: getattr(self.masking, name) for name in names}
         return {**found, "final_masked_lm_prob": self.final_masked_lm_prob}
 
@@ -135,7 +131,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
 
     Raises UserError for damaged ones, and if they do not go together or with the settings.
     """
-    train = eval_ = (None, None)
+    train = held_out = None
     writes = not settings.run.dry_run
     if settings.run.do_train:
         require_listed_files(settings.data.train_patterns)
@@ -144,19 +140,21 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
         )
     if settings.run.evaluation.do_eval:
         require_listed_files(settings.data.eval_patterns)
-        eval_ = _open_records(settings.data.eval_files, settings.data.eval_patterns, writes=writes)
-    infos = [info for _, info in (train, eval_) if info is not None]
+        held_out = _open_records(
+            settings.data.eval_files, settings.data.eval_patterns, writes=writes
+        )
+    infos = [opened.info for opened in (train, held_out) if opened is not None]
     if settings.next_sentence:
         check_pairs(infos)
-    if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
+    if len({info.vocabulary.entry.sha256 for info in infos if info.vocabulary}) > 1:
         raise UserError(
             f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
             f"the training records in {infos[0].first_file}; give records with the same vocabulary."
         )
     final = settings.data.final_masked_lm_prob
-    if final is not None and settings.run.do_train and train[1].masked:
+    if final is not None and train is not None and train.info.masked:
         raise UserError(
-            f"--final_masked_lm_prob={final:g}: the records in {train[1].first_file} store their "
+            f"--final_masked_lm_prob={final:g}: the records in {train.info.first_file} store their "
             "masks; make them with --masking=dynamic, or drop the flag."
         )
     masking = _masking(settings.data, infos)
@@ -165,7 +163,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
             f"--ngram={settings.data.ngram}: the records in {infos[0].first_file} store their "
             "masks; give the flag to data_prep.create_pretraining_data, or drop it."
         )
-    return RunRecords(*train, *eval_, masking, final)
+    return RunRecords(train, held_out, masking, final)
 
 
 def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
@@ -183,17 +181,15 @@ def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
         )
 
 
-def _open_records(
-    files: Sequence[Path], patterns: str, *, writes: bool
-) -> tuple[RecordSet, pipeline.RecordInfo]:
+def _open_records(files: Sequence[Path], patterns: str, *, writes: bool) -> OpenRecords:
     files = files or expand_record_files(patterns, flag="input_file")
     records = RecordSet(files, keep_offsets=writes)
-    return records, pipeline.inspect_records(records)
+    return OpenRecords(records, pipeline.inspect_records(records))
 
 
 def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
     """The settings of masking at training time; None if all records store masks."""
-    unmasked = [info for info in infos if not info.masked]
+    unmasked = [info.vocabulary for info in infos if info.vocabulary and not info.masked]
     if not unmasked:
         return None
     from bert_tf.input.masking import MaskingSettings
@@ -201,8 +197,8 @@ def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSet
     return MaskingSettings(
         masked_lm_prob=data.masked_lm_prob,
         max_predictions_per_seq=data.max_predictions_per_seq,
-        vocab_size=unmasked[0].vocab_size,
-        special_ids=unmasked[0].special_ids,
+        vocab_size=unmasked[0].entry.size,
+        special_ids=unmasked[0].entry.special_ids,
         do_whole_word_mask=data.whole_word,
         ngram=data.ngram,
         favor_shorter_ngram=data.favor_shorter_ngram,
@@ -214,8 +210,7 @@ class TrainingBatches:
     """The batches of a training.
 
     Attributes:
-      records: as they are read, perhaps from copies on this host's disk; None, as ``originals``,
-        for a run that does not train.
+      records: as they are read, perhaps from copies on this host's disk.
       originals: the records that users know.
       order: which of them each update has.
       targets: the teacher's soft targets, joined to the records; None computes or needs none.
@@ -223,8 +218,8 @@ class TrainingBatches:
         the first, ``masked_lm_prob``.
     """
 
-    records: pipeline.PretrainingRecords | None
-    originals: RecordSet | None
+    records: pipeline.PretrainingRecords
+    originals: RecordSet
     order: TrainingOrder
     targets: TargetFiles | None
     masked_lm_prob: float
@@ -276,15 +271,16 @@ class TrainingBatches:
 def loss_evaluation(
     settings: PretrainingSettings, task: Task, records: RunRecords, ranks: Ranks
 ) -> LossEvaluation | None:
-    """The evaluation on held-out records; None without ``do_eval``."""
-    if not settings.run.evaluation.do_eval:
+    """The evaluation on held-out records; None without any."""
+    held_out = records.held_out
+    if held_out is None:
         return None
     global_batch_size = settings.run.evaluation.eval_batch_size * ranks.world_size
     batch = GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size)
 
     def eval_input() -> tf.data.Dataset:
         return pipeline.evaluation_dataset(
-            records.for_evaluation(task.config), batch, seed=settings.run.seed
+            records.for_network(held_out, task.config), batch, seed=settings.run.seed
         )
 
     return LossEvaluation(
