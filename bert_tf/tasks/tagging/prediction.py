@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,7 @@ class TaggingEvaluation(PredictionEvaluation):
     own.
     """
 
-    def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
+    def __init__(self, labels: Sequence[str], file: TaggedFile, *args: Any, **kwargs: Any) -> None:
         """Predicts ``file`` with ``labels``, by number; others are as in the superclass."""
         super().__init__(*args, **kwargs)
         self._file = file
@@ -56,7 +58,7 @@ class TaggingEvaluation(PredictionEvaluation):
 class TaggingPrediction(PredictionEvaluation):
     """Writes the labels predicted for a file."""
 
-    def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
+    def __init__(self, labels: Sequence[str], file: TaggedFile, *args: Any, **kwargs: Any) -> None:
         """As :class:`TaggingEvaluation`; the file needs no labels."""
         super().__init__(*args, **kwargs)
         self._file = file
@@ -91,7 +93,7 @@ def scores(
 ) -> dict[str, float]:
     """Accuracy of the words and, if they are counted, the scores of all entities together."""
     pairs = zip(file.sentences, predicted)
-    correct = sum(sum(map(str.__eq__, sentence.labels, found)) for sentence, found in pairs)
+    correct = sum(sum(map(operator.eq, sentence.labels, found)) for sentence, found in pairs)
     found = {} if counts is None else total(counts.values()).scores
     found["accuracy"] = correct / file.num_words
     return {f"eval_{name}": value for name, value in found.items()}
