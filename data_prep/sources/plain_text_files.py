@@ -39,15 +39,20 @@ class TextPiece(NamedTuple):
     def documents(self, decode: Decoder) -> Iterator[list[str]]:
         """The paragraphs of each document; where lines look wrapped, they are joined."""
         where = f"{self.name}, from byte {self.offset} on,"
-        lines = split_lines(decode(self.content, where))
+        blocks = paragraph_blocks(decode(self.content, where))
         decode.counts[CUT_DOCUMENTS] += self.is_cut
-        groups = itertools.groupby(lines, key=lambda line: bool(line) and not line.isspace())
-        blocks = (reduced(group) for is_text, group in groups if is_text)
-        joined = (join_wrapped_lines(block) for block in blocks if block)
         if self.is_one_document:
-            yield list(itertools.chain.from_iterable(joined))
+            yield list(itertools.chain.from_iterable(blocks))
         else:
-            yield from joined
+            yield from blocks
+
+
+def paragraph_blocks(text: str) -> Iterator[list[str]]:
+    """The paragraphs between blank lines; where lines look wrapped, they are joined."""
+    lines = split_lines(text)
+    groups = itertools.groupby(lines, key=lambda line: bool(line) and not line.isspace())
+    blocks = (reduced(group) for is_text, group in groups if is_text)
+    return (join_wrapped_lines(block) for block in blocks if block)
 
 
 def read_text(stream: IO[bytes], name: str, *, is_one_document: bool) -> Iterator[TextPiece]:

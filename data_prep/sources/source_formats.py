@@ -10,7 +10,7 @@ Another format is a module with a reader and a row of ``_ROWS``.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
@@ -95,12 +95,18 @@ class FormatRow(NamedTuple):
       pieces: reads a source.
       begins: whether the first bytes of a file, without a byte order mark and white space, are its.
       suffixes: of files whose content leaves open what they are.
+      require: raises UserError if the package that reads it is missing.
+      is_read_by_path: a file as it is, so that none inside another file can be read.
+      made_by: the packages on whose results its text depends.
     """
 
     name: str
     pieces: Callable[[Opened], Iterator[Piece]]
     begins: Callable[[bytes], bool] = lambda _: False
     suffixes: tuple[str, ...] = ()
+    require: Callable[[], object] = lambda: None
+    is_read_by_path: bool = False
+    made_by: tuple[str, ...] = ()
 
 
 class Article(NamedTuple):
@@ -126,12 +132,13 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
     """
     head = source.head
     found = _format_of(head, source.suffix) if reading.format == AUTO else reading.format
-    if found == PARQUET:
-        parquet_files.import_parquet()
+    row = _ROWS[found]
+    row.require()
+    if row.is_read_by_path:
         if not source.is_plain:
             raise UserError(
-                f"--input_file: {source.name} is a Parquet file inside another file, where it "
-                "cannot be read; unpack it first."
+                f"--input_file: {source.name} is a {found.capitalize()} file inside another file, "
+                "where it cannot be read; unpack it first."
             )
     elif what := next((w for magic, w in _BINARY.items() if head.startswith(magic)), None):
         raise UserError(f"--input_file: {source.name} is {what}, not text; leave it out.")
@@ -147,14 +154,20 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
 
 def _format_of(head: bytes, suffix: str) -> str:
     start = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
-    named = (row for row in _ROWS if suffix in row.suffixes)
-    row = next((row for row in _ROWS if row.begins(start)), None) or next(named, None)
+    rows = _ROWS.values()
+    named = (row for row in rows if suffix in row.suffixes)
+    row = next((row for row in rows if row.begins(start)), None) or next(named, None)
     return row.name if row else TEXT
 
 
 def read_pieces(opened: Opened, found: str) -> Iterator[Piece]:
     """The pieces of a source of a format that was recognised."""
-    return next(row for row in _ROWS if row.name == found).pieces(opened)
+    return _ROWS[found].pieces(opened)
+
+
+def packages_of(formats: Collection[str | None]) -> list[str]:
+    """The packages on whose results the text of files in these formats depends."""
+    return [name for row in _ROWS.values() if row.name in formats for name in row.made_by]
 
 
 def _articles(opened: Opened) -> Iterator[Article]:
@@ -208,13 +221,22 @@ def _begins_dump(start: bytes) -> bool:
 
 
 # In this order a file is compared with them.
-_ROWS = (
-    FormatRow(MEDIAWIKI, _articles, _begins_dump, (".xml",)),
-    FormatRow(JSON_LINES, _json_lines, json_files.begins_with_object, (".jsonl", ".ndjson")),
-    FormatRow(JSON, _json_file, suffixes=(".json",)),
-    FormatRow(PARQUET, _parquet, lambda start: start.startswith(parquet_files.MAGIC)),
-    FormatRow(TEXT, _text),
-    FormatRow(DOCUMENTS, _document),
-    FormatRow(WIKIEXTRACTOR, _wikiextractor, lambda s: s.startswith(wikiextractor_files.BEGIN)),
-)
-FORMATS = (AUTO, *(row.name for row in _ROWS))
+_ROWS = {
+    row.name: row
+    for row in (
+        FormatRow(MEDIAWIKI, _articles, _begins_dump, (".xml",), made_by=("mwparserfromhell",)),
+        FormatRow(JSON_LINES, _json_lines, json_files.begins_with_object, (".jsonl", ".ndjson")),
+        FormatRow(JSON, _json_file, suffixes=(".json",)),
+        FormatRow(
+            PARQUET,
+            _parquet,
+            lambda start: start.startswith(parquet_files.MAGIC),
+            require=parquet_files.import_parquet,
+            is_read_by_path=True,
+        ),
+        FormatRow(TEXT, _text),
+        FormatRow(DOCUMENTS, _document),
+        FormatRow(WIKIEXTRACTOR, _wikiextractor, lambda s: s.startswith(wikiextractor_files.BEGIN)),
+    )
+}
+FORMATS = (AUTO, *_ROWS)

@@ -104,7 +104,7 @@ class _Transcoded(io.RawIOBase):
 
 
 class Decoder:
-    """Decodes UTF-8.
+    """Decodes text.
 
     Attributes:
       counts: characters that were put in place of other bytes, under REPLACED.
@@ -115,19 +115,23 @@ class Decoder:
         self._replaces = invalid_utf8 == "replace"
         self.counts: collections.Counter[str] = collections.Counter()
 
-    def __call__(self, content: bytes, where: str) -> str:
-        """Decodes text; raises UserError that says ``where`` unless bytes are replaced."""
+    def __call__(self, content: bytes, where: str, encoding: str = UTF_8) -> str:
+        """Decodes text; raises UserError that says ``where`` unless bytes are replaced.
+
+        ``encoding`` is what the text says of itself, where a format has text in several.
+        """
         try:
-            return content.decode(UTF_8)
+            return content.decode(encoding)
         except UnicodeDecodeError as error:
             if not self._replaces:
+                its_own = "its --encoding, such as windows-1252, or " if encoding == UTF_8 else ""
                 raise UserError(
-                    f"--input_file: {where} is not UTF-8 (at its byte {error.start}); give its "
-                    "--encoding, such as windows-1252, or --invalid_utf8=replace to put U+FFFD in "
-                    "place of such bytes."
+                    f"--input_file: {where} is not {encoding.upper()} (at its byte {error.start}); "
+                    f"give {its_own}--invalid_utf8=replace to put U+FFFD in place of such bytes."
                 ) from None
-        text = content.decode(UTF_8, "replace")
-        self.counts[REPLACED] += text.count("\ufffd") - content.count("\ufffd".encode())
+        text = content.decode(encoding, "replace")
+        before = content.count("\ufffd".encode()) if encoding == UTF_8 else 0
+        self.counts[REPLACED] += text.count("\ufffd") - before
         return text
 
 

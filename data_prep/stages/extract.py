@@ -6,7 +6,7 @@ import codecs
 import collections
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from data_prep.sources.source_formats import (
     TEXT,
     Opened,
     Reading,
+    packages_of,
     read_pieces,
     recognise,
 )
@@ -148,15 +149,11 @@ def run(settings: Settings) -> Path:
             **({LANGUAGES: languages} if languages else {}),
         },
         inputs=[file.path for file in files],
-        made_by=_versions(found),
+        made_by=maker(VERSION, *packages_of(found)),
         other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files, found),
         journaled=True,
     )
-
-
-def _versions(formats: Collection[str]) -> dict[str, str]:
-    return maker(VERSION, *(["mwparserfromhell"] if MEDIAWIKI in formats else []))
 
 
 def recognise_file(file: InputFile, reading: Reading) -> Recognised:
