@@ -69,6 +69,8 @@ setup(
         # The documentation's site: make docs.
         "docs": ["furo", "myst-parser", "sphinx"],
         "parquet": ["pyarrow"],
+        # Web archives as a source of text.
+        "warc": ["warcio"],
         "dev": [
             "distributed",
             "hypothesis",
@@ -83,6 +85,7 @@ setup(
             "seqeval",
             "torch",
             "transformers<5",
+            "warcio",
         ],
     },
     entry_points={

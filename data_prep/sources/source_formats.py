@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from bert_tf.util.errors import UserError
-from data_prep.sources import json_files, mediawiki_dump, parquet_files, wikiextractor_files
+from data_prep.sources import (
+    json_files,
+    mediawiki_dump,
+    parquet_files,
+    warc_files,
+    wikiextractor_files,
+)
 from data_prep.sources.containers import Source
 from data_prep.sources.plain_text_files import read_text
 from data_prep.sources.source_text import Decoder, as_utf8, require_no_html
@@ -23,6 +29,7 @@ from data_prep.text.mediawiki_text import Options, plain_text
 
 AUTO, TEXT, DOCUMENTS, PARQUET = "auto", "text", "documents", "parquet"
 MEDIAWIKI, JSON_LINES, JSON, WIKIEXTRACTOR = "mediawiki", "jsonl", "json", "wikiextractor"
+WARC = "warc"
 DEFAULT_TEXT_FIELD = "text"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -216,6 +223,13 @@ def _wikiextractor(opened: Opened) -> Iterator[Piece]:
     return wikiextractor_files.read_wikiextractor(opened.text(), opened.source.name)
 
 
+def _warc(opened: Opened) -> Iterator[Piece]:
+    source, reading = opened.source, opened.reading
+    return warc_files.read_warc(
+        source.stream, source.name, opened.totals, encoding=reading.encoding
+    )
+
+
 def _begins_dump(start: bytes) -> bool:
     return start.startswith(b"<") and b"<mediawiki" in start[:1024]
 
@@ -233,6 +247,14 @@ _ROWS = {
             lambda start: start.startswith(parquet_files.MAGIC),
             require=parquet_files.import_parquet,
             is_read_by_path=True,
+        ),
+        FormatRow(
+            WARC,
+            _warc,
+            lambda start: start.startswith(warc_files.MAGIC),
+            (".warc", ".wet"),
+            require=warc_files.import_warcio,
+            made_by=("warcio",),
         ),
         FormatRow(TEXT, _text),
         FormatRow(DOCUMENTS, _document),

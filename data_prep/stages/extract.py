@@ -280,7 +280,9 @@ def define_parameter_flags() -> None:
         "a sentence a row.",
     )
     flags.DEFINE_string(
-        "encoding", Settings.encoding, "Encoding of text files without a byte order mark."
+        "encoding",
+        Settings.encoding,
+        "Encoding of text files without a byte order mark, and of records of WARC without charset.",
     )
     flags.DEFINE_bool("keep_lists", False, "Keep the lines of lists in dumps.")
     flags.DEFINE_bool(
@@ -292,8 +294,8 @@ def define_parameter_flags() -> None:
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.extract``."""
     define_common_flags(
-        input_help="Dumps, JSON, Parquet, text, or archives of them: comma-separated files, globs "
-        "and directories.",
+        input_help="Dumps, JSON, Parquet, WARC, text, or archives of them: comma-separated files, "
+        "globs and directories.",
         output_help="Directory for the text.",
     )
     define_workers_flag()

@@ -213,8 +213,8 @@ def _define_clean_flag() -> None:
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.pipeline``."""
     define_common_flags(
-        input_help="Text, dumps, JSON, Parquet or archives: comma-separated files, globs and "
-        "directories.",
+        input_help="Text, dumps, JSON, Parquet, WARC or archives: comma-separated files, globs "
+        "and directories.",
         output_help="Directory for all outputs.",
         input_is_required=False,
     )
