@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
+from bert_tf.cli.settings_flags import Definer, from_flags
+from bert_tf.config.declared import Settings, options_of
 from bert_tf.stages.executor import Executor, Processes
 from bert_tf.stages.journal import Journal
 from bert_tf.stages.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
@@ -19,9 +21,10 @@ from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import Written, expand_input_files, require_file, sync_file
 from bert_tf.util.progress import Progress
+from data_prep.stages.settings import WorkerSettings
 from data_prep.text.languages import DEFAULT_LANGUAGE
 
-Settings = TypeVar("Settings")
+AnySettings = TypeVar("AnySettings")
 
 LANGUAGES = "languages"  # the parameter of stages under which they are recorded
 
@@ -215,11 +218,52 @@ def output_parameters(settings: Any, *others: str) -> dict[str, Any]:
 
 
 def settings_from_flags(
-    settings_class: type[Settings], values: flags.FlagValues, **others: object
-) -> Settings:
+    settings_class: type[AnySettings], values: flags.FlagValues, **others: object
+) -> AnySettings:
     """A stage's settings; each field comes from ``others`` or the flag of the same name."""
     names = {field.name for field in dataclasses.fields(settings_class)} - set(others)
     return settings_class(**others, **{name: values[name].value for name in names})
+
+
+def define_settings(
+    *kinds: type[Settings],
+    values: flags.FlagValues | None = None,
+    without: Collection[str] = (),
+    optional: Collection[str] = (),
+    **help_texts: str,
+) -> None:
+    """Defines the flags of classes of settings and of their base classes.
+
+    Args:
+      kinds: the classes; what several of them have is defined once.
+      values: where the flags are defined; None is the program.
+      without: settings whose flags this command does not have.
+      optional: settings without a default whose flags may be left out.
+      **help_texts: setting -> its help text in this command, where that is another.
+    """
+    define = Definer(flags.FLAGS if values is None else values)
+    for base in dict.fromkeys(base for kind in kinds for base in reversed(kind.__mro__)):
+        if dataclasses.is_dataclass(base) and "__annotations__" in vars(base):
+            flag_group(getattr(base, "heading", "Flags"))(_define_own)(
+                define, base, without, optional, help_texts
+            )
+
+
+def _define_own(
+    define: Definer,
+    kind: type[Settings],
+    without: Collection[str],
+    optional: Collection[str],
+    help_texts: Mapping[str, str],
+) -> None:
+    """Defines the flags of one class; those of settings without a default are required."""
+    changes = {name: {"help_text": text} for name, text in help_texts.items()}
+    define.settings(kind, without=without, **changes)
+    own = vars(kind)["__annotations__"].keys() - {*without, *optional}
+    for field in dataclasses.fields(kind):
+        option = options_of(kind).get(field.name)
+        if field.name in own and option and field.default is dataclasses.MISSING:
+            flags.mark_flag_as_required(option.flag, define.values)
 
 
 def run_main(define_flags: Callable[[], None], run: Callable[[flags.FlagValues], object]) -> None:
@@ -232,5 +276,5 @@ def _run(run: Callable[[flags.FlagValues], object]) -> None:
     """Runs a stage, and returns None, since absl uses main's return value as the exit status."""
     values = flags.FLAGS
     if "scheduler" in values:
-        choose_executor(values.num_workers, values.scheduler).check()
+        from_flags(WorkerSettings, values).executor.check()
     run(values)
