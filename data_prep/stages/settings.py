@@ -130,8 +130,11 @@ class DecodingSettings(Settings):
 _OF_CALL = (InputSettings, OutputSettings, VersionSettings, WorkerSettings)
 
 
-def output_parameters(settings: Settings) -> dict[str, Any]:
-    """The settings that decide a stage's output, for its manifest: all but those of the call."""
-    of_call = {name for kind in _OF_CALL for name in options_of(kind)}
-    deciding = (name for name in options_of(type(settings)) if name not in of_call)
+def output_parameters(settings: Settings, *others: str) -> dict[str, Any]:
+    """The settings that decide a stage's output, for its manifest.
+
+    These are all but those of the call, and ``others``, which are recorded in other ways.
+    """
+    left_out = {*others, *(name for kind in _OF_CALL for name in options_of(kind))}
+    deciding = (name for name in options_of(type(settings)) if name not in left_out)
     return {name: getattr(settings, name) for name in deciding}

@@ -234,8 +234,8 @@ def test_second_run_is_skipped_and_a_change_is_not(tmp_path, capsys):
     [
         (" \n\n\t\n", {}, "contains only white space"),
         ("", {}, "are empty"),
-        ("One.", {"line_breaks": "none"}, "--line_breaks=none: give one of"),
-        ("One.", {"invalid_utf8": "drop"}, "--invalid_utf8=drop: give one of"),
+        ("One.", {"line_breaks": "none"}, "--line_breaks=none is not one of"),
+        ("One.", {"invalid_utf8": "drop"}, "--invalid_utf8=drop is not one of"),
         ("One.", {"num_workers": -2}, "--num_workers=-2"),
     ],
 )
@@ -334,5 +334,5 @@ def test_articles_are_not_cut_between_chunks(tmp_path, monkeypatch):
 
 
 def test_other_markup_is_refused(tmp_path):
-    with pytest.raises(UserError, match="--markup=html: give one of"):
+    with pytest.raises(UserError, match="--markup=html is not one of"):
         _run(tmp_path, "text", markup="html")
