@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 
 from data_prep.sources.source_text import Decoder, reduced
 from data_prep.stages.sentences import join_wrapped_lines
-from data_prep.text.blocks import CUT_DOCUMENTS, cut_position, last_blank_line, split_lines
+from data_prep.text.documents import CUT_DOCUMENTS, cut_position, last_blank_line, split_lines
 
 LONGEST_DOCUMENT_BYTES = 4 << 20  # longer ones are cut: data_prep.sentences cuts at 1 MiB
 _READ_BYTES = 1 << 20

@@ -31,7 +31,7 @@ from data_prep.stages.stage import (
     find_text_files,
     languages_of,
 )
-from data_prep.text.blocks import (
+from data_prep.text.documents import (
     CUT_DOCUMENTS,
     CUT_LINES,
     Block,

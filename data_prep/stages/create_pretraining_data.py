@@ -51,7 +51,7 @@ from data_prep.instances.instances import (
 from data_prep.stages.settings import CallSettings, InputSettings
 from data_prep.stages.stage import begin_progress, define_settings, find_text_files
 from data_prep.stages.vocabulary_flags import VocabularyFiles, chosen_vocabulary
-from data_prep.text.blocks import Block, decode_document, group_documents, read_documents
+from data_prep.text.documents import Block, decode_document, group_documents, read_documents
 from data_prep.text.wikitext_corpus import (
     PLAIN,
     UNKNOWN,

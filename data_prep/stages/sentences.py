@@ -36,7 +36,7 @@ from data_prep.stages.stage import (
     find_text_files,
     languages_of,
 )
-from data_prep.text.blocks import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
+from data_prep.text.documents import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
 from data_prep.text.languages import (
     DEFAULT_LANGUAGE,
     Choice,

@@ -25,7 +25,7 @@ from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
 from data_prep.stages.settings import FileSettings, VersionSettings
 from data_prep.stages.stage import define_settings, find_text_files
-from data_prep.text.blocks import read_documents
+from data_prep.text.documents import read_documents
 
 STAGE = "shards"
 VERSION = 1  # goes up when the output of equal input changes

@@ -31,7 +31,7 @@ from bert_tf.util.versions import UNICODE, maker
 from data_prep.sources.source_text import require_few_nulls
 from data_prep.stages.settings import CallSettings, FileSettings, output_parameters
 from data_prep.stages.stage import define_settings, find_text_files
-from data_prep.text.blocks import cut_long_sentences, cut_position
+from data_prep.text.documents import cut_long_sentences, cut_position
 from data_prep.text.wikitext_corpus import WIKITEXT, MarkupSettings, without_unknown_words
 
 STAGE = "vocabulary"
