@@ -14,6 +14,8 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import options_of, setting
+from bert_tf.config.masking import MaskingOptions
+from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.info import CONVERSION_STAGE
 from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.stages.manifest import (
@@ -52,7 +54,6 @@ from data_prep.conversion.record_outputs import (
 )
 from data_prep.conversion.record_rows import Layout, require_valid
 from data_prep.sources.parquet_files import import_parquet
-from data_prep.stages.create_pretraining_data import MaskingOptions
 from data_prep.stages.settings import CallSettings, FileSettings
 from data_prep.stages.stage import define_settings
 from data_prep.stages.vocabulary_flags import VocabularyFiles
@@ -286,7 +287,7 @@ class Converter:
         self._masking = None
         if layout.has_masks and not origin.layout.has_masks:
             vocabulary = origin.vocabulary
-            self._masking = settings.with_vocabulary(vocabulary.size, vocabulary.special_ids)
+            self._masking = MaskingSettings(settings, vocabulary.size, vocabulary.special_ids)
 
     def __call__(self, batch: Batch) -> Converted:
         """The records of a batch in the format."""

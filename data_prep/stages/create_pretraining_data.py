@@ -9,7 +9,7 @@ import functools
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable, ClassVar, NamedTuple
 
@@ -19,6 +19,7 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import AT_LEAST_ONE, options_of, setting
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.records.info import one_sided_labels
@@ -36,7 +37,6 @@ from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import OFFSETS_SUFFIX, SIDE_FILE_SUFFIXES
-from bert_tf.util.options import Interval
 from bert_tf.util.versions import ZLIB, maker, tokenizer_package
 from data_prep.instances.instances import (
     SequenceRules,
@@ -87,47 +87,6 @@ class CallFiles(declared.Settings):
         None, "Instead of --output_dir: comma-separated names in one directory.", kind=str
     )
     output_dir: str | None = setting(None, "Directory for the records.", kind=str)
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskingOptions(declared.Settings):
-    """How masks are drawn, whatever the vocabulary."""
-
-    heading: ClassVar[str] = "Records"
-    masked_lm_prob: float = setting(
-        0.15, "Share of the tokens to mask.", bounds=Interval(0, 1, open_low=True)
-    )
-    max_predictions_per_seq: int = setting(
-        20, "Maximum number of masks in a sequence.", bounds=AT_LEAST_ONE
-    )
-    do_whole_word_mask: bool = setting(False, "Mask all pieces of a word together.")
-    ngram: int = setting(
-        1,
-        "Mask up to this many consecutive words together, or tokens without --do_whole_word_mask.",
-        bounds=AT_LEAST_ONE,
-    )
-    favor_shorter_ngram: bool = setting(
-        True, "Masked n-grams have shares of 1/n; false: the longest have the largest share."
-    )
-
-    @property
-    def together(self) -> tuple[str, ...]:
-        """The settings that were given of those which have tokens masked together."""
-        names = ("do_whole_word_mask", "ngram")
-        return tuple(name for name in names if getattr(self, name) != getattr(type(self), name))
-
-    def parameters(self) -> dict[str, object]:
-        """What the manifest of stored masks records, by name."""
-        names = ["max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask"]
-        if self.ngram > 1:
-            names += ["ngram", "favor_shorter_ngram"]
-        return {name: getattr(self, name) for name in names}
-
-    def with_vocabulary(self, size: int, special_ids: Mapping[str, int]) -> MaskingSettings:
-        """The same, for tokens of a vocabulary."""
-        names = options_of(MaskingOptions)
-        options = {name: getattr(self, name) for name in names}
-        return MaskingSettings(vocab_size=size, special_ids=special_ids, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +312,7 @@ class BlockEncoder:
         self._encode_text = tokenizer.encode
         if settings.markup == WIKITEXT:
             self._encode_text = encode_unknown_words(tokenizer.encode, tokenizer.unk_id)
-        self._masking = settings.with_vocabulary(vocabulary.size, self._special_ids)
+        self._masking = MaskingSettings(settings, vocabulary.size, self._special_ids)
 
     def __call__(self, block: Block) -> EncodedBlock:
         """Makes all passes over a block and shuffles their instances."""
