@@ -21,7 +21,8 @@ from bert_tf.util.errors import UserError
 from data_prep.sources import json_files, mediawiki_dump, parquet_files, wikiextractor_files
 from data_prep.sources.containers import Source
 from data_prep.sources.plain_text_files import read_text
-from data_prep.sources.source_text import Decoder, as_utf8, require_no_html
+from data_prep.sources.source_text import as_utf8, require_no_html
+from data_prep.text.documents import Decoder
 from data_prep.text.mediawiki_text import Options, plain_text
 
 AUTO, TEXT, DOCUMENTS, PARQUET = "auto", "text", "documents", "parquet"

@@ -29,9 +29,10 @@ from data_prep.sources.source_formats import (
     read_pieces,
     recognise,
 )
-from data_prep.sources.source_text import Decoder, encode
-from data_prep.stages.settings import CallSettings, DecodingSettings, FileSettings
+from data_prep.sources.source_text import encode
+from data_prep.stages.settings import CallSettings, FileSettings
 from data_prep.stages.stage import LANGUAGES, NumberedFiles, begin_progress, define_settings
+from data_prep.text.documents import Decoder, DecodingSettings
 
 STAGE = "extract"
 VERSION = 1  # goes up when the output of equal input changes

@@ -21,14 +21,8 @@ from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.versions import UNICODE, maker
-from data_prep.sources.source_text import require_few_nulls, require_no_html
-from data_prep.stages.settings import (
-    ERROR,
-    CallSettings,
-    DecodingSettings,
-    FileSettings,
-    LanguageSettings,
-)
+from data_prep.sources.source_text import require_no_html
+from data_prep.stages.settings import CallSettings, FileSettings, LanguageSettings
 from data_prep.stages.stage import (
     NumberedFiles,
     begin_progress,
@@ -36,7 +30,18 @@ from data_prep.stages.stage import (
     find_text_files,
     languages_of,
 )
-from data_prep.text.documents import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
+from data_prep.text.documents import (
+    CUT_DOCUMENTS,
+    REPLACED,
+    Decoder,
+    DecodingSettings,
+    Part,
+    between_blank_lines,
+    cut_long_sentences,
+    last_blank_line,
+    read_parts,
+    require_few_nulls,
+)
 from data_prep.text.languages import (
     DEFAULT_LANGUAGE,
     Choice,
@@ -61,7 +66,6 @@ LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")
 
 MAX_DOCUMENT_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
-_CHUNK_BYTES = 1 << 20  # read at a time; a chunk has up to twice as much
 _BOUNDARY_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be split
 _MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; plausible widths of wrapped text
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -93,18 +97,6 @@ class Settings(
         if self.language is not None:
             validate_language(self.language)
         yield from super().contradictions()
-
-
-class Chunk(NamedTuple):
-    """Whole documents of a file, and their byte offset.
-
-    If ``is_cut``, the last document continues in the next chunk.
-    """
-
-    path: Path
-    offset: int
-    content: bytes
-    is_cut: bool = False
 
 
 class Sentences(NamedTuple):
@@ -200,25 +192,19 @@ def _report_wikitext(totals: Mapping[str, int]) -> None:
 
 def read_chunks(
     path: Path, *, markup: str = PLAIN, language: str = DEFAULT_LANGUAGE
-) -> Iterator[Chunk]:
-    """Splits a file at blank lines into chunks that depend only on its content.
+) -> Iterator[Part]:
+    """Splits a file at blank lines; if a part is cut, its last document continues in the next.
 
     WikiText is split at titles instead. If there is no such place within two MiB, the file is split
     at a sentence boundary.
     """
-    find_cut = last_title if markup == WIKITEXT else last_blank_line
     with open(path, "rb") as file:
-        pending, offset = b"", 0
-        while block := file.read(_CHUNK_BYTES):
-            pending += block
-            cut, is_cut = find_cut(pending), False
-            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut, is_cut = _last_sentence_boundary(pending, language), True
-            if cut:
-                yield Chunk(path, offset, pending[:cut], is_cut)
-                pending, offset = pending[cut:], offset + cut
-        if pending:
-            yield Chunk(path, offset, pending)
+        yield from read_parts(
+            file,
+            path,
+            border=last_title if markup == WIKITEXT else last_blank_line,
+            cut=functools.partial(_last_sentence_boundary, language=language),
+        )
 
 
 def _last_sentence_boundary(content: bytes, language: str) -> int:
@@ -247,11 +233,11 @@ class SentenceSplitter:
         self._markup = markup
         self._language = language
 
-    def __call__(self, chunk: Chunk) -> Sentences:
+    def __call__(self, chunk: Part) -> Sentences:
         """Splits all documents of a chunk."""
-        require_few_nulls(chunk.content, chunk.path)
+        require_few_nulls(chunk.content, chunk.name)
         if not chunk.offset:
-            require_no_html(chunk.content[:_HEAD_BYTES], chunk.path)
+            require_no_html(chunk.content[:_HEAD_BYTES], chunk.name)
         text, num_replaced = self._decode(chunk)
         output: list[str] = []
         counts = {"documents": 0, "sentences": 0, "replaced_bytes": num_replaced}
@@ -273,21 +259,13 @@ class SentenceSplitter:
         encoded = "".join(f"{line}\n" for line in output).encode("utf-8")
         return Sentences(encoded, counts, len(chunk.content))
 
-    def _decode(self, chunk: Chunk) -> tuple[str, int]:
-        content = chunk.content
-        if not chunk.offset and content.startswith(_BYTE_ORDER_MARK):
-            content = content[len(_BYTE_ORDER_MARK) :]
-        try:
-            return content.decode("utf-8"), 0
-        except UnicodeDecodeError as error:
-            if self._invalid_utf8 == ERROR:
-                position = chunk.offset + len(chunk.content) - len(content) + error.start
-                raise UserError(
-                    f"--input_file: {chunk.path} is not UTF-8 at byte {position}; convert it, or "
-                    "give --invalid_utf8=replace to put U+FFFD in place of such bytes."
-                ) from None
-        text = content.decode("utf-8", "replace")
-        return text, text.count("\ufffd") - content.count("\ufffd".encode())
+    def _decode(self, chunk: Part) -> tuple[str, int]:
+        # The other stages read what this one or data_prep.extract wrote, without such a mark.
+        if not chunk.offset and chunk.content.startswith(_BYTE_ORDER_MARK):
+            size = len(_BYTE_ORDER_MARK)
+            chunk = chunk._replace(offset=size, content=chunk.content[size:])
+        decode = Decoder(self._invalid_utf8)
+        return decode(chunk.content, chunk.place), decode.counts[REPLACED]
 
     def _split_lines(self, lines: list[str]) -> list[str]:
         """The sentences of a document; WikiText headings are kept whole."""
@@ -345,21 +323,20 @@ def join_wrapped_lines(lines: list[str]) -> list[str]:
 
 
 def _documents(text: str) -> Iterator[list[str]]:
-    """The non-blank lines of each document, with white space reduced to single blanks."""
-    lines: list[str] = []
+    """The non-blank lines of each document, with white space reduced to single blanks.
+
+    A carriage return among line feeds is white space; for ``split_lines`` it ends a line.
+    """
     if "\n" not in text:  # lines may end in carriage returns alone
         text = text.replace("\r", "\n")
-    for line in text.replace("\0", "").split("\n"):
-        line = line.strip()
-        if line:
-            # Of white space, only blanks are printable.
-            is_regular = line.isprintable() and "  " not in line
-            lines.append(line if is_regular else " ".join(line.split()))
-        elif lines:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
+    return between_blank_lines(map(_normalized, text.replace("\0", "").split("\n")))
+
+
+def _normalized(line: str) -> str:
+    line = line.strip()
+    # Of white space, only blanks are printable.
+    is_regular = line.isprintable() and "  " not in line
+    return line if is_regular else " ".join(line.split())
 
 
 def _cut_document(sentences: list[str]) -> Iterator[list[str]]:

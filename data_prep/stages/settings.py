@@ -20,8 +20,6 @@ from bert_tf.stages.executor import Executor, Processes
 from bert_tf.stages.stage import KEEP, REMAKE
 from data_prep.text.languages import DEFAULT_LANGUAGE
 
-INVALID_UTF8 = ERROR, REPLACE = "error", "replace"
-
 
 @dataclasses.dataclass(frozen=True)
 class InputSettings(Settings):
@@ -110,19 +108,6 @@ class LanguageSettings(Settings):
         "rules by which sentences end. By default that of the dump which the text is from, else "
         f"{DEFAULT_LANGUAGE}.",
         kind=str,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodingSettings(Settings):
-    """How bytes become text."""
-
-    heading: ClassVar[str] = "Text"
-    invalid_utf8: str = setting(
-        ERROR,
-        "What to do with bytes that are not UTF-8: refuse the file, or replace them by U+FFFD "
-        "(which tokenization drops) and count them in the manifest.",
-        choices=INVALID_UTF8,
     )
 
 

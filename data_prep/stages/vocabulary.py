@@ -28,10 +28,16 @@ from bert_tf.util.files import atomic_open
 from bert_tf.util.options import Interval
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import UNICODE, maker
-from data_prep.sources.source_text import require_few_nulls
 from data_prep.stages.settings import CallSettings, FileSettings, output_parameters
 from data_prep.stages.stage import define_settings, find_text_files
-from data_prep.text.documents import cut_long_sentences, cut_position
+from data_prep.text.documents import (
+    Decoder,
+    Part,
+    cut_long_sentences,
+    cut_position,
+    read_parts,
+    require_few_nulls,
+)
 from data_prep.text.wikitext_corpus import WIKITEXT, MarkupSettings, without_unknown_words
 
 STAGE = "vocabulary"
@@ -39,7 +45,6 @@ VERSION = 1  # goes up when the output of equal input changes
 TOKENIZERS = ("wordpiece", "sentencepiece")
 FILE_NAMES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 
-_CHUNK_BYTES = 1 << 20
 _WORDS_AT_A_TIME = 10_000  # passed to the trainer
 _SENTENCEPIECE_THREADS = 16  # fixed: its sums, and so its pieces, depend on this number
 _SENTENCEPIECE_LINE_BYTES = 1 << 14  # longer lines are cut: the trainer leaves them out
@@ -174,27 +179,12 @@ def _until_limit(
     report(f"{STAGE}: training on {counts['sample_bytes'] / 1e6:,.1f} MB")
 
 
-class Lines(NamedTuple):
-    """A part of a file."""
-
-    path: Path
-    content: bytes
-
-
-def read_lines(path: Path) -> Iterator[Lines]:
+def read_lines(path: Path) -> Iterator[Part]:
     """A file in parts that end at line ends; a line of more than 2 MiB is cut after a word."""
     with open(path, "rb") as file:
-        pending = b""
-        while block := file.read(_CHUNK_BYTES):
-            pending += block
-            cut = pending.rfind(b"\n") + 1
-            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut = cut_position(pending)
-            if cut:
-                yield Lines(path, pending[:cut])
-                pending = pending[cut:]
-        if pending:
-            yield Lines(path, pending)
+        yield from read_parts(
+            file, path, border=lambda content: content.rfind(b"\n") + 1, cut=cut_position
+        )
 
 
 class WordCounter:
@@ -205,10 +195,10 @@ class WordCounter:
         self._markup = markup
         self._basic = BasicTokenizer(lower_case=do_lower_case)
 
-    def __call__(self, chunk: Lines) -> Sample:
+    def __call__(self, chunk: Part) -> Sample:
         """Counts words, in the order in which they first appear."""
         content = b"\n".join(self._rule.lines(chunk.content))
-        words = self._basic.words(_text_of(content, chunk.path, self._markup))
+        words = self._basic.words(_text_of(content, chunk.name, self._markup))
         return Sample(dict(collections.Counter(words)), len(content), len(chunk.content))
 
 
@@ -220,10 +210,10 @@ class LineSampler:
         self._markup = markup
         self._do_lower_case = do_lower_case
 
-    def __call__(self, chunk: Lines) -> Sample:
+    def __call__(self, chunk: Part) -> Sample:
         """Returns the lines that are in the sample; the trainer would leave out longer ones."""
         content = b"\n".join(self._rule.lines(chunk.content))
-        text = _text_of(content, chunk.path, self._markup).replace("\0", "")
+        text = _text_of(content, chunk.name, self._markup).replace("\0", "")
         if self._do_lower_case:
             text = text.lower()
         lines = [line for line in text.split("\n") if line.strip()]
@@ -231,16 +221,14 @@ class LineSampler:
         return Sample(lines, len(content), len(chunk.content))
 
 
-def _text_of(content: bytes, path: Path, markup: str) -> str:
-    require_few_nulls(content, path)
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[content.rfind(b"\n", 0, error.start) + 1 : error.end]
-        raise UserError(
-            f"--input_file: {path} is not UTF-8: it has the bytes {line[-_SHOWN_BYTES:]!a}; "
-            "convert it first."
-        ) from None
+def _text_of(content: bytes, name: str, markup: str) -> str:
+    require_few_nulls(content, name)
+
+    def where(position: int) -> str:
+        line = content[content.rfind(b"\n", 0, position) + 1 : position + 1]
+        return f"a line of {name} with the bytes {line[-_SHOWN_BYTES:]!a}"
+
+    text = Decoder()(content, where)
     return without_unknown_words(text) if markup == WIKITEXT else text
 
 
