@@ -18,6 +18,7 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.info import CONVERSION_STAGE
 from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
+from bert_tf.stages.executor import Processes
 from bert_tf.stages.manifest import (
     Manifest,
     VocabularyEntry,
@@ -249,7 +250,7 @@ def _build(
     settings: Settings, files: list[Path], origin: KnownRecords, layout: Layout, directory: Path
 ) -> Built:
     progress = Progress(CONVERSION_STAGE, 0, "records")
-    results = settings.executor.map(
+    results = Processes.of(settings.num_workers).map(
         functools.partial(Converter, settings, origin, layout),
         read_batches(files, origin.kind, origin.layout),
         what=CONVERSION_STAGE,
