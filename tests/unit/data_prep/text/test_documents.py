@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import collections
+import io
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -162,3 +164,42 @@ def test_long_lines_are_cut_or_refused(tmp_path, monkeypatch, text):
     assert "".join("".join(lines).split()) == "".join(f"First.{text}Last.".split())
     assert counts["cut_lines"] == len(lines) - 4
     assert documents[1].first_line == 5
+
+
+@given(st.binary(max_size=60), st.integers(1, 9), st.integers(1, 30))
+def test_parts_end_at_borders_unless_these_are_far(content, read_bytes, most_bytes):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_READ_BYTES", read_bytes)
+        parts = list(
+            module.read_parts(
+                io.BytesIO(content),
+                "a.txt",
+                border=lambda text: text.rfind(b"\n") + 1,
+                cut=lambda text: len(text) - 1 or 1,
+                most_bytes=most_bytes,
+            )
+        )
+    assert b"".join(part.content for part in parts) == content
+    assert all(part.content for part in parts)
+    for part, after in zip(parts, parts[1:]):
+        assert part.offset + len(part.content) == after.offset
+        assert part.is_cut != part.content.endswith(b"\n")
+        assert not part.is_cut or len(part.content) + 1 >= most_bytes
+
+
+def test_bytes_that_are_not_utf8():
+    content = "one \ufffd two ".encode() + b"\xff\xfe caf\xe9 \xc3\xa9"
+    with pytest.raises(UserError, match=r"^--input_file: byte 12 of line 3 of a is not UTF-8; "):
+        module.Decoder()(content, "line 3 of a")
+    with pytest.raises(UserError, match=r"^--input_file: a, at byte 19, is not UTF-8; "):
+        module.Decoder()(content, module.Part("a", 7, content).place)
+    decode = module.Decoder(module.REPLACE)
+    assert decode(content, "") == "one \ufffd two \ufffd\ufffd caf\ufffd é"
+    assert decode(b"\xff", "") == "\ufffd"
+    assert decode.counts == {module.REPLACED: 4}  # not the one that was there
+
+
+@given(st.lists(st.sampled_from(["", "a", "b c"])))
+def test_runs_of_lines(lines):
+    runs = [run.split("\n") for run in re.split("\n\n+", "\n".join(lines).strip("\n")) if run]
+    assert list(module.between_blank_lines(lines)) == runs
