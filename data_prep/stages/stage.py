@@ -143,19 +143,19 @@ def define_settings(
       **help_texts: setting -> its help text in this command, where that is another.
     """
     define = Definer(flags.FLAGS if values is None else values)
+    names = [name for name in without if isinstance(name, str)]
     changes = {name: {"help_text": text} for name, text in help_texts.items()}
-    bases = dict.fromkeys(base for kind in kinds for base in reversed(kind.__mro__))
-    for base in bases:
+    for base in dict.fromkeys(base for kind in kinds for base in reversed(kind.__mro__)):
         if dataclasses.is_dataclass(base) and base not in without:
             # The settings of masks, which training has too, are without a heading.
             own = flag_group(getattr(base, "heading", "Records"))(_define_own)
-            own(define, base, without, optional, changes)
+            own(define, base, names, optional, changes)
 
 
 def _define_own(
     define: Definer,
     kind: type[Settings],
-    without: Collection[str | type[Settings]],
+    without: Collection[str],
     optional: Collection[str],
     changes: Mapping[str, Mapping[str, str]],
 ) -> None:
