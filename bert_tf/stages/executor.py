@@ -2,7 +2,7 @@
 
 :class:`Processes` are those of this machine, this one among them; the workers of a Dask scheduler
 are :class:`bert_tf.stages.cluster.DaskWorkers`. Another way to share work is a class that yields
-results, and a line of ``data_prep.stages.stage.choose_executor``.
+results, and a line of ``data_prep.stages.settings.WorkerSettings``.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Option:
 
     def problem(self, value: Any) -> str | None:
         """A sentence about a value that is out of bounds or not a choice; None for a valid one."""
-        if self.choices and value not in self.choices:
+        if self.choices and value not in (None, *self.choices):
             return f"--{self.flag}={value} is not one of {', '.join(self.choices)}."
         if isinstance(value, float) and math.isnan(value):
             return f"--{self.flag}=nan must be a number."

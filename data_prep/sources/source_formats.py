@@ -9,11 +9,14 @@ Another format is a module with a reader and a row of ``_ROWS``.
 
 from __future__ import annotations
 
+import codecs
 import collections
+import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, ClassVar, NamedTuple, Protocol
 
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
 from bert_tf.util.errors import UserError
 from data_prep.sources import (
     json_files,
@@ -24,13 +27,13 @@ from data_prep.sources import (
 )
 from data_prep.sources.containers import Source
 from data_prep.sources.plain_text_files import read_text
-from data_prep.sources.source_text import Decoder, as_utf8, require_no_html
+from data_prep.sources.source_text import as_utf8, require_no_html
+from data_prep.text.documents import Decoder
 from data_prep.text.mediawiki_text import Options, plain_text
 
 AUTO, TEXT, DOCUMENTS, PARQUET = "auto", "text", "documents", "parquet"
 MEDIAWIKI, JSON_LINES, JSON, WIKIEXTRACTOR = "mediawiki", "jsonl", "json", "wikiextractor"
 WARC = "warc"
-DEFAULT_TEXT_FIELD = "text"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BINARY = {
@@ -42,25 +45,6 @@ _BINARY = {
     b"ARROW1": "an Arrow file",
     b"\x7fELF": "a program",
 }
-
-
-class Reading(NamedTuple):
-    """How sources are read.
-
-    Attributes:
-      format: one of FORMATS; AUTO recognises each file's.
-      text_field: of JSON and Parquet.
-      rows_per_document: lines of JSON, or rows of Parquet, that make one document.
-      encoding: of text without a byte order mark.
-      lists, headings: what is kept of a wiki's pages.
-    """
-
-    format: str = AUTO
-    text_field: str = DEFAULT_TEXT_FIELD
-    rows_per_document: int = 1
-    encoding: str = "utf-8"
-    lists: bool = False
-    headings: bool = False
 
 
 class Piece(Protocol):
@@ -186,7 +170,7 @@ def _articles(opened: Opened) -> Iterator[Article]:
         elif page.is_redirect:
             opened.totals["redirects"] += 1
         else:
-            options = Options(site.hidden, reading.lists, reading.headings, site.language)
+            options = Options(site.hidden, reading.keep_lists, reading.keep_headings, site.language)
             yield Article(page.text, options)
 
 
@@ -262,3 +246,43 @@ _ROWS = {
     )
 }
 FORMATS = (AUTO, *_ROWS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading(Settings):
+    """How sources are read."""
+
+    heading: ClassVar[str] = "Extraction"
+    format: str = setting(
+        AUTO,
+        "Format of the files; auto recognises each one's. Plain text has blank lines between "
+        "documents (text), or a file is one document (documents).",
+        choices=FORMATS,
+    )
+    text_field: str = setting(
+        "text", "Field of JSON objects, or column of Parquet files, that has the text."
+    )
+    rows_per_document: int = setting(
+        1,
+        "JSON lines, or rows of Parquet, that make one document; more than 1 for collections with "
+        "a sentence a row.",
+        bounds=AT_LEAST_ONE,
+    )
+    encoding: str = setting(
+        "utf-8",
+        "Encoding of text files without a byte order mark, and of records of WARC without charset.",
+    )
+    keep_lists: bool = setting(False, "Keep the lines of lists in dumps.")
+    keep_headings: bool = setting(False, "Keep the headings of sections that have text, in dumps.")
+
+    def contradictions(self) -> Iterator[str]:
+        """An encoding that is unknown or not of text."""
+        try:
+            "".encode(self.encoding)
+            codecs.getincrementaldecoder(self.encoding)
+        except (LookupError, ValueError):
+            yield (
+                f"{self.given('encoding')} is not an encoding of text; give one such as utf-16 or "
+                "windows-1252."
+            )
+        yield from super().contradictions()

@@ -23,8 +23,8 @@ from bert_tf.records.compressed_streams import (
 )
 from bert_tf.util.errors import UserError, first_line
 from data_prep.sources.plain_text_files import paragraph_blocks
-from data_prep.sources.source_text import UTF_8, Decoder, reduced
-from data_prep.text.blocks import split_lines
+from data_prep.sources.source_text import reduced
+from data_prep.text.documents import UTF_8, Decoder, split_lines
 
 MAGIC = b"WARC/"
 HTML, OTHER = "html_records", "other_records"

@@ -30,7 +30,7 @@ class StageRow(NamedTuple):
 
     @property
     def module(self) -> ModuleType:
-        """Its ``Settings``, ``validate`` and ``run``."""
+        """Its ``Settings`` and ``run``."""
         return importlib.import_module(f"{self.room}.{self.name}")
 
 

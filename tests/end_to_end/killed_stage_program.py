@@ -18,11 +18,12 @@ from pathlib import Path
 from bert_tf.stages import journal
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages import clean, create_pretraining_data, extract, sentences, stage
+from data_prep.text import documents as reading
 
 journal.SECONDS_BETWEEN_ENTRIES = 0.0
 stage._OUTPUT_FILE_BYTES = 1500
 create_pretraining_data._BLOCK_BYTES = 900
-sentences._CHUNK_BYTES = 700
+reading._READ_BYTES = 700
 clean._BLOCK_BYTES = 900
 extract._BATCH_BYTES = 600
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]

@@ -49,7 +49,8 @@ from bert_tf.util.files import read_json_object
 from data_prep.conversion import record_inputs
 from data_prep.sources import source_formats
 from data_prep.sources.containers import open_sources
-from data_prep.sources.source_text import Decoder, encode
+from data_prep.sources.source_text import encode
+from data_prep.text.documents import Decoder
 from tests.helpers.archives import parquet_of, tar_of, zip_of
 from tests.helpers.mediawiki import dump, page
 

@@ -22,22 +22,18 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from absl import flags
-
-from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import setting
 from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_lines, write_json
+from bert_tf.util.options import Interval
 from bert_tf.util.versions import maker
-from data_prep.stages.stage import (
-    define_common_flags,
-    find_text_files,
-    output_parameters,
-    run_main,
-    settings_from_flags,
-)
+from data_prep.stages.settings import FileSettings, output_parameters
+from data_prep.stages.stage import define_settings, find_text_files, run_main
 
 STAGE = "demo_questions"
 TRAIN_NAME, DEV_NAME = "train.json", "dev.json"
@@ -59,33 +55,31 @@ _FUNCTION_WORDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """The settings of the stage.
+class QuestionRules(declared.Settings):
+    """Which questions are made."""
 
-    Attributes:
-      input_file: text files, globs or directories.
-      output_dir: directory for train.json and dev.json.
-      num_questions: questions in both files together; fewer where the text ends before.
-      max_context_words: maximum number of words of a context.
-      random_seed: seed of the choice of sentences and phrases.
-    """
+    heading: ClassVar[str] = "Questions"
+    num_questions: int = setting(
+        5000,
+        "Questions in both files together; fewer where the text ends before.",
+        bounds=Interval(2),
+    )
+    max_context_words: int = setting(
+        80,
+        "Maximum number of words of a context.",
+        bounds=Interval(2 * _WORDS_AROUND_GAP + 1),
+        advice="a question has as many",
+    )
+    random_seed: int = setting(12345, "Seed of the choice of sentences and phrases.")
 
-    input_file: str
-    output_dir: str
-    num_questions: int = 5000
-    max_context_words: int = 80
-    random_seed: int = 12345
+
+@dataclasses.dataclass(frozen=True)
+class Settings(QuestionRules, FileSettings):
+    """The settings of the stage."""
 
 
 def run(settings: Settings) -> Path:
     """Makes the questions; returns the directory of train.json and dev.json."""
-    if settings.num_questions < 2:
-        raise UserError(f"--num_questions={settings.num_questions}: give at least 2.")
-    least = 2 * _WORDS_AROUND_GAP + 1
-    if settings.max_context_words < least:
-        raise UserError(
-            f"--max_context_words={settings.max_context_words}: give at least {least}, a question."
-        )
     inputs = find_text_files(settings.input_file)
     parameters = output_parameters(settings)
     return run_stage(
@@ -190,21 +184,18 @@ def _phrases(context: str, sentence: re.Match[str]) -> Iterator[tuple[int, int]]
                 yield start, end
 
 
-@flag_group("Questions")
 def define_flags() -> None:
     """Defines the flags of ``python -m tools.demo.questions``."""
-    define_common_flags(
-        input_help="Text files, globs or directories.",
-        output_help="Directory for train.json and dev.json.",
+    define_settings(
+        Settings,
+        input_file="Text files, globs or directories.",
+        output_dir="Directory for train.json and dev.json.",
     )
-    flags.DEFINE_integer("num_questions", 5000, "Questions to make, for both files together.")
-    flags.DEFINE_integer("max_context_words", 80, "Maximum number of words of a context.")
-    flags.DEFINE_integer("random_seed", 12345, "Seed of the choice of sentences and phrases.")
 
 
 def main() -> None:
     """Runs the stage from its flags."""
-    run_main(define_flags, lambda values: run(settings_from_flags(Settings, values)))
+    run_main(define_flags, lambda values: run(from_flags(Settings, values)))
 
 
 if __name__ == "__main__":

@@ -275,10 +275,10 @@ GOOD = text_record(b"Before.")
             "the header of record 1 .* is longer than",
         ),
         (by_hand(text_record(b"One.", **{f"X{n}": "y" * 99 for n in range(20_000)})), "the header"),
-        (by_hand(text_record(b"T\xffwo.")), "record 1 of .* is not UTF-8 .at its byte 1.; give"),
+        (by_hand(text_record(b"T\xffwo.")), "byte 1 of record 1 of .* is not UTF-8; "),
         (
             warc_of(response(b"T\xff", "text/plain; charset=ascii")),
-            "record 1 of .* is not ASCII .at its byte 1.",
+            "byte 1 of record 1 of .* is not ASCII; ",
         ),
         (wet_of(PAGES)[:-30], "a.warc is damaged or was not downloaded completely"),
         (wet_of(PAGES) + b"rest", "a.warc is damaged or was not .*no gzip stream begins"),

@@ -167,10 +167,10 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_file=none.txt"], "--vocab_file: none.txt does not exist"),
         ([], "give --vocab_size to train a vocabulary, --vocab_file or"),
         (["--vocab_size=100", "--input_file=none*"], "--input_file: no file matches 'none*'"),
-        (["--vocab_size=100", "--heldout_fraction=2"], "--heldout_fraction=2.0: give a share"),
-        (["--vocab_size=100", "--num_workers=-1"], "--num_workers=-1: give"),
-        (["--vocab_size=100", "--masked_lm_prob=2"], "--masked_lm_prob=2.0: give a share"),
-        (["--vocab_size=3"], "--vocab_size=3: give more than the 5 special"),
+        (["--vocab_size=100", "--heldout_fraction=2"], "--heldout_fraction=2 must be in [0, 0.5]"),
+        (["--vocab_size=100", "--num_workers=-1"], "--num_workers=-1 must not be negative"),
+        (["--vocab_size=100", "--masked_lm_prob=2"], "--masked_lm_prob=2 must be in (0, 1]"),
+        (["--vocab_size=3"], "--vocab_size=3 must be at least 6; 5 are the special"),
         (["--vocab_file={made}/vocabulary/vocab.txt", "--vocab_size=9"], "has 50 entries"),
         (["--init_checkpoint={made}/vocabulary", "--vocab_size=9"], "has 50 entries"),
         (
@@ -182,7 +182,10 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=9", "--date=20240601"], "--date belongs to --source"),
         (["--vocab_size=9", "--format=text", "--markup=wikitext"], "is for plain text"),
         (["--vocab_size=9", "--encoding=base64"], "--encoding=base64 is not an encoding of text"),
-        (["--vocab_size=9", "--clean", "--min_letter_share=2"], "--min_letter_share=2: give"),
+        (
+            ["--vocab_size=9", "--clean", "--min_letter_share=2"],
+            "--min_letter_share=2 must be in [0, 1]",
+        ),
     ],
 )
 def test_bad_flags_are_one_sentence_before_any_work(made, corpus, tmp_path, flags, message):
