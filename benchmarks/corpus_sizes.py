@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 def steps(dupe_factor: int, vocab_size: int, *, from_dump: bool) -> list[Step]:
     """The stages from the text, or from a dump, to records."""
-    left_out = {"download"} if from_dump else {"download", "extract"}
+    left_out = {"download", "filter_language", *(() if from_dump else ("extract",))}
     own = {
         "sentences": ("--line_breaks=paragraph",),
         "shards": ("--heldout_fraction=0",),

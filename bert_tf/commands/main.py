@@ -27,6 +27,7 @@ _GROUPS = {
         "data pipeline": "data_prep.pipeline:main",
         "data download": "data_prep.download:main",
         "data extract": "data_prep.extract:main",
+        "data filter-language": "data_prep.filter_language:main",
         "data clean": "data_prep.clean:main",
         "data sentences": "data_prep.sentences:main",
         "data shards": "data_prep.shards:main",

@@ -60,7 +60,7 @@ _RECORD_STAGES = (
     "glue_features",
     "tagging_features",
 )
-_TEXT_STAGES = ("extract", "clean", "sentences", "shards")
+_TEXT_STAGES = {row.name for row in STAGES.values() if row.writes_text}
 _SENTENCE_STAGES = {row.name for row in STAGES.values() if row.writes_sentences}
 _TEXT_SUFFIX = ".txt"
 _SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")

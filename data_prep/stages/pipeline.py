@@ -20,7 +20,15 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir
 from data_prep.downloads import download
 from data_prep.sources.source_formats import Reading
-from data_prep.stages import clean, create_pretraining_data, extract, sentences, shards, vocabulary
+from data_prep.stages import (
+    clean,
+    create_pretraining_data,
+    extract,
+    filter_language,
+    sentences,
+    shards,
+    vocabulary,
+)
 from data_prep.stages.order import STAGES
 from data_prep.stages.settings import FileSettings
 from data_prep.stages.stage import define_settings
@@ -139,6 +147,24 @@ def _calls_for_sentences(values: flags.FlagValues, root: Path, *, extracts: bool
         text = str(root / "text")
         if not values["line_breaks"].present:
             line_breaks = "paragraph"
+    if values.keep_languages is not None:
+        settings = from_flags(
+            filter_language.Settings,
+            values,
+            input_file=text,
+            output_dir=str(root / "filter_language"),
+        )
+        if len(settings.keep_languages) > 1 and values.language is None:
+            raise UserError(
+                f"--keep_languages={values.keep_languages}: give the --language by whose rules the "
+                "sentences of all of them should end, or prepare each language by itself."
+            )
+        yield Call("filter_language", settings)
+        text = str(root / "filter_language")
+    elif values["min_language_probability"].present:
+        raise UserError(
+            "--min_language_probability belongs to --keep_languages; give both or neither."
+        )
     if values.clean or (values.clean is None and values.source):
         settings = from_flags(
             clean.Settings, values, input_file=text, output_dir=str(root / "clean")
@@ -200,7 +226,7 @@ def define_flags(values: flags.FlagValues | None = None) -> None:
         *(row.module.Settings for row in STAGES.values()),
         values=values,
         without=(create_pretraining_data.CallFiles, "checksum_file", "do_lower_case"),
-        optional=("input_file", "vocab_size"),
+        optional=("input_file", "vocab_size", "keep_languages"),
         input_file="Text, dumps, JSON, Parquet, WARC or archives: comma-separated files, globs "
         "and directories.",
         output_dir="Directory for all outputs.",

@@ -18,7 +18,7 @@ from bert_tf.stages.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.sources import warc_files
 from data_prep.stages.extract import Settings, run
-from tests.helpers.archives import tar_of
+from tests.helpers.archives import tar_of, wet_of
 
 warcio = pytest.importorskip("warcio")
 
@@ -28,17 +28,7 @@ from warcio.warcwriter import WARCWriter  # noqa: E402
 
 PAGES = [["Eine Überschrift", "Ein Satz, und noch einer."], ["一个句子。", "另一个。"], ["Three."]]
 EXPECTED = "".join("".join(f"{line}\n" for line in lines) + "\n" for lines in PAGES)
-WARCINFO = {"software": "a test", "format": "WARC File Format 1.0"}
-
-
-def wet_of(pages, *, compresses=True):
-    """A WET file as Common Crawl's, written by warcio."""
-    content = io.BytesIO()
-    writer = WARCWriter(content, gzip=compresses)
-    writer.write_record(writer.create_warcinfo_record("a.warc.wet.gz", WARCINFO))
-    for lines in pages:
-        write(writer, "\n".join(lines).encode())
-    return content.getvalue()
+TEXTS = ["\n".join(lines) for lines in PAGES]
 
 
 def write(writer, body, kind="conversion", media="text/plain", http=None, truncated=None):
@@ -97,13 +87,13 @@ def text_of(directory):
 
 @pytest.mark.parametrize("name", ["CC-MAIN-20260101-00000.warc.wet.gz", "plain.warc", "b"])
 def test_each_record_of_a_wet_file_is_a_document(tmp_path, name):
-    content = wet_of(PAGES, compresses=name.endswith(".gz"))
+    content = wet_of(TEXTS, compresses=name.endswith(".gz"))
     iterated = [
         record.content_stream().read().decode()
         for record in ArchiveIterator(io.BytesIO(content))
         if record.rec_type == "conversion"
     ]
-    assert iterated == ["\n".join(lines) for lines in PAGES]
+    assert iterated == TEXTS
     out = extract(tmp_path, content, name)
     assert text_of(out) == EXPECTED
     manifest = read_manifest(out)
@@ -113,15 +103,15 @@ def test_each_record_of_a_wet_file_is_a_document(tmp_path, name):
 
 def test_a_member_of_an_archive(tmp_path):
     members = {
-        "x/a.warc.wet.gz": wet_of(PAGES[:1]),
-        "x/b.warc": wet_of(PAGES[1:], compresses=False),
+        "x/a.warc.wet.gz": wet_of(TEXTS[:1]),
+        "x/b.warc": wet_of(TEXTS[1:], compresses=False),
     }
     assert text_of(extract(tmp_path, tar_of(members), "both.tar")) == EXPECTED
 
 
 def test_one_gzip_member_for_all_records_and_one_member_for_each(tmp_path):
-    plain = wet_of(PAGES, compresses=False)
-    assert wet_of(PAGES).count(b"\x1f\x8b\x08") == len(PAGES) + 1
+    plain = wet_of(TEXTS, compresses=False)
+    assert wet_of(TEXTS).count(b"\x1f\x8b\x08") == len(PAGES) + 1
     assert text_of(extract(tmp_path, gzip.compress(plain), "a.warc.gz")) == EXPECTED
 
 
@@ -280,8 +270,8 @@ GOOD = text_record(b"Before.")
             warc_of(response(b"T\xff", "text/plain; charset=ascii")),
             "byte 1 of record 1 of .* is not ASCII; ",
         ),
-        (wet_of(PAGES)[:-30], "a.warc is damaged or was not downloaded completely"),
-        (wet_of(PAGES) + b"rest", "a.warc is damaged or was not .*no gzip stream begins"),
+        (wet_of(TEXTS)[:-30], "a.warc is damaged or was not downloaded completely"),
+        (wet_of(TEXTS) + b"rest", "a.warc is damaged or was not .*no gzip stream begins"),
     ],
 )
 def test_damaged_archives(tmp_path, content, sentence):
@@ -315,6 +305,7 @@ def test_any_charset_is_decoded_or_taken_for_unknown():
 
 
 def test_without_the_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    content = wet_of(TEXTS)
     monkeypatch.setitem(sys.modules, "warcio", None)
     with pytest.raises(UserError, match=r"need the package warcio.*; run: pip install warcio=="):
-        extract(tmp_path, wet_of(PAGES))
+        extract(tmp_path, content)
