@@ -32,6 +32,7 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     """Sequences a second of the training input, and what is known about the records."""
     import tensorflow.compat.v1 as tf
 
+    from bert_tf.config.masking import MaskingOptions
     from bert_tf.input import pipeline
     from bert_tf.input.batches import user_errors
     from bert_tf.input.masking import MaskingSettings
@@ -42,7 +43,8 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     masking = None
     if not info.masked:
         predictions = masked_words(info.seq_length)
-        masking = MaskingSettings(0.15, predictions, info.vocab_size, info.special_ids)
+        masks = MaskingOptions(max_predictions_per_seq=predictions)
+        masking = MaskingSettings(masks, info.vocab_size, info.special_ids)
     with tf.Graph().as_default(), tf.Session() as session, user_errors():
         records = pipeline.PretrainingRecords(
             RecordSet(files),

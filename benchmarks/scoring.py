@@ -35,6 +35,7 @@ from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import Found
 from benchmarks.speed.steps import Job
 from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.stages.manifest import SPECIAL_NAMES
 from bert_tf.tasks.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts
@@ -125,10 +126,9 @@ def _ours(job: ScoringJob, settings: Mapping[str, Any]):
         threads=job.threads,
     )
     masking = MaskingSettings(
-        masked_lm_prob=0.15,
-        max_predictions_per_seq=1,
-        vocab_size=job.network.vocab_size,
-        special_ids={**dict.fromkeys(SPECIAL_NAMES, 0), "mask": job.mask_id},
+        MaskingOptions(),
+        job.network.vocab_size,
+        {**dict.fromkeys(SPECIAL_NAMES, 0), "mask": job.mask_id},
     )
 
     def run(sequences) -> None:

@@ -244,8 +244,9 @@ def _masker(
             return there
         from bert_tf.input.cutting import cut_predictions
 
-        most = cut_predictions(there.max_predictions_per_seq, info.seq_length, length)
-        return dataclasses.replace(there, max_predictions_per_seq=most)
+        most = there.options.max_predictions_per_seq
+        most = cut_predictions(most, info.seq_length, length)
+        return there.with_options(max_predictions_per_seq=most)
 
     def draw(position, input_ids, input_mask, word_starts):
         masked = mask_batch(
@@ -270,7 +271,7 @@ def _masker(
         shape = features["input_ids"].shape
         input_ids.set_shape(shape)
         is_constant = lengths is None and shares is None
-        most = masking.max_predictions_per_seq if is_constant else None
+        most = masking.options.max_predictions_per_seq if is_constant else None
         for tensor in (positions, label_ids, weights):
             tensor.set_shape([shape[0], most])
         features["input_ids"] = input_ids

@@ -12,6 +12,8 @@ import numpy as np
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
+from bert_tf.config.declared import options_of
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.info import CONVERSION_STAGE
 from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -63,8 +65,6 @@ EXPORT_STAGE = "export_records"  # of files other than TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
 # Parameters of records that their conversion decides anew.
 _OF_FILES = ("files", "block_bytes", "compression")
-_OF_MASKS = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
-_OF_MASKS_ELSEWHERE = ("ngram", "favor_shorter_ngram")  # which are not drawn here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +94,12 @@ class Settings:
     random_seed: int = 12345
     num_workers: int = 0
     other_versions: str = REMAKE
+
+    @property
+    def masks(self) -> MaskingOptions:
+        """The settings of masks."""
+        names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
+        return MaskingOptions(**{name: getattr(self, name) for name in names})
 
 
 class KnownRecords(NamedTuple):
@@ -165,14 +171,14 @@ def run(settings: Settings) -> Path:
 
 def _parameters(settings: Settings, origin: KnownRecords, layout: Layout) -> dict[str, Any]:
     """The parameters that determine the output: those of the records, and of their conversion."""
-    left_out = _OF_FILES if layout.has_masks else (*_OF_FILES, *_OF_MASKS, *_OF_MASKS_ELSEWHERE)
+    left_out = _OF_FILES if layout.has_masks else (*_OF_FILES, *options_of(MaskingOptions))
     parameters = {k: v for k, v in origin.parameters.items() if k not in left_out}
     parameters |= {"format": settings.format, "masking": STATIC if layout.has_masks else DYNAMIC}
     if origin.kind == LDDL:
         parameters["max_seq_length"] = settings.max_seq_length
         parameters["max_predictions_per_seq"] = settings.max_predictions_per_seq
     if layout.has_masks and not origin.layout.has_masks:
-        parameters |= {name: getattr(settings, name) for name in (*_OF_MASKS, "random_seed")}
+        parameters |= {**settings.masks.parameters(), "random_seed": settings.random_seed}
     return parameters
 
 
@@ -302,13 +308,8 @@ class Converter:
         self._read = BatchReader(origin.kind, origin.layout, self._tokenizer)
         self._masking = None
         if layout.has_masks and not origin.layout.has_masks:
-            self._masking = MaskingSettings(
-                masked_lm_prob=settings.masked_lm_prob,
-                max_predictions_per_seq=settings.max_predictions_per_seq,
-                vocab_size=origin.vocabulary.size,
-                special_ids=origin.vocabulary.special_ids,
-                do_whole_word_mask=settings.do_whole_word_mask,
-            )
+            vocabulary = origin.vocabulary
+            self._masking = MaskingSettings(settings.masks, vocabulary.size, vocabulary.special_ids)
 
     def __call__(self, batch: Batch) -> Converted:
         """The records of a batch in the format."""

@@ -16,6 +16,8 @@ import numpy as np
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group
+from bert_tf.config.declared import options_of
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.records.info import one_sided_labels
@@ -129,6 +131,11 @@ class Settings:
     other_versions: str = REMAKE
 
     @property
+    def masks(self) -> MaskingOptions:
+        """The settings of masks."""
+        return MaskingOptions(**{name: getattr(self, name) for name in options_of(MaskingOptions)})
+
+    @property
     def rules(self) -> SequenceRules:
         """The settings that determine the sequences."""
         return SequenceRules(
@@ -202,9 +209,8 @@ def validate(settings: Settings) -> None:
     _require(settings, "masking", settings.masking in MASKING, f"give one of {MASKING}")
     known = settings.compression in COMPRESSION
     _require(settings, "compression", known, f"give one of {COMPRESSION}")
-    of_masks = {"do_whole_word_mask": settings.do_whole_word_mask, "ngram": settings.ngram > 1}
-    for name, is_given in of_masks.items():
-        if settings.masking == "dynamic" and is_given:
+    for name in settings.masks.together:
+        if settings.masking == "dynamic":
             raise UserError(
                 f"--{name} and --masking=dynamic contradict each other: records for dynamic "
                 f"masking have no masks; give --{name} in training instead."
@@ -281,8 +287,9 @@ def _shared_directory(
         common=copies,
         must_agree=("masking", "max_seq_length", *mask_parameters, "nsp", "sentence_order"),
         may_differ=(
-            *("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
-            *("ngram", "favor_shorter_ngram", "pack_documents"),
+            *("dupe_factor", "short_seq_prob"),
+            *(name for name in options_of(MaskingOptions) if name != "max_predictions_per_seq"),
+            "pack_documents",
         ),
     )
 
@@ -290,12 +297,9 @@ def _shared_directory(
 def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
     """The parameters that determine the output, besides the inputs and the vocabulary."""
     shared = ("max_seq_length", "random_seed", "dupe_factor", "short_seq_prob", "masking", "nsp")
-    mask_parameters = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
-    chosen = shared + mask_parameters if settings.masking == "static" else shared
-    if settings.ngram > 1:
-        chosen += ("ngram", "favor_shorter_ngram")
     return {
-        **{name: getattr(settings, name) for name in chosen},
+        **{name: getattr(settings, name) for name in shared},
+        **(settings.masks.parameters() if settings.masking == "static" else {}),
         "block_bytes": _BLOCK_BYTES,
         "files": names,
         **({"pack_documents": True} if settings.pack_documents else {}),
@@ -372,15 +376,7 @@ class BlockEncoder:
         self._encode_text = tokenizer.encode
         if settings.markup == WIKITEXT:
             self._encode_text = encode_unknown_words(tokenizer.encode, tokenizer.unk_id)
-        self._masking = MaskingSettings(
-            masked_lm_prob=settings.masked_lm_prob,
-            max_predictions_per_seq=settings.max_predictions_per_seq,
-            vocab_size=vocabulary.size,
-            special_ids=self._special_ids,
-            do_whole_word_mask=settings.do_whole_word_mask,
-            ngram=settings.ngram,
-            favor_shorter_ngram=settings.favor_shorter_ngram,
-        )
+        self._masking = MaskingSettings(settings.masks, vocabulary.size, self._special_ids)
 
     def __call__(self, block: Block) -> EncodedBlock:
         """Makes all passes over a block and shuffles their instances."""

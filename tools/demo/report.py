@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
@@ -100,10 +101,9 @@ def show_masks(
         length = int(held_out["input_mask"][index].sum())
         ids = held_out["input_ids"][index, :length].copy()
         settings = MaskingSettings(
-            masked_lm_prob=1 / length,
-            max_predictions_per_seq=1,
-            vocab_size=config.vocab_size,
-            special_ids=describe_vocabulary(tokenizer).special_ids,
+            MaskingOptions(masked_lm_prob=1 / length, max_predictions_per_seq=1),
+            config.vocab_size,
+            describe_vocabulary(tokenizer).special_ids,
         )
         drawn = mask_batch(
             ids[None],

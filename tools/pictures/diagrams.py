@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskedBatch, MaskingSettings, example_keys, mask_batch
 from tools.pictures.svg import Drawing, Point
 
@@ -156,7 +158,7 @@ _LINES = (
     "en ##counter ##s [SEP]",
 )
 _OTHERS = ("river", "seven", "old", "music")
-_SCHEMES: tuple[tuple[str, dict[str, bool | int]], ...] = (
+_SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tokens (the default)", {}),
     ("whole words: --do_whole_word_mask", {"do_whole_word_mask": True}),
     (
@@ -196,18 +198,16 @@ def masks() -> Drawing:
     return drawing
 
 
-def masked_sentence(tokens: Sequence[str], **settings: bool | int) -> tuple[MaskedBatch, list[str]]:
+def masked_sentence(tokens: Sequence[str], **settings: Any) -> tuple[MaskedBatch, list[str]]:
     """The masks of one sequence, and the vocabulary of its ids."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = [*special, *_OTHERS, *sorted({*tokens} - {*special})]
     ids = np.array([[vocabulary.index(token) for token in tokens]])
     starts = np.array([[not token.startswith("##") for token in tokens]])
     drawn = MaskingSettings(
-        masked_lm_prob=0.15,
-        max_predictions_per_seq=20,
+        MaskingOptions(**settings),
         vocab_size=len(special) + len(_OTHERS),
         special_ids={name[1:-1].lower(): index for index, name in enumerate(special)},
-        **settings,
     )
     lengths = np.array([len(tokens)])
     keys = example_keys(_SEED, np.array([0]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input import pipeline
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
@@ -17,7 +18,7 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.stages.manifest import require_listed_files
-from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.evaluation import LossEvaluation
@@ -39,7 +40,7 @@ class RunRecords:
       train_records, train_info: what it trains on, and their description; None if it does not.
       eval_records, eval_info: the same of held-out records.
       masking: how words are masked in records that store no masks; None if all do.
-      final_masked_lm_prob: as in :class:`DataSettings`.
+      final_masked_lm_prob: as in ``DataSettings``.
     """
 
     train_records: RecordSet | None
@@ -124,10 +125,9 @@ class RunRecords:
     def _masking_entries(self) -> dict[str, object]:
         if self.masking is None:
             return {}
-        names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
-        names += ("ngram", *(("favor_shorter_ngram",) if self.masking.ngram > 1 else ()))
-        found = {name: getattr(self.masking, name) for name in names}
-        return {**found, "final_masked_lm_prob": self.final_masked_lm_prob}
+        masks = self.masking.options
+        found = {"ngram": masks.ngram, "final_masked_lm_prob": self.final_masked_lm_prob}
+        return {**masks.parameters(), **found}
 
 
 def open_run_records(settings: PretrainingSettings) -> RunRecords:
@@ -159,12 +159,14 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
             f"--final_masked_lm_prob={final:g}: the records in {train[1].first_file} store their "
             "masks; make them with --masking=dynamic, or drop the flag."
         )
-    masking = _masking(settings.data, infos)
-    if settings.data.ngram > 1 and infos and masking is None:
-        raise UserError(
-            f"--ngram={settings.data.ngram}: the records in {infos[0].first_file} store their "
-            "masks; give the flag to data_prep.create_pretraining_data, or drop it."
-        )
+    masks = settings.data.masks
+    masking = _masking(masks, infos)
+    for name in masks.together:
+        if name != "do_whole_word_mask" and infos and masking is None:
+            raise UserError(
+                f"{masks.given(name)}: the records in {infos[0].first_file} store their masks; "
+                "give the flag to data_prep.create_pretraining_data, or drop it."
+            )
     return RunRecords(*train, *eval_, masking, final)
 
 
@@ -191,22 +193,14 @@ def _open_records(
     return records, pipeline.inspect_records(records)
 
 
-def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
+def _masking(masks: MaskingOptions, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
     """The settings of masking at training time; None if all records store masks."""
     unmasked = [info for info in infos if not info.masked]
     if not unmasked:
         return None
     from bert_tf.input.masking import MaskingSettings
 
-    return MaskingSettings(
-        masked_lm_prob=data.masked_lm_prob,
-        max_predictions_per_seq=data.max_predictions_per_seq,
-        vocab_size=unmasked[0].vocab_size,
-        special_ids=unmasked[0].special_ids,
-        do_whole_word_mask=data.whole_word,
-        ngram=data.ngram,
-        favor_shorter_ngram=data.favor_shorter_ngram,
-    )
+    return MaskingSettings(masks, unmasked[0].vocab_size, unmasked[0].special_ids)
 
 
 @dataclasses.dataclass(frozen=True)

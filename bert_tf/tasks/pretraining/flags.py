@@ -21,10 +21,11 @@ from bert_tf.cli.training_flags import (
     schedule_settings,
     warn_of_ignored,
 )
+from bert_tf.config.declared import options_of
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.schedules import most_warmup_steps
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import note, warn
@@ -33,6 +34,7 @@ from bert_tf.util.files import expand_record_files
 
 if TYPE_CHECKING:
     from bert_tf.config.ramps import RampSettings
+    from bert_tf.tasks.distillation.settings import DistillationSettings
 
 # The network's settings, each of which has a flag.
 _NETWORK_HELP = {
@@ -145,8 +147,16 @@ def _define_data_flags(define: Definer) -> None:
     )
     define.per_host("input_file", "input_files_dir", "eval_file", "eval_files_dir")
     define.settings(DataSettings)
+    _define_mask_flags(define)
     define_evaluation_flags(define)
     define.settings(PretrainingSettings)
+
+
+@flag_group("Masks, for records masked at training time")
+def _define_mask_flags(define: Definer) -> None:
+    most = options_of(MaskingOptions)["max_predictions_per_seq"].help_text
+    help_text = f"{most[:-1]}; must match records that store masks."
+    define.settings(MaskingOptions, max_predictions_per_seq={"help_text": help_text})
 
 
 def pretraining_settings(

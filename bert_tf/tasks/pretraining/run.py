@@ -12,6 +12,7 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import SENTENCE_ORDER
+from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
 from bert_tf.tasks.pretraining.data import (
     RunRecords,
     TrainingBatches,
@@ -97,7 +98,7 @@ class SequenceFlops:
     def of_length(self, length: int) -> float:
         """FLOPs of a sequence of ``length`` positions."""
         data = self.settings.data
-        predictions = data.max_predictions_per_seq
+        predictions = data.masks.max_predictions_per_seq
         if self.settings.optimization.length_ramp is not None:
             from bert_tf.input.cutting import cut_predictions
 
@@ -184,7 +185,7 @@ class OpenedPretraining:
             self.records.train_records,
             order,
             targets,
-            settings.data.masked_lm_prob,
+            settings.data.masks.masked_lm_prob,
             settings.data.final_masked_lm_prob,
         )
         return JobData(
@@ -250,15 +251,17 @@ def _with_lengths_of_records(
     settings: PretrainingSettings, run: Run, records: RunRecords
 ) -> DataSettings:
     """The settings with the records' lengths where the user left the defaults."""
-    changed = {}
+    data = settings.data
+    lengths = {SEQUENCE: data.max_seq_length, PREDICTIONS: data.masks.max_predictions_per_seq}
     for name, value in records.lengths().items():
         # A ramp of lengths has been read with the default.
         is_fixed = name == "max_seq_length" and settings.optimization.length_ramp is not None
         if name not in settings.run.command.defaulted or is_fixed:
             continue
-        if value != getattr(settings.data, name):
-            changed[name] = run.decide(name, value, "as in the records")
-    return dataclasses.replace(settings.data, **changed)
+        if value != lengths[name]:
+            lengths[name] = run.decide(name, value, "as in the records")
+    masks = dataclasses.replace(data.masks, max_predictions_per_seq=lengths[PREDICTIONS])
+    return dataclasses.replace(data, max_seq_length=lengths[SEQUENCE], masks=masks)
 
 
 def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) -> None:
@@ -267,7 +270,7 @@ def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) 
         pipeline.check_records(
             info,
             max_seq_length=data.max_seq_length,
-            max_predictions_per_seq=data.max_predictions_per_seq,
+            max_predictions_per_seq=data.masks.max_predictions_per_seq,
             vocab_size=config.vocab_size,
         )
     records.check_positions(config)

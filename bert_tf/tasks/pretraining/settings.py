@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, path_setting, setting
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.options import Interval
 
-_SHARE = Interval(0, 1, open_low=True, open_high=True)
+if TYPE_CHECKING:
+    from bert_tf.tasks.distillation.settings import DistillationSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,8 @@ class DataSettings(Settings):
       train_files: TFRecord files to train on; empty if a command has to make them first.
       eval_files: held-out TFRecord files; the training files if none were given.
       train_patterns, eval_patterns: the files, globs and directories that these come from.
+      masks: how tokens are masked in records that store no masks; the number of predictions is also
+        that of records that do.
     """
 
     train_files: tuple[Path, ...]
@@ -33,34 +36,13 @@ class DataSettings(Settings):
     max_seq_length: int = setting(
         128, "Tokens per sequence; must match the records.", bounds=AT_LEAST_ONE
     )
-    max_predictions_per_seq: int = setting(
-        20,
-        "Maximum number of masked tokens per sequence; must match records that store masks.",
-        bounds=AT_LEAST_ONE,
-    )
-    masked_lm_prob: float = setting(
-        0.15, "Share of tokens to mask, for records masked at training time.", bounds=_SHARE
-    )
+    masks: MaskingOptions = group(MaskingOptions)
     final_masked_lm_prob: float | None = setting(
         None,
         "Share of tokens to mask in the last update; it goes there from --masked_lm_prob in a "
         "straight line (Ankner et al. 2024). For records masked at training time.",
         kind=float,
-        bounds=_SHARE,
-    )
-    whole_word: bool = setting(
-        False,
-        "Mask whole words, for records masked at training time.",
-        flag="do_whole_word_mask",
-    )
-    ngram: int = setting(
-        1,
-        "Mask up to this many consecutive words together, or tokens without --do_whole_word_mask; "
-        "for records masked at training time.",
-        bounds=AT_LEAST_ONE,
-    )
-    favor_shorter_ngram: bool = setting(
-        True, "Masked n-grams have shares of 1/n; false: the longest have the largest share."
+        bounds=Interval(0, 1, open_low=True, open_high=True),
     )
     length_buckets: bool = setting(
         False,

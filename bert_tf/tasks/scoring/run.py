@@ -101,15 +101,16 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
             settings.metrics, settings.batch_tokens, settings.num_draws, settings.run.seed
         ),
         MaskingSettings(
-            masked_lm_prob=settings.masked_lm_prob,
-            max_predictions_per_seq=1,
-            vocab_size=model.tokenizer.vocab_size,
-            special_ids=describe_vocabulary(model.tokenizer).special_ids,
+            settings.masks,
+            model.tokenizer.vocab_size,
+            describe_vocabulary(model.tokenizer).special_ids,
         ),
     )
     about = {
         "definitions": definitions(
-            settings.metrics, num_draws=settings.num_draws, masked_lm_prob=settings.masked_lm_prob
+            settings.metrics,
+            num_draws=settings.num_draws,
+            masked_lm_prob=settings.masks.masked_lm_prob,
         ),
         "settings": plan,
         "counts": sequences.counts(),
@@ -237,7 +238,7 @@ def _plan(
     }
     if MASKED in settings.metrics:
         plan["--num_draws"] = settings.num_draws
-        plan["--masked_lm_prob"] = settings.masked_lm_prob
+        plan["--masked_lm_prob"] = settings.masks.masked_lm_prob
         plan["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
     if not settings.all_checkpoints:
         plan["sha256 of the weights"] = found[0].weights_sha256

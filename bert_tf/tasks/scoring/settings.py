@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -56,6 +57,7 @@ class ScoringSettings(Settings):
       tokenizer_files: override those stored with the weights.
       input_files: texts, tables or records.
       has_records: whether they are pre-training records.
+      masks: of these only the fraction of masked tokens has a flag.
     """
 
     bert_config_file: Path | None
@@ -86,9 +88,5 @@ class ScoringSettings(Settings):
         parse=_metrics,
     )
     num_draws: int = setting(5, "Draws of masks for the masked perplexity.", bounds=AT_LEAST_ONE)
-    masked_lm_prob: float = setting(
-        0.15,
-        "Fraction of a sequence's tokens, without [CLS] and [SEP], that a draw chooses.",
-        bounds=_FRACTION,
-    )
+    masks: MaskingOptions = group(MaskingOptions)
     batch_tokens: int = setting(2048, "Tokens in a batch, per rank.", bounds=AT_LEAST_ONE)

@@ -147,12 +147,12 @@ class Work:
             return BatchInputs(ids, segment_ids, positions, labels, np.ones_like(labels, bool))
         unmaskable = [self._masking.special_ids[name] for name in ("pad", "cls", "sep")]
         words = np.isin(ids, unmaskable, invert=True).sum(axis=1)
-        most = int(np.round(words.max() * self._masking.masked_lm_prob))
+        most = int(np.round(words.max() * self._masking.options.masked_lm_prob))
         masked = mask_batch(
             ids,
             np.full(len(ids), batch.length),
             keys=example_keys(self._settings.seed, variants, numbers),
-            settings=dataclasses.replace(self._masking, max_predictions_per_seq=max(1, most)),
+            settings=self._masking.with_options(max_predictions_per_seq=max(1, most)),
             counted=words,
         )
         may_score = np.stack([sequence.is_scored for sequence in chosen])

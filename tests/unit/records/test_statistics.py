@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.records import statistics as record_statistics
 from bert_tf.records.hash_sample import HashSample, hash_of
@@ -32,7 +33,7 @@ def make_batch(count, *, seed=0, whole_words=False, share=0.15, most=P):
     ids[np.arange(count), length - 1] = 3
     starts = ~CONTINUES[ids]
     starts[:, :2] = True
-    settings = MaskingSettings(share, most, V, SPECIAL, whole_words)
+    settings = MaskingSettings(MaskingOptions(share, most, whole_words), V, SPECIAL)
     keys = example_keys(seed, np.arange(count))
     masked = mask_batch(ids, length, keys=keys, settings=settings, word_starts=starts)
     batch = {
