@@ -46,8 +46,7 @@ class Ramp:
         return total
 
     def position_of(self, total: int) -> int:
-        """The last position from 0 on before which the values add up to at most ``total``.
-        """
+        """The last position from 0 on before which the values add up to at most ``total``."""
         position = 0
         for value, join in zip(self.values, (*self.joins, None)):
             fits = total // value
