@@ -314,7 +314,7 @@ def _explain_word(item: _Item, values: flags.FlagValues) -> str:
     name = word.lstrip(_DASHES)
     if not word.strip():
         return (
-            "the command line contains a lone blank; a backslash that continues a line must be its "
+            "the command line contains a lone space; a backslash that continues a line must be its "
             "last character."
         )
     if name != word:
@@ -333,7 +333,7 @@ def _explain_word(item: _Item, values: flags.FlagValues) -> str:
     if before in values and "string" in values[before].flag_type():
         return (
             f"unexpected word {word} after --{before}, which takes a single one: separate several "
-            "by commas, and quote patterns and text that contains blanks."
+            "by commas, and quote patterns and text that contains spaces."
         )
     return f"{word} is neither a flag nor a flag's value: flags begin with two hyphens."
 

@@ -51,18 +51,18 @@ class RampSettings:
         values, begins = zip(*stages)
         if begins[0] != 0:
             raise UserError(
-                f"{shown} does not cover the updates before {begins[0]}; begin with a stage from "
-                f"0 on, such as {values[0]}:0."
+                f"{shown} does not cover the updates before {begins[0]}; start with a stage at "
+                f"update 0, such as {values[0]}:0."
             )
         for name, numbers in (("values", values), ("updates", begins)):
             if list(numbers) != sorted(set(numbers)):
-                raise UserError(f"{shown}: the {name} of its stages must grow; correct them.")
+                raise UserError(f"{shown}: the {name} of its stages must increase; correct them.")
         if values[0] < 1:
-            raise UserError(f"{shown} begins with 0; give at least 1.")
+            raise UserError(f"{shown} starts with 0; give at least 1.")
         if values[-1] != full:
             raise UserError(
-                f"{shown} ends with {values[-1]}, but {full_flag} is {full}; give the update from "
-                f"which it is that, such as {full}:{begins[-1] + 1000}, or change one of them."
+                f"{shown} ends with {values[-1]}, but {full_flag} is {full}; give the update at "
+                f"which it reaches that, such as {full}:{begins[-1] + 1000}, or change one of them."
             )
         if self.in_sequences:
             divisor = 1

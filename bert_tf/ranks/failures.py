@@ -45,7 +45,7 @@ _SENTENCES = {
     ),
     STUCK: "{who} made no progress for {timeout:g} seconds (--rank_timeout) in {text}",
     GARBLED: "{who} sent something that is not a message between ranks: {text}",
-    ABSENT: "{who} did not take part in what the other ranks were waiting for",
+    ABSENT: "{who} did not take part in the operation that the other ranks were waiting for",
     CUT_OFF: "Horovod gave up on {who} ({text})",
 }
 

@@ -242,8 +242,8 @@ def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:
         if error.errno in DISK_IS_FULL:
             raise NoRoomError(f"{directory} is full ({error.strerror})") from error
         raise UserError(
-            f"--{FLAG}: the records cannot be copied to {directory} ({error}); repair what is "
-            "wrong, or choose another directory."
+            f"--{FLAG}: the records cannot be copied to {directory} ({error}); fix the "
+            "cause, or choose another directory."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

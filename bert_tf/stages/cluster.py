@@ -104,8 +104,8 @@ class DaskWorkers(Executor):
             hidden = _unreachable(workers)
             if hidden:
                 say(
-                    f"{what}: {hidden} cannot be reached from here, so results come by way of the "
-                    "scheduler, which takes it more time",
+                    f"{what}: {hidden} cannot be reached from here, so results come through the "
+                    "scheduler, which is slower",
                     stream=sys.stderr,
                 )
             client.direct_to_workers = hidden is None

@@ -74,7 +74,7 @@ class Executor(abc.ABC):
                 raise
             except BrokenProcessPool as error:
                 raise RepairableError(
-                    f"{what}: a worker process died (most often from lack of memory); try a "
+                    f"{what}: a worker process died (usually for lack of memory); try a "
                     "smaller --num_workers."
                 ) from error
             except Exception as error:
