@@ -43,7 +43,7 @@ def least_exceeding(peaks: Mapping[int, float], limit: float) -> int | None:
 def search(
     measure: Callable[[int], float], peaks: Mapping[int, float], *, limit: float, tries: int
 ) -> dict[int, float]:
-    """Adds to ``peaks`` those of batches tried around the largest that fits.
+    """Returns ``peaks`` with those of further batches, tried around the largest that fits.
 
     Args:
       measure: returns a batch's peak in bytes.

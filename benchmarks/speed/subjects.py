@@ -155,7 +155,7 @@ def with_other_python(subjects: Iterable[Subject], python: str) -> list[Subject]
 def default_subjects(
     subjects: Mapping[str, Subject], *, cpu_features: Iterable[str], has_google_bert: bool
 ) -> list[Subject]:
-    """All subjects except bf16 on a CPU that only emulates it, and code that is not available.
+    """All subjects, except bf16 on a CPU that only emulates it and those whose code is missing.
 
     Args:
       subjects: by name.

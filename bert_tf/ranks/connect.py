@@ -33,7 +33,7 @@ def connect(
     """Connects the ranks of this job, which exchange gradients according to ``communication``.
 
     A process that was not started by a launcher is the only rank, even with a ``library``, a name
-    in ``LIBRARIES``. ``num_threads`` overrides a rank's number of its host's cores. Raises
+    in ``LIBRARIES``. ``num_threads`` defaults to an equal part of the host's cores. Raises
     UserError if a launcher started several independent processes: each would train a whole model
     and write it to the same directory.
     """
