@@ -93,8 +93,9 @@ def fit(pair: Pair) -> Fitted:
 def check_results(
     pair: Pair, fitted: Fitted, accumulation_steps: int, config: dict[str, object]
 ) -> Iterator[Result]:
-    """Results for the allreduce and both updates: seconds on the slow link and without the
-    network, the prediction, and its error.
+    """Measured and predicted seconds of the allreduce and of both updates, and the errors.
+
+    The measurements are on the slow link and without the network.
 
     An update of several micro batches communicates after the last, so nothing is hidden; the
     fraction hidden in an update of one was measured on the smallest number of hosts.

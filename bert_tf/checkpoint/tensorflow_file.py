@@ -83,8 +83,7 @@ def _latest_in(directory: str) -> str:
 def warn_if_older(latest: str) -> None:
     """Warns if a directory's list names a checkpoint that is not its newest complete one.
 
-    The list may have been edited to return to an older checkpoint, but a damaged list must not
-    have this effect unnoticed.
+    The list may have been edited on purpose; a damaged one must not go unnoticed.
     """
     name = _NUMBERED.fullmatch(latest)
     if name is None:

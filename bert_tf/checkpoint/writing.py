@@ -153,8 +153,7 @@ def _write_huggingface(
             arrays[key] = np.ascontiguousarray(values)
     weights_file = directory / "model.safetensors"
     save_file(arrays, weights_file, metadata={"format": "pt"})
-    # The library makes the file readable only by its owner; apply the umask, as seen on another
-    # file.
+    # The library makes the file private; copy the mode of another file, which has the umask's.
     shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
     files.tokenizer_files.copy_to(directory)
     write_tokenizer_config(

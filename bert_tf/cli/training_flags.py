@@ -91,8 +91,7 @@ def define_optimization_flags(
 ) -> None:
     """Defines the batch, schedule and optimizer flags of a training script.
 
-    ``without`` applies to ``BatchSettings``, ``steps`` to ``StepSettings``; see
-    ``Definer.settings``.
+    ``without`` is for ``BatchSettings``, ``steps`` for ``StepSettings``; see ``Definer.settings``.
     """
     define.settings(BatchSettings, without=without)
     micro_batch = Option(None, help_text="Another name for --train_batch_size.", kind=int)

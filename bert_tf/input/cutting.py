@@ -5,9 +5,8 @@ is [CLS]. A single segment loses its end. Of a pair, the longer segment is short
 google-research/bert (``truncate_seq_pair``); the first segment loses its beginning and the second
 its end, so the text around the border, which identifies next sentences, is kept.
 
-Stored masks in the remaining part are predicted, up to a proportional number of predictions; masks
-in excess of this are undone, starting with the last. So the fraction of masked tokens does not
-grow.
+Stored masks in the remaining part are predicted, up to a proportional number of predictions; the
+last masks beyond it are undone. So the fraction of masked tokens does not grow.
 
 Symbols: B sequences, S positions, P predictions, L remaining positions, Q remaining predictions.
 """

@@ -75,8 +75,7 @@ class ModelDirectory:
       notes: messages about settings that our network or tokenizer does not support.
       settings: the complete contents of the configuration file.
       run_record: the record of the run that trained the weights.
-      named_vocabulary: the vocabulary whose hash is in tokenizer_config.json; see
-        :func:`name_vocabulary`.
+      named_vocabulary: that of the hash in tokenizer_config.json; see :func:`name_vocabulary`.
       labels: the labels of a token classification head, by number.
     """
 

@@ -1,9 +1,8 @@
 """Executors process many items in parallel and return results in the order of the items.
 
 :class:`Processes` uses processes of this machine, including the current one;
-:class:`bert_tf.stages.cluster.DaskWorkers` uses the workers of a Dask scheduler. To add another
-executor, write a class that yields results, and add it to
-``data_prep.stages.stage.choose_executor``.
+:class:`bert_tf.stages.cluster.DaskWorkers` uses the workers of a Dask scheduler. To add an
+executor, write a class that yields results, and use it in ``data_prep.stages.stage``.
 """
 
 from __future__ import annotations
@@ -98,10 +97,9 @@ class Executor(abc.ABC):
 class Processes(Executor):
     """Processes of this machine: the current one, and further ones if requested.
 
-    The current process reads the items and passes on the results. Whenever the others have enough
-    to do and the next result is not yet available, it processes an item itself. More than one
-    process requires an importable ``__main__`` (processes are spawned, because forking a process
-    with threads can hang).
+    The current process reads the items and passes on the results. While the others are busy and
+    the next result is not yet available, it processes items itself. More than one process requires
+    an importable ``__main__`` (they are spawned, since forking a process with threads can hang).
 
     Memory: at most ``2 * num_workers + 2`` items are in flight, whatever their total number.
 

@@ -227,7 +227,6 @@ def finished_call(
     Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
     outputs by name and size, so that skipping need not read them. Versions are not compared: see
     :func:`version_differences`. A broken manifest does not match.
-    :func:`version_differences`. A broken manifest does not match.
 
     Args:
       directory: its outputs must be in place.

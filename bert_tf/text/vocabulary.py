@@ -85,8 +85,7 @@ def resolve_casing(given: bool | None, *, stated: bool | None, vocab_file: PathL
     Args:
       given: the user's choice, if any.
       stated: the casing recorded in the model's files, if any.
-      vocab_file: WordPiece entries, which reveal the casing in most languages; None for
-        SentencePiece.
+      vocab_file: WordPiece entries, which reveal it in most languages; None for SentencePiece.
 
       Raises:
         UserError: two of these contradict each other; scores would be low for no apparent reason.

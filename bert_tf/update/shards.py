@@ -27,6 +27,7 @@ class SlotPart:
     """This rank's part of a slot.
 
     Attributes:
+      name: the slot's name in checkpoints.
       shape: shape of the whole slot, which is that of its weight.
       part: which elements this rank has.
       variable: float32, a vector or, if this rank owns the slot, in its shape. It is empty if

@@ -119,9 +119,8 @@ def build_train_op(
     With a batch ramp, the features determine the number of micro batches in an update.
 
     Trains the network's trainable variables and no others in the graph. ``learning_rate`` must be
-    the tensor that ``optimizer`` uses. Gradients stay scaled until they have been summed over
-    ranks, so that small ones survive communication in half precision and all ranks agree on
-    overflow.
+    the tensor that ``optimizer`` uses. Gradients stay scaled until the sum over ranks,
+    so small ones survive communication in half precision and all ranks agree on overflow.
     """
     variables = optimizer.trained(network.variables.trainable())
     counts = _Counts()

@@ -14,9 +14,8 @@ ASK, STOP, NOTED = "ask to stop", "stop", "stop noted"
 class StopAgreement:
     """One rank's view of when to stop.
 
-    Rank 0 chooses the update after the one that it has just finished, and does not start it before
-    every rank has been told. No rank can finish it before rank 0 has started it, so all stop after
-    it.
+    Rank 0 chooses the update after the one it has just finished, and starts it only once every rank
+    has been told. No rank can finish it before rank 0 has started it, so all stop after it.
     """
 
     def __init__(self, others: Iterable[int], *, decides: bool, tell: Callable[[Message], None]):

@@ -125,8 +125,7 @@ class Estimator:
           input_fn: the data.
           hooks: run before the hooks of the EstimatorSpec.
           steps: updates in this call, or
-          max_steps: ``global_step`` at which to stop; a checkpoint at that step is not trained
-            further.
+          max_steps: ``global_step`` at which to stop; a checkpoint at that step is kept as it is.
           saving_listeners: called for the checkpoints requested by RunConfig.
 
         Raises:
