@@ -151,7 +151,7 @@ def class_specs(config: BertConfig, num_classes: int) -> list[VariableSpec]:
 def class_logits(
     x: tf.Tensor, variables: Variables, *, config: BertConfig, options: ForwardOptions
 ) -> tf.Tensor:
-    """[B, ..., D] -> [rows, classes] float32, a row for each vector: dropout and a dense layer."""
+    """[B, ..., D] -> [rows, classes] float32, one row per vector: dropout and a dense layer."""
     x = apply_dropout(options.dropout, x, config.hidden_dropout_prob, site=_CLASSES_SITE)
     head = variables[OUTPUT_WEIGHTS], variables[OUTPUT_BIAS]
     return project_to_classes(tf.reshape(x, [-1, x.shape[-1]]), *head, policy=options.policy)

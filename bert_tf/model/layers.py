@@ -66,7 +66,7 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
 
 
 def activate(x: tf.Tensor, activation: str, *, policy: PrecisionPolicy) -> tf.Tensor:
-    """Applies one of ``bert_config.ACTIVATIONS``."""
+    """Applies one of ``config.ACTIVATIONS``."""
     return computed_in(policy.activations, _ACTIVATIONS[activation], x)
 
 

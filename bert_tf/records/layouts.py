@@ -114,7 +114,7 @@ class RecordSpec:
         )
 
     def lengths_of(self, example: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The lengths in a decoded example, by length key; ValueError if they contradict."""
+        """The lengths in a decoded example, by length key; ValueError for contradictory ones."""
         lengths: dict[str, int] = {ONE: 1}
         for feature in self.features:
             values = example.get(feature.name)
