@@ -151,11 +151,11 @@ def _size_of(directory: Path) -> int:
 FLAGS = {
     "sizes_mb": (["20", "200"], "Comma-separated sizes of the corpus, in MB."),
     "directory": (REQUIRED, "An empty directory for the corpora and the outputs of the stages."),
-    "source": (("text", "dump"), "Generated text, or a dump of MediaWiki with it."),
+    "source": (("text", "dump"), "Generated text, or a MediaWiki dump that contains it."),
     "num_workers": (0, "As in the stages; 0 means all cores.", 0),
     "dupe_factor": (1, "As in data_prep.create_pretraining_data.", 1),
     **shared_flags("json"),
-    "vocab_size": (30000, "As in data_prep.vocabulary; a text of a few MB has room for less.", 6),
+    "vocab_size": (30000, "As in data_prep.vocabulary; a few MB of text support fewer.", 6),
 }
 
 

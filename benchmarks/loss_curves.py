@@ -79,7 +79,7 @@ def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
             {t.variant: curves[t] for t in others if t.variant != REFERENCE},
             path=Path(values.picture),
             title=f"{Path(values.bert_config_file).stem}, {values.train_batch_size} sequences of "
-            f"{values.max_seq_length} tokens an update, means of {values.smoothing_steps} updates",
+            f"{values.max_seq_length} tokens per update, means of {values.smoothing_steps} updates",
         )
         print(f"picture: {values.picture}")
     check_verdict({t.variant: found[t] for t in others if t.variant != REFERENCE}, of_seeds)

@@ -41,7 +41,7 @@ def measure_peak(subject: Subject, job: StepJob, batch_size: int) -> float:
     peak = found["peak_memory_bytes"]
     print(
         f"{subject.name}: {batch_size} sequences of {job.seq_length}: {peak / _MIB:.0f} MiB, "
-        f"{found['seconds']:.1f} s a step",
+        f"{found['seconds']:.1f} s per step",
         flush=True,
     )
     return peak

@@ -148,5 +148,5 @@ def known_names(
     names = list(dict.fromkeys(values[flag].value))
     for name in names:
         if name not in known:
-            raise UserError(f"--{flag}: {name!r} is none of {', '.join(known)}.")
+            raise UserError(f"--{flag}: {name!r} is not one of {', '.join(known)}.")
     return names

@@ -104,10 +104,10 @@ def _run(training: Training, may_diverge: bool) -> None:
     status = run_script(command, output)
     if status and not (may_diverge and has_diverged(training)):
         raise UserError(
-            f"{training.name} ended with status {status}; {output} says why. Start again to resume."
+            f"{training.name} ended with status {status}; see {output}. Start again to resume."
         )
     if not _has_ended(training, may_diverge):
-        raise UserError(f"{training.name} ended before its last update; {output} says why.")
+        raise UserError(f"{training.name} ended before its last update; see {output}.")
 
 
 def _check_same_flags(training: Training) -> None:

@@ -122,14 +122,14 @@ _V100_LARGE = 180.0  # sequences per second of BERT-large; 169 to 188 were publi
 _V100_RATES = {"BERT-base": 3.0 * _V100_LARGE, "BERT-large": _V100_LARGE}
 
 _DEEPSPEED = GpuCluster(_DGX_2, _V100_LARGE, 16384 // 64)
-_DEEPSPEED_ASSUMED = "64 V100 in 4 DGX-2; the published text names no number of GPUs"
+_DEEPSPEED_ASSUMED = "64 V100 in 4 DGX-2; the publication does not state the number of GPUs"
 _OF_V100 = "the rate of a V100 of 16 or 32 GB"
 _BANDWIDTHS = "nothing but the bandwidths"
 _DGX_2H = GpuCluster(_DGX_2, _V100_LARGE, 65536 // 512)
 _A100_TENSORFLOW = GpuCluster(_DGX_A100, 357.0, 65536 // 256)
 _A100_PYTORCH = GpuCluster(_DGX_A100, 580.0, 65536 // 256)
 _BRIGHTICS = EqualLinks(delay_factor=2.0, accumulation_steps=50, base_ranks=8)
-_EQUAL = "equal links; their speed is that which gives the published factor of 2.0 on 8 GPUs"
+_EQUAL = "equal links; their speed is the one that gives the published factor of 2.0 on 8 GPUs"
 
 PUBLISHED = (
     Published("DeepSpeed, Adam", 53.0, 64, 1, _DEEPSPEED, _DEEPSPEED_ASSUMED),

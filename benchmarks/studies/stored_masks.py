@@ -122,7 +122,7 @@ def _kind(text: str) -> Kind:
     masking, _, passes = text.partition("-")
     if masking not in MASKING or not passes.isdecimal() or int(passes) < 1:
         raise UserError(
-            f"--records: {text!r} is none; give a kind of masking and a number of passes, as in "
+            f"--records: {text!r} is invalid; give a kind of masking and a number of passes, as in "
             "static-5."
         )
     return Kind(masking, int(passes))

@@ -93,7 +93,7 @@ def contender(name: str) -> Contender:
     """
     known, *changes = _SEPARATOR.split(name)
     if known not in CONTENDERS:
-        raise UserError(f"--subjects: {known!r} is none of {', '.join(CONTENDERS)}.")
+        raise UserError(f"--subjects: {known!r} is not one of {', '.join(CONTENDERS)}.")
     found = CONTENDERS[known]
     settings = dict(found.settings)
     for change in changes:

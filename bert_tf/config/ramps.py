@@ -127,7 +127,7 @@ def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> RampSetti
     wrong = [length for length in ramp.values[:-1] if length % _LENGTH_STEP]
     if wrong:
         raise UserError(
-            f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {_LENGTH_STEP}, which "
-            "products are fast for; round it."
+            f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {_LENGTH_STEP}, for "
+            "which products are fast; round it."
         )
     return dataclasses.replace(settings, full=max_seq_length)

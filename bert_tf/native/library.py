@@ -61,7 +61,7 @@ def load(source: Path = SOURCE) -> ModuleType:
     if not path.is_file():
         raise MissingLibrary(
             f"the native operations are not built for TensorFlow {tf.version.VERSION} "
-            f"('{BUILD_COMMAND}' does that)"
+            f"('{BUILD_COMMAND}' builds them)"
         )
     if path.parent != source.parent:
         try:

@@ -299,7 +299,7 @@ def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabul
     actual = describe_vocabulary(load_tokenizer(**{flag: copy}, do_lower_case=entry.lower_case))
     if actual != entry:
         raise UserError(
-            f"{manifest_file} has another size or other special ids than {copy}, the vocabulary "
+            f"{manifest_file} differs in size or special ids from {copy}, the vocabulary "
             "that it names; copy both again, or make the data again."
         )
     return RecordVocabulary(manifest_file, entry, copy)

@@ -185,7 +185,7 @@ def _make_room(directory: Path, needed: int, most_bytes: int | None) -> None:
         if room < needed:
             raise NoRoomError(
                 f"they take {_gb(needed)}, and {directory} has room for {_gb(max(0, room))}, "
-                "without what other runs use"
+                "not counting what other runs use"
             )
         for path in going:
             # Remove the index first, so that a partly removed set does not look complete.

@@ -92,7 +92,7 @@ def resolve_casing(given: bool | None, *, stated: bool | None, vocab_file: PathL
     """
     if given is not None and stated is not None and given != stated:
         raise UserError(
-            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json says "
+            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json states "
             f"{str(stated).lower()}; drop the flag, or correct that file if it is wrong."
         )
     cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None

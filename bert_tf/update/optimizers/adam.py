@@ -33,7 +33,7 @@ MOMENTS = {
         0.9, flag="adam_beta1", help_text="Decay rate of the mean of gradients.", bounds=_BETAS
     ),
     "beta_2": Option(
-        0.999, flag="adam_beta2", help_text="Decay of the mean of squared gradients.", bounds=_BETAS
+        0.999, flag="adam_beta2", help_text="Decay rate of mean squared gradients.", bounds=_BETAS
     ),
 }
 BIAS_CORRECTION = Option(
