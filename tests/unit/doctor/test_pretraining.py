@@ -147,7 +147,7 @@ def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
         (["--init_checkpoint={model}"], ERROR, "checkpoint", "--init_checkpoint"),
         (["--output_dir={train}/a.tfrecord/x"], ERROR, "output directory", "cannot write to"),
         (["--vocab_file={model}"], ERROR, "vocabulary", "does not exist or is not a file"),
-        (["--input_file=", "--input_files_dir={train}"], HINT, "flags", "so flags that it leaves"),
+        (["--input_file=", "--input_files_dir={train}"], HINT, "flags", "so flags that it omits"),
         (["--precision=fp16"], ERROR, "whole run", "fp16"),
     ],
     ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
