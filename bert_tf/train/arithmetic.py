@@ -131,5 +131,5 @@ def _idle_rewrite_warning(run: Run) -> list[str]:
         return []
     return [
         "--amp has no effect on this CPU, where TensorFlow's rewrite leaves "
-        "products in float32; drop it; --precision=auto chooses what is fastest here"
+        "products in float32; drop it (--precision=auto chooses what is fastest here)"
     ]

@@ -109,7 +109,7 @@ def _sha256(source: Source) -> str:
 
 
 def check_vocabulary(teacher: Teacher, used: Vocabulary | None) -> None:
-    """Raises UserError if the teacher is known to have another vocabulary than the data."""
+    """Raises UserError if the teacher is known to have a different vocabulary than the data."""
     problem, _ = other_vocabulary(teacher.files, used)
     if problem:
         raise UserError(

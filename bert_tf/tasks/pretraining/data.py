@@ -150,8 +150,8 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
         check_pairs(infos)
     if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
         raise UserError(
-            f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
-            f"the training records in {infos[0].first_file}; give records with the same vocabulary."
+            f"the held-out records in {infos[1].first_file} have a different vocabulary than the "
+            f"training records in {infos[0].first_file}; give records with the same vocabulary."
         )
     final = settings.data.final_masked_lm_prob
     if final is not None and settings.run.do_train and train[1].masked:

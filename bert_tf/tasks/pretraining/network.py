@@ -83,7 +83,7 @@ def _record_vocabulary(records: RecordVocabulary, given: Vocabulary | None) -> V
     vocabulary = vocabulary_named_in(records.manifest_file, records.entry.sha256)
     if given is not None and not given.is_same(vocabulary):
         raise UserError(
-            f"the records of {records.manifest_file} were made with another vocabulary than "
+            f"the records of {records.manifest_file} were made with a different vocabulary than "
             f"{given.source}; give the vocabulary of the records, or none."
         )
     return vocabulary

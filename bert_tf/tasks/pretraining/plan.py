@@ -177,7 +177,7 @@ def _without_start(
 
 
 def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> None:
-    """Raises UserError if a phase trains another network or vocabulary than the previous one."""
+    """Raises UserError if a phase has a different network or vocabulary than the previous one."""
     differences = before.job.model.config.differences(prepared.job.model.config).function
     if differences:
         raise UserError(
@@ -187,7 +187,7 @@ def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> N
     hashes = [p.job.data.entries["vocabulary_sha256"] for p in (before, prepared)]
     if None not in hashes and hashes[0] != hashes[1]:
         raise UserError(
-            f"{phase.flag_file}: the records were made with another vocabulary than those of the "
+            f"{phase.flag_file}: the records have a different vocabulary than those of the "
             "previous phase; make both with the same one."
         )
 

@@ -159,7 +159,7 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
             info.highest_id >= model.config.vocab_size
         ):
             raise UserError(
-                f"the records in {info.first_file} were made with another vocabulary than the "
+                f"the records in {info.first_file} were made with a different vocabulary than the "
                 f"model's, {model.vocabulary.source}; make them with that one."
             )
         return sequences_of_records(records, info, model.tokenizer, wanted)

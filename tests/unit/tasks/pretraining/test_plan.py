@@ -260,7 +260,7 @@ def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
     with pytest.raises(UserError, match="hidden_size 8 -> 16; all phases train the same network"):
         run_phases(plan(FIRST, [*SECOND, f"--bert_config_file={wide}"]))
     write_records(tmp_path / "other", vocabulary="cd")
-    with pytest.raises(UserError, match="another vocabulary than those of the previous phase"):
+    with pytest.raises(UserError, match="different vocabulary than those of the previous phase"):
         run_phases(plan(FIRST, [*SECOND, f"--input_file={tmp_path / 'other'}"]))
     assert not (tmp_path / "model").exists()
 
