@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, NoReturn
 
 from absl import app, flags
 
@@ -48,7 +48,10 @@ _LEAST_LIKENESS = 0.7
 _LIKENESS_OF_A_TIE = 0.1
 _HELP_WIDTH = 100
 
-Define = TypeVar("Define", bound=Callable[..., None])
+if TYPE_CHECKING:
+    from typing import ParamSpec
+
+    Arguments = ParamSpec("Arguments")
 
 
 class Number(flags.FloatParser):
@@ -73,22 +76,23 @@ class Number(flags.FloatParser):
         return value
 
 
-def flag_group(heading: str) -> Callable[[Define], Define]:
+def flag_group(heading: str) -> Callable[[Callable[Arguments, None]], Callable[Arguments, None]]:
     """Decorates a function that defines flags, so that --help lists them under ``heading``.
 
     The flags are those of the program, or of the function's ``values`` argument. A group that is
     defined within another keeps its own heading.
     """
 
-    def decorate(define_flags: Define) -> Define:
+    def decorate(define_flags: Callable[Arguments, None]) -> Callable[Arguments, None]:
         @functools.wraps(define_flags)
-        def define(*args: Any, **kwargs: Any) -> None:
+        def define(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
             values = next((a.values for a in args if hasattr(a, "values")), flags.FLAGS)
             before = set(values)
             define_flags(*args, **kwargs)
             for name in set(values) - before:
-                if not hasattr(values[name], "heading"):
-                    values[name].heading = heading
+                flag: Any = values[name]  # takes attributes that absl does not know
+                if not hasattr(flag, "heading"):
+                    flag.heading = heading
 
         return define
 
@@ -196,7 +200,9 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
     try:
         found = values.read_flags_from_files(list(_read_recipes(arguments)))
     except flags.CantOpenFlagFileError as error:
-        path, reason = error.__context__.filename, error.__context__.strerror
+        cause = error.__context__
+        assert isinstance(cause, OSError), "absl raises it while it handles one"
+        path, reason = cause.filename, cause.strerror
         _check_place("flagfile", str(path))
         raise UserError(
             f"--flagfile: {path} cannot be read ({reason}); give an existing file."
@@ -310,7 +316,7 @@ def _read(arguments: Iterable[str], values: flags.FlagValues) -> Iterator[_Item]
 
 
 def _explain_word(item: _Item, values: flags.FlagValues) -> str:
-    word, before = item.text, item.before
+    word, before = item.text, item.before or ""
     name = word.lstrip(_DASHES)
     if not word.strip():
         return (
@@ -338,7 +344,7 @@ def _explain_word(item: _Item, values: flags.FlagValues) -> str:
     return f"{word} is neither a flag nor a flag's value: flags begin with two hyphens."
 
 
-def _explain_error(error: flags.Error, values: flags.FlagValues) -> str:
+def _explain_error(error: Exception, values: flags.FlagValues) -> str:
     if isinstance(error, flags.UnrecognizedFlagError):
         return _explain_unknown(error.flagname, values)
     text = " ".join(str(error).split()).rstrip(" .").removeprefix("flag ")
@@ -365,7 +371,7 @@ def _explain_unknown(given: str, values: flags.FlagValues) -> str:
     best = max(likeness.values(), default=0.0)
     near = [
         other
-        for other in sorted(likeness, key=likeness.get, reverse=True)
+        for other in sorted(likeness, key=likeness.__getitem__, reverse=True)
         if likeness[other] >= max(_LEAST_LIKENESS, best - _LIKENESS_OF_A_TIE)
     ]
     if not near:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 from absl import flags
 
@@ -52,18 +52,18 @@ class Definer:
                 declared = option.flag
                 option = dataclasses.replace(option, **changes.get(name, {}))
                 self.option(option)
-                flag = self.values[option.flag]
+                flag: Any = self.values[option.flag]  # takes attributes that absl does not know
                 flag.setting, flag.per_host = (kind, name), option.per_host
                 if option.flag != declared:
                     flag.stands_for = f"--{declared}"
 
     def option(self, option: Option) -> None:
         """Defines the flag of an option."""
-        given = option.flag, option.default
+        default: Any = option.default  # has the type of the flag
+        given = option.flag, default
         if option.takes_auto:
-            flag = flags.Flag(
-                _BooleanOrAuto(), flags.ArgumentSerializer(), *given, option.help_text, boolean=True
-            )
+            parser, serializer = _BooleanOrAuto(), flags.ArgumentSerializer[Any]()
+            flag = flags.Flag(parser, serializer, *given, option.help_text, boolean=True)
             flags.DEFINE_flag(flag, self.values)
         elif option.choices:
             self.enum(*given, list(option.choices), option.help_text)
@@ -75,12 +75,14 @@ class Definer:
     def other_name(self, name: str, flag: str, option: Option) -> None:
         """Defines another name for a flag, or for a flag's value, such as --precision=fp16."""
         self._by_kind(option.value_type)(name, option.default, option.help_text)
-        self.values[name].stands_for = f"--{flag}"
+        defined: Any = self.values[name]
+        defined.stands_for = f"--{flag}"
 
     def per_host(self, *names: str) -> None:
         """Marks flags that may differ between hosts."""
         for name in names:
-            self.values[name].per_host = True
+            flag: Any = self.values[name]
+            flag.per_host = True
 
     def ignored(self, kinds: Mapping[str, type], why: str) -> None:
         """Defines flags, by name and type, that have no effect."""
@@ -97,14 +99,18 @@ class Definer:
         }[kind]
 
 
-class _BooleanOrAuto(flags.BooleanParser):
+class _BooleanOrAuto(flags.ArgumentParser[Union[bool, str]]):
     """Parses an argument to True, False or ``AUTO``."""
+
+    def flag_type(self) -> str:
+        """See the base class."""
+        return "bool"
 
     def parse(self, argument: str | int | bool) -> bool | str:
         if argument == AUTO:
             return AUTO
         try:
-            return super().parse(argument)
+            return flags.BooleanParser().parse(argument)
         except ValueError as error:
             raise ValueError("must be true, false or auto") from error
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ NOT_NEGATIVE = Interval(0)
 _OPTION = "option"
 
 Group = TypeVar("Group", bound="Settings")
+Found = TypeVar("Found")
 
 
 def setting(default: Any, help_text: str, **facts: Any) -> Any:
@@ -47,18 +48,19 @@ def setting(default: Any, help_text: str, **facts: Any) -> Any:
     return dataclasses.field(default=default, metadata={_OPTION: option})
 
 
-def path_setting(help_text: str, *, flag: str | None = None, must_exist: bool = False) -> Any:
+def path_setting(help_text: str, *, flag: str = "", flag_of_file: str = "") -> Any:
     """A field for an optional path, which may differ between hosts.
 
-    With ``must_exist``, a ``flag`` that does not name a file raises UserError.
+    If ``flag_of_file`` is given, a value of that flag that is not a file raises UserError.
     """
 
     def parse(given: str) -> Path | None:
         if not given:
             return None
-        return require_file(given, flag=flag) if must_exist else Path(given)
+        return require_file(given, flag=flag_of_file) if flag_of_file else Path(given)
 
-    return setting(None, help_text, flag=flag, kind=Path, parse=parse, per_host=True)
+    name = flag or flag_of_file
+    return setting(None, help_text, flag=name, kind=Path, parse=parse, per_host=True)
 
 
 def group(kind: type[Group]) -> Any:
@@ -66,6 +68,7 @@ def group(kind: type[Group]) -> Any:
     return dataclasses.field(default_factory=kind)
 
 
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """A frozen dataclass of settings, checked as a whole when it is created."""
 
@@ -87,7 +90,12 @@ class Settings:
         return f"--{options_of(type(self))[name].flag}={shown(getattr(self, name))}"
 
 
-@functools.cache
+def _once(found_in: Callable[[type], Found]) -> Callable[[type], Found]:
+    """What a function finds in a class, which is looked for once."""
+    return functools.cache(found_in)
+
+
+@_once
 def options_of(kind: type) -> dict[str, Option]:
     """Field -> option, for a class's fields that have a flag."""
     return {
@@ -97,11 +105,12 @@ def options_of(kind: type) -> dict[str, Option]:
     }
 
 
-@functools.cache
+@_once
 def groups_of(kind: type) -> dict[str, type[Settings]]:
     """Field -> class, for a class's fields that are groups of settings."""
+    factories: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(kind)}
     return {
-        field.name: field.default_factory
-        for field in dataclasses.fields(kind)
-        if isinstance(field.default_factory, type) and issubclass(field.default_factory, Settings)
+        name: factory
+        for name, factory in factories.items()
+        if isinstance(factory, type) and issubclass(factory, Settings)
     }

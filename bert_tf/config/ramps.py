@@ -28,7 +28,6 @@ class RampSettings:
       duration: number of updates or sequences after which growth is complete.
       in_sequences: whether it counts sequences: as in Megatron-LM's --rampup-batch-size, every
         stage consumes equally many sequences.
-      full: the last value; None if it depends on the number of ranks.
     """
 
     flag: str
@@ -38,7 +37,6 @@ class RampSettings:
     step: int = 0
     duration: int = 0
     in_sequences: bool = False
-    full: int | None = None
 
     def ramp(self, full: int, *, full_flag: str, divisor: int = 1) -> Ramp:
         """The ramp up to ``full``, in updates of ``divisor`` ranks, rounded up.
@@ -92,10 +90,18 @@ class RampSettings:
         return [(value, begin) for begin, value in kept.items()]
 
 
+@dataclasses.dataclass(frozen=True)
+class LengthRampSettings(RampSettings):
+    """A ramp of lengths, whose last value, ``full``, does not depend on the number of ranks."""
+
+    full: int = 0
+
+
 def parse_ramp(text: str, *, flag: str) -> RampSettings:
     """Parses the value of a flag; raises UserError if it is not a ramp."""
-    found = [_STAGE.fullmatch(part.strip()) for part in text.split(",")]
-    if all(found):
+    parts = text.split(",")
+    found = [stage for part in parts if (stage := _STAGE.fullmatch(part.strip()))]
+    if len(found) == len(parts):
         stages = tuple((int(stage[1]), int(stage[2])) for stage in found)
         return RampSettings(flag, text, stages)
     growth = _GROWTH.fullmatch(text.strip())
@@ -116,7 +122,7 @@ def parse_ramp(text: str, *, flag: str) -> RampSettings:
     )
 
 
-def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> RampSettings:
+def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> LengthRampSettings:
     """Like :func:`parse_ramp`, for sequence lengths; raises UserError for unsuitable ones."""
     settings = parse_ramp(text, flag=flag)
     if settings.in_sequences:
@@ -130,4 +136,4 @@ def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> RampSetti
             f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {_LENGTH_STEP}, for "
             "which products are fast; round it."
         )
-    return dataclasses.replace(settings, full=max_seq_length)
+    return LengthRampSettings(**vars(settings), full=max_seq_length)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, setting
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow, schedule_options, schedule_row
@@ -59,7 +60,7 @@ class ScheduleSettings(Settings):
         yield from self._wrong_values(row)
         yield from self._wrong_rewarming(row)
 
-    def all_options(self) -> dict[str, OptionValue]:
+    def all_options(self) -> dict[str, Any]:
         """The options by keyword, with defaults for omitted ones."""
         row, given = schedule_row(self.name), self.options
         return {name: given.get(name, option.default) for name, option in row.options.items()}
@@ -115,13 +116,13 @@ def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | N
     """
     if total is None or warmup is None:
         return
-    at = schedule.rewarm_at_step
+    at, rewarmup = schedule.rewarm_at_step, schedule.num_rewarm_steps
     if warmup > total > 0:
         raise UserError(
             f"--num_warmup_steps={warmup} is more than --num_train_steps={total}, so the learning "
             "rate would never reach its peak; lower it."
         )
-    if at is None:
+    if at is None or rewarmup is None:
         _check_phase(schedule, total, warmup, f"--num_train_steps={total}")
         return
     if at >= total:
@@ -135,13 +136,13 @@ def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | N
             f"--num_warmup_steps={warmup} is more than the {at} steps before --rewarm_at_step; "
             "lower it."
         )
-    if schedule.num_rewarm_steps > rest:
+    if rewarmup > rest:
         raise UserError(
-            f"--num_rewarm_steps={schedule.num_rewarm_steps} is more than the {rest} steps "
+            f"--num_rewarm_steps={rewarmup} is more than the {rest} steps "
             f"after --rewarm_at_step={at}; lower it."
         )
     _check_phase(schedule, at, warmup, f"--rewarm_at_step={at}")
-    _check_phase(schedule, rest, schedule.num_rewarm_steps, f"the {rest} steps after it")
+    _check_phase(schedule, rest, rewarmup, f"the {rest} steps after it")
 
 
 def most_warmup_steps(schedule: ScheduleSettings, num_train_steps: int) -> float:

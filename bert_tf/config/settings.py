@@ -27,7 +27,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.options import LARGEST_FLOAT32, Interval, Options
 
 if TYPE_CHECKING:
-    from bert_tf.config.ramps import RampSettings
+    from bert_tf.config.ramps import LengthRampSettings, RampSettings
 
 # Consecutive skipped updates that end a run with a loss scale: more than it takes to halve the
 # largest scale, 2**32, to 1.
@@ -378,7 +378,7 @@ class OptimizationSettings(Settings):
         "Shard the optimizer's slots over the ranks (stage 1 of ZeRO, Rajbhandari et al. 2020, "
         "section 5.1): each rank has those for a part of every weight, which saves memory.",
     )
-    length_ramp: RampSettings | None = None
+    length_ramp: LengthRampSettings | None = None
     rate_factors: tuple[tuple[str, float], ...] = ()
 
     def check_lengths(self) -> None:

@@ -35,7 +35,7 @@ class CompleteModel:
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary with its hashes."""
-        return self.tokenizer_files.vocabulary()
+        return self.tokenizer_files.required_vocabulary()
 
 
 def find_model(
@@ -78,8 +78,9 @@ def find_model(
     )
     from bert_tf.model_directory.same_model import other_model
 
-    has_both = model_dir and init_checkpoint
-    beside_weights = ModelDirectory.of(init_checkpoint) if has_both else directory
+    beside_weights = directory
+    if model_dir and init_checkpoint:
+        beside_weights = ModelDirectory.of(init_checkpoint)
     problem, notes = other_model(beside_weights, config=model.config, vocabulary=model.vocabulary)
     if problem:
         raise UserError(

@@ -47,14 +47,16 @@ def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
         file.writelines(f"{label}\n" for label in labels)
 
 
-def find_labels(directory: Path, settings: Mapping[str, Any], config_file: Path) -> Labels | None:
+def find_labels(
+    directory: Path, settings: Mapping[str, Any], config_file: Path | None
+) -> Labels | None:
     """The labels of a model; None for models without a token classification head.
 
     ``config_file`` is the model's, containing ``settings``. If it is Hugging Face's, it also tells
     whether the model classifies tokens. Raises UserError as :func:`read_labels` does.
     """
     architectures = settings.get("architectures")
-    if architectures is None:
+    if architectures is None or config_file is None:
         return read_labels(directory)
     if "BertForTokenClassification" not in str(architectures):
         return None
@@ -68,8 +70,9 @@ def _labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
         count = settings.get("num_labels", 2)
         named = {index: f"LABEL_{index}" for index in range(count if isinstance(count, int) else 0)}
     by_number = {str(n): name for n, name in named.items()} if isinstance(named, Mapping) else {}
-    labels = tuple(by_number.get(str(index)) for index in range(len(by_number)))
-    if not labels or not all(isinstance(name, str) and name for name in labels):
+    found = [by_number.get(str(index)) for index in range(len(by_number))]
+    labels = tuple(name for name in found if isinstance(name, str) and name)
+    if not labels or len(labels) < len(found):
         raise UserError(
             f"{source}: its id2label must name classes 0, 1, 2 and so on; correct the file."
         )

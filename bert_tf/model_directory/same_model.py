@@ -108,7 +108,7 @@ def _which_gelu(config: BertConfig, network: BertConfig, path: Path) -> str:
 def known_configs(files: ModelDirectory) -> list[tuple[Path, BertConfig]]:
     """All configurations of the weights, each with its file."""
     found = []
-    if files.config is not None:
+    if files.config is not None and files.config_file is not None:
         found.append((files.config_file, files.config))
     if files.run_record is not None:
         found.append((files.run_record.path, files.run_record.config))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.util.errors import UserError
@@ -29,7 +30,7 @@ _LEAST_TABLE_BYTES = 4 * _MIB
 _BYTES_OF_AN_INDEX = 8  # int64; half for int32
 
 # Name in the ledger -> (variable, formats the setting, parses the variable for the ledger).
-_TUNABLES = {
+_TUNABLES: Mapping[str, tuple[str, Callable[[Any], str], Callable[[str], object]]] = {
     "fusion_threshold_mb": (
         "HOROVOD_FUSION_THRESHOLD",
         lambda mib: str(int(mib * _MIB)),

@@ -33,7 +33,7 @@ class _SummedGradients(tf.train.Optimizer):
     def __init__(self) -> None:
         super().__init__(use_locking=False, name="SummedGradients")
 
-    def compute_gradients(self, loss, var_list=None, **_):
+    def compute_gradients(self, loss: Any, var_list: Any = None, **_: Any) -> list[Any]:
         return list(zip(loss, var_list))
 
 
@@ -46,12 +46,12 @@ class _BroadcastVariables(tf.train.SessionRunHook):
     def __init__(self, hvd: types.ModuleType) -> None:
         self._hvd = hvd
 
-    def begin(self):
+    def begin(self) -> None:
         # Model variables that are not global variables are frozen.
         variables = {id(v): v for v in (*tf.global_variables(), *tf.model_variables())}
         self._broadcast = self._hvd.broadcast_variables(list(variables.values()), 0)
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         del coord
         session.run(self._broadcast)
 

@@ -40,10 +40,11 @@ _COPY = re.compile(r"(.+)\.\d+-[0-9a-f]{16}(\.offsets)?")
 
 def first_content_bytes(path: Path, num_bytes: int) -> bytes | None:
     """The first bytes of a compressed file's content; None if the file is not compressed."""
-    if _compression_of(path) is None:
+    compression = _compression_of(path)
+    if compression is None:
         return None
     content = b""
-    for _, block in _blocks(path):
+    for _, block in _blocks(path, compression):
         content += block
         if len(content) >= num_bytes:
             break
@@ -88,9 +89,12 @@ def uncompressed_copy(path: Path) -> Path:
 
 def write_uncompressed(path: Path, target: Path) -> None:
     """Writes the content of a compressed file; raises UserError if it is damaged."""
+    compression = _compression_of(path)
+    if compression is None:
+        raise UserError(f"{path} changes while it is read; leave it alone, then restart.")
     progress = Progress(f"uncompressing {path.name}", path.stat().st_size / 1e6, "MB")
     with atomic_open(target, "wb") as file:
-        for num_bytes_read, block in _blocks(path):
+        for num_bytes_read, block in _blocks(path, compression):
             file.write(block)
             progress.advance(num_bytes_read / 1e6)
 
@@ -117,11 +121,11 @@ def _compression_of(path: Path) -> Compression | None:
     return ZLIB if is_zlib else None
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+def _blocks(path: Path, compression: Compression) -> Iterator[tuple[int, bytes]]:
     """The content in pieces, each with the number of compressed bytes read for it."""
     position = 0
     with open(path, "rb") as file:
-        streams = CompressedStreams(file, _compression_of(path))
+        streams = CompressedStreams(file, compression)
         try:
             while block := streams.read(_BLOCK_BYTES):
                 yield file.tell() - position, block

@@ -120,21 +120,26 @@ class GzipBlocks:
         """Use :func:`open_blocks`; ``starts`` and ``firsts`` come from the side file."""
         self._path = path
         self._starts, self._firsts = starts, firsts
+        self._decoded = DecodedBlocks()
+
+    def share_decoded(self, other: GzipBlocks) -> None:
+        """Keeps decoded blocks together with those of another file, within one limit for both."""
+        self._decoded = other._decoded
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
 
-    def frame(self, number: int, descriptor: int, decoded: DecodedBlocks) -> bytes:
+    def frame(self, number: int, descriptor: int) -> bytes:
         """Reads the frame of record ``number`` from the open file ``descriptor``.
 
         Raises UserError if a block is damaged or the side file does not match the file.
         """
         # An integer of another type would convert the whole array for each search.
         which = int(np.searchsorted(self._firsts, np.uint64(number), side="right")) - 1
-        block = decoded.get(self._path, which)
+        block = self._decoded.get(self._path, which)
         if block is None:
             block = self._decode(which, number, descriptor)
-            decoded.put(self._path, which, block)
+            self._decoded.put(self._path, which, block)
         start, end = block.ends[number - int(self._firsts[which]) :][:2]
         return block.content[start:end]
 
@@ -257,7 +262,9 @@ def _scan(
 ) -> tuple[list[int], list[int]] | None:
     """Sizes and record counts of all blocks, from their headers; None as in open_blocks."""
     file_size = os.fstat(descriptor).st_size
-    sizes, counts, start, count = [], [], 0, -1
+    sizes: list[int] = []
+    counts: list[int] = []
+    start, count = 0, -1
     while start < file_size:
         data = os.pread(descriptor, HEADER_BYTES, start)
         header = _parse_header(data)

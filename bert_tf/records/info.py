@@ -102,8 +102,8 @@ class RecordInfo:
     @property
     def lengths(self) -> dict[str, int]:
         """The lengths of the features, by length key."""
-        lengths = {SEQUENCE: self.seq_length}
-        return {**lengths, PREDICTIONS: self.max_predictions} if self.masked else lengths
+        lengths, most = {SEQUENCE: self.seq_length}, self.max_predictions
+        return lengths if most is None else {**lengths, PREDICTIONS: most}
 
     @property
     def manifest(self) -> Manifest | None:
@@ -127,12 +127,12 @@ class RecordInfo:
     @property
     def special_ids(self) -> Mapping[str, int] | None:
         """Ids of the special tokens; None without a manifest."""
-        return self.manifest.vocabulary.special_ids if self.manifest else None
+        return self.vocabulary.entry.special_ids if self.vocabulary else None
 
     @property
     def vocab_size(self) -> int | None:
         """Size of the vocabulary with which the records were made; None without a manifest."""
-        return self.manifest.vocabulary.size if self.manifest else None
+        return self.vocabulary.entry.size if self.vocabulary else None
 
 
 def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
@@ -162,13 +162,14 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
             "look up the special token ids; keep manifest.json with the records."
         )
     found = tuple({m.sha256: m for m in manifests.values() if m is not None}.values())
-    if len({manifest.vocabulary.sha256 for manifest in found}) > 1:
+    vocabularies = {p: m.vocabulary for p, m in manifests.items() if m and m.vocabulary}
+    if len({entry.sha256 for entry in vocabularies.values()}) > 1:
         raise UserError(
             f"the records in {filled[0].path.parent} and {filled[-1].path.parent} were made with "
             "different vocabularies; train on one of them."
         )
     if not masked:
-        _require_special_ids(filled[0], manifests)
+        _require_special_ids(filled[0].path, vocabularies[filled[0].path])
     sample = _sample(record_set, spec)
     is_paired = all(_pair_task(manifest.parameters) != NO_PAIRS for manifest in found)
     labels = [int(example["next_sentence_labels"][0]) for example in sample]
@@ -182,7 +183,7 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         highest_id=_highest_id(sample),
         one_sided_labels=one_sided_labels(sum(labels), len(labels)) if is_paired else None,
         manifests=found,
-        vocabulary=_find_vocabulary(manifests),
+        vocabulary=_find_vocabulary(vocabularies),
         data_sha256=_digest(record_set.files, manifests),
     )
 
@@ -249,17 +250,17 @@ def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
     found: dict[Path, Manifest | None] = {}
     for file in files:
         manifest = by_directory[file.path.parent]
-        is_ours = manifest is not None and manifest.stage in (STAGE, CONVERSION_STAGE)
-        if is_ours and manifest.vocabulary is None:
+        found[file.path] = None
+        if manifest is None or manifest.stage not in (STAGE, CONVERSION_STAGE):
+            continue
+        if manifest.vocabulary is None:
             if manifest.stage == CONVERSION_STAGE:
-                found[file.path] = None
                 continue
             raise UserError(
                 f"{file.path.parent / MANIFEST_NAME} does not name the vocabulary of its records; "
                 "make the data again."
             )
-        entries = {entry.name: entry for entry in manifest.outputs} if is_ours else {}
-        entry = entries.get(file.path.name)
+        entry = {entry.name: entry for entry in manifest.outputs}.get(file.path.name)
         if entry and (entry.bytes, entry.count) != (file.path.stat().st_size, len(file)):
             raise UserError(
                 f"{file.path} is not the file that the manifest in its directory describes; make "
@@ -275,17 +276,15 @@ def _pair_task(parameters: Mapping[str, Any]) -> str:
     return SENTENCE_ORDER if parameters.get("sentence_order") else NEXT_SENTENCE
 
 
-def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabulary | None:
+def _find_vocabulary(entries: Mapping[Path, VocabularyEntry]) -> RecordVocabulary | None:
     """The vocabulary in the first manifest.
 
     Raises UserError if the copy stored with it is different or has other special ids.
     """
-    described = ((path, manifest) for path, manifest in manifests.items() if manifest)
-    path, manifest = next(described, (None, None))
-    if path is None:
+    if not entries:
         return None
-    entry, manifest_file = manifest.vocabulary, path.with_name(MANIFEST_NAME)
-    copy = path.with_name(entry.file_name)
+    path, entry = next(iter(entries.items()))
+    manifest_file, copy = path.with_name(MANIFEST_NAME), path.with_name(entry.file_name)
     if not copy.is_file():
         return RecordVocabulary(manifest_file, entry, None)
     if sha256_of_file(copy) != entry.sha256:
@@ -305,12 +304,11 @@ def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabul
     return RecordVocabulary(manifest_file, entry, copy)
 
 
-def _require_special_ids(file: RecordFile, manifests: Mapping[Path, Manifest | None]) -> None:
-    vocabulary = manifests[file.path].vocabulary
+def _require_special_ids(path: Path, vocabulary: VocabularyEntry) -> None:
     for name in SPECIAL_NAMES:
         if vocabulary.special_ids.get(name) not in range(vocabulary.size):
             raise UserError(
-                f"{file.path.parent / MANIFEST_NAME} lacks a valid id for {name!r}, which is "
+                f"{path.with_name(MANIFEST_NAME)} lacks a valid id for {name!r}, which is "
                 "needed to draw masks; make the data again."
             )
 

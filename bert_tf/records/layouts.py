@@ -145,8 +145,8 @@ class RecordSpec:
 
     def bounds(self, sizes: Mapping[str, int]) -> dict[str, float]:
         """Exclusive upper bound of each feature's non-negative values; sizes as above."""
-        sizes = {TWO: 2, INT32: 2**31, FINITE: np.inf, **sizes}
-        return {feature.name: sizes[feature.below] for feature in self.features}
+        bounds: dict[str, float] = {TWO: 2, INT32: 2**31, FINITE: np.inf, **sizes}
+        return {feature.name: bounds[feature.below] for feature in self.features}
 
     def parse_spec(
         self, lengths: Mapping[str, int], names: Mapping[str, Sequence[str]] | None = None
@@ -306,6 +306,7 @@ def _encode_feature(feature: Feature, values: np.ndarray) -> np.ndarray | list[l
     """
     if values.ndim != 2:
         raise ValueError(f"feature {feature.name} must have shape [N, L], not {values.shape}")
+    rows: np.ndarray | list[bytes]
     if feature.dtype == "float32":
         rows = values.astype("<f4").view(np.uint8).reshape(len(values), -1)
     else:
@@ -344,7 +345,7 @@ def _varint_rows(values: np.ndarray) -> np.ndarray | list[bytes]:
 
     Returns uint8 [N, L] if every value takes one byte.
     """
-    words = values.astype(np.int64).view(np.uint64)
+    words: np.ndarray = values.astype(np.int64).view(np.uint64)
     groups = max(1, -(-int(words.max(initial=0)).bit_length() // 7))
     if groups == 1:
         return words.astype(np.uint8)

@@ -16,9 +16,10 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ from bert_tf.util.files import PathLike, Written, atomic_open, sync_file
 from bert_tf.util.temporary import TemporaryDirectory
 
 if TYPE_CHECKING:
-    from bert_tf.records.gzip_blocks import DecodedBlocks, GzipBlocks
+    from bert_tf.records.gzip_blocks import GzipBlocks
 
 
 # How records are stored: as they are, or in gzip blocks.
@@ -111,11 +112,11 @@ class TFRecordWriter:
         self._ends = RunningSums(self._path.parent)
         self._counts = RunningSums(self._path.parent)  # counts of blocks, if compressed
         if self._continues:
-            self._opened = open(self._path, "ab")
+            self._opened: AbstractContextManager[IO[Any]] = open(self._path, "ab")
             self._count_written()
         else:
             self._opened = atomic_open(self._path, "wb")
-        self._file = self._opened.__enter__()
+        self._file: IO[Any] = self._opened.__enter__()
         return self
 
     def __exit__(
@@ -185,6 +186,7 @@ class RecordFile:
     Attributes:
       path: the file.
       content: the file that is actually read: the file itself or, if it is compressed, a copy.
+      blocks: the blocks it is compressed in; None for any other file.
     """
 
     def __init__(self, path: PathLike, *, keep_offsets: bool = True):
@@ -196,11 +198,10 @@ class RecordFile:
         self.path = Path(path)
         self.content = self.path
         self._keep_offsets = keep_offsets
-        self._blocks = _open_if_blocks(self.path, keep=keep_offsets)
-        self._offsets = None
-        if self._blocks is None:
-            if _is_compressed(self.path):
-                self.content = self._copy(keep=keep_offsets)
+        self.blocks = _open_if_blocks(self.path, keep=keep_offsets)
+        if self.blocks is None and _is_compressed(self.path):
+            self.content = self._copy(keep=keep_offsets)
+        if self.blocks is None:
             self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
 
     def _copy(self, *, keep: bool) -> Path:
@@ -213,27 +214,20 @@ class RecordFile:
         write_uncompressed(self.path, content)
         return content
 
-    @property
-    def has_blocks(self) -> bool:
-        """Whether the file is compressed in blocks."""
-        return self._blocks is not None
-
     def __len__(self) -> int:
-        return len(self._offsets) - 1 if self._blocks is None else len(self._blocks)
+        return len(self._offsets) - 1 if self.blocks is None else len(self.blocks)
 
-    def read(self, number: int, descriptor: int, decoded: DecodedBlocks | None) -> bytes:
+    def read(self, number: int, descriptor: int) -> bytes:
         """Reads record ``number`` from the open file ``descriptor`` and checks it.
-
-        ``decoded`` caches blocks for the next call; None for files without blocks.
 
         Raises:
           UserError: the record is damaged, or the number of records contradicts the offsets.
         """
         global _records_read
-        if self._blocks is None:
+        if self.blocks is None:
             frame = self._frame(number, descriptor)
         else:
-            frame = self._blocks.frame(number, descriptor, decoded)
+            frame = self.blocks.frame(number, descriptor)
         _records_read += 1
         record = record_in(frame)
         if record is None:
@@ -295,11 +289,9 @@ class RecordSet:
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
-        self._decoded = None
-        if any(file.has_blocks for file in self._files):
-            from bert_tf.records.gzip_blocks import DecodedBlocks
-
-            self._decoded = DecodedBlocks()
+        blocks = [file.blocks for file in self._files if file.blocks is not None]
+        for other in blocks[1:]:
+            other.share_decoded(blocks[0])
         # Not at exit: descriptors of a thread that is still reading could be reused for other
         # files.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
@@ -337,7 +329,7 @@ class RecordSet:
             descriptor = self._open(which)
             try:
                 for place, number in wanted:
-                    records[place] = self._files[which].read(number, descriptor, self._decoded)
+                    records[place] = self._files[which].read(number, descriptor)
             finally:
                 if not self._keep_open:
                     os.close(descriptor)

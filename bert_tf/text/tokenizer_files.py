@@ -37,14 +37,14 @@ def load_tokenizer(
     Raises:
       UserError: not exactly one file is given, or it is missing, malformed or lacks special tokens.
     """
-    if bool(vocab_file) == bool(spm_model_file):
-        given = "both were given" if vocab_file else "neither was given"
-        raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
-    if vocab_file:
+    if vocab_file and not spm_model_file:
         from bert_tf.text.wordpiece import WordPieceTokenizer
 
         path = require_file(vocab_file, flag="vocab_file")
         return WordPieceTokenizer.from_file(path, lower_case=do_lower_case)
+    if vocab_file or not spm_model_file:
+        given = "both were given" if vocab_file else "neither was given"
+        raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
     # Imported here, since sentencepiece is needed only for its own files.
     from bert_tf.text.sentencepiece import SentencePieceTokenizer
 
@@ -120,6 +120,13 @@ class TokenizerFiles:
         """The vocabulary file of either kind."""
         return self.vocab_file or self.spm_model_file
 
+    @property
+    def required_file(self) -> Path:
+        """The vocabulary file; UserError if there is none."""
+        if self.file is None:
+            raise UserError("give one of --vocab_file and --spm_model_file; neither was given.")
+        return self.file
+
     def load(self) -> Tokenizer:
         """Opens the vocabulary; text is lower-cased unless ``do_lower_case`` is False.
 
@@ -134,19 +141,19 @@ class TokenizerFiles:
     def read(self) -> TokenizerContent:
         """Reads the one file, after checking it like :meth:`load`."""
         self.load()
-        return TokenizerContent(
-            "vocab_file" if self.vocab_file else "spm_model_file",
-            self.file.read_bytes(),
-            do_lower_case=self.do_lower_case is not False,
-        )
+        kind = "vocab_file" if self.vocab_file else "spm_model_file"
+        content = self.required_file.read_bytes()
+        return TokenizerContent(kind, content, do_lower_case=self.do_lower_case is not False)
 
     def vocabulary(self) -> Vocabulary | None:
         """The vocabulary with its hashes; None without a file; OSError if it cannot be read."""
-        if self.file is None:
-            return None
-        content = self.file.read_bytes()
+        return self.required_vocabulary() if self.file else None
+
+    def required_vocabulary(self) -> Vocabulary:
+        """As :meth:`vocabulary`, but UserError without a file."""
+        content = self.required_file.read_bytes()
         spellings = _spellings(content) if self.vocab_file else [content]
-        return Vocabulary(self.file, _sha256(content), frozenset(map(_sha256, spellings)))
+        return Vocabulary(self.required_file, _sha256(content), frozenset(map(_sha256, spellings)))
 
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
         """These files, or the other's if there are none; keeps the casing.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bert_tf.config.settings import OptimizationSettings
+from bert_tf.config.settings import OptimizationSettings, StepSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.arithmetic import Arithmetic
@@ -100,7 +100,7 @@ def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
             "no run.json to show whether its steps are scaled by ranks; give "
             "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
         )
-    if requested is not None and recorded not in (None, requested):
+    if run.record is not None and requested is not None and recorded not in (None, requested):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
             f"--scale_steps_by_ranks={str(requested).lower()}, but the steps of the run to resume "
@@ -158,12 +158,12 @@ def plan_steps(
       trains: whether the run trains.
       is_bound: whether ``records`` is only an upper bound.
     """
-    optimization = _with_steps(
-        optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
+    total, warmup = _steps_and_warmup(
+        optimization.steps, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
     )
     steps = resolve_step_plan(
-        num_train_steps=optimization.steps.num_train_steps,
-        num_warmup_steps=optimization.steps.num_warmup_steps,
+        num_train_steps=total,
+        num_warmup_steps=warmup,
         learning_rate=optimization.schedule.learning_rate,
         world_size=batch.world_size,
         scale_steps_by_ranks=scaled,
@@ -171,24 +171,26 @@ def plan_steps(
         stop_after_steps=optimization.steps.stop_after_steps if trains else None,
     )
     if trains:
-        optimization.check_lengths()
+        optimization.with_steps(total, warmup).check_lengths()
         _check_ramps_end(batch, steps)
     return steps
 
 
-def _with_steps(
-    optimization: OptimizationSettings,
+def _steps_and_warmup(
+    asked: StepSettings,
     batch: BatchPlan,
     *,
     scaled: bool,
     records: int,
     trains: bool,
     is_bound: bool,
-) -> OptimizationSettings:
-    """The settings with epochs and proportions converted to steps of one rank."""
-    steps, warmup = optimization.steps.num_train_steps, optimization.steps.num_warmup_steps
+) -> tuple[int, int]:
+    """The steps of one rank, and those of its warm-up, that epochs and proportion come to."""
+    steps, warmup = asked.num_train_steps, asked.num_warmup_steps
     if steps is None:
-        epochs = optimization.steps.num_train_epochs
+        epochs = asked.num_train_epochs
+        if epochs is None:
+            raise UserError("give --num_train_steps or --num_train_epochs.")
         # If steps are divided by the number of ranks later, they must be those of one rank.
         if batch.sizes is not None:
             steps = batch.updates_for(records * epochs) * (batch.world_size if scaled else 1)
@@ -204,10 +206,12 @@ def _with_steps(
                 "peak; lower it, or give --warmup_proportion instead."
             )
     if warmup is None:
-        warmup = int(steps * optimization.steps.warmup_proportion)
+        if asked.warmup_proportion is None:
+            raise UserError("give --num_warmup_steps or --warmup_proportion.")
+        warmup = int(steps * asked.warmup_proportion)
     elif not trains:
         warmup = min(warmup, steps)
-    return optimization.with_steps(steps, warmup)
+    return steps, warmup
 
 
 def plan_batch(optimization: OptimizationSettings, world_size: int, *, scaled: bool) -> BatchPlan:
@@ -264,7 +268,7 @@ def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule
     for name, option in schedule_row(optimization.schedule.name).options.items():
         if option.counts_steps:
             options[name] /= steps.divisor
-    begins_again = optimization.schedule.rewarm_at_step is not None
+    at, rewarmup = optimization.schedule.rewarm_at_step, optimization.schedule.num_rewarm_steps
     return Schedule(
         optimization.schedule.name,
         peak_rate=steps.learning_rate,
@@ -272,8 +276,8 @@ def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule
         warmup_steps=steps.num_warmup_steps,
         end_rate=optimization.schedule.end_learning_rate,
         options=options,
-        rewarm_at_step=steps.scaled(optimization.schedule.rewarm_at_step) if begins_again else None,
-        rewarm_steps=steps.scaled(optimization.schedule.num_rewarm_steps) if begins_again else 0,
+        rewarm_at_step=None if at is None else steps.scaled(at),
+        rewarm_steps=0 if rewarmup is None else steps.scaled(rewarmup),
     )
 
 

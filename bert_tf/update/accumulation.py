@@ -47,7 +47,7 @@ def accumulate_gradients(
     if isinstance(accumulation_steps, int) and accumulation_steps == 1:
         return micro_batch_gradients(tf.constant(0))
 
-    def body(index, sums, metric_sums):
+    def body(index: tf.Tensor, sums: Gradients, metric_sums: tf.Tensor) -> tuple[object, ...]:
         gradients, metrics = micro_batch_gradients(index)
         return index + 1, add(sums, gradients), metric_sums + metrics
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,7 +20,6 @@ from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_ca
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.optimizers.row import Applied, Parameter, UpdateContext, apply_changes
-from bert_tf.util.options import OptionValue
 
 if TYPE_CHECKING:
     from bert_tf.update.shards import Shards, SlotPart
@@ -83,7 +82,7 @@ class Optimizer:
         ranks: Ranks | None = None,
         shard_state: bool = False,
         product_type: tf.DType = tf.float32,
-        **options: OptionValue,
+        **options: Any,
     ):
         self.row = optimizer_row(name)
         unknown = options.keys() - self.row.options.keys()

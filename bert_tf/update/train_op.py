@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
-from bert_tf.model.task import Features, Network
+from bert_tf.model.task import Features, Network, Task
 from bert_tf.model.variables import create_count
 from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
 from bert_tf.update.accumulation import accumulate_gradients
@@ -228,7 +228,13 @@ class _RankBatch:
         return unflatten(tf.unstack(sums, num=num_sums(terms)), terms)
 
 
-def _denominators(task, features, num_micro_batches, ranks, settings):
+def _denominators(
+    task: Task,
+    features: Features,
+    num_micro_batches: tf.Tensor | int,
+    ranks: Ranks,
+    settings: UpdateSettings,
+) -> Callable[[str, Mapping[str, Sums]], tf.Tensor]:
     """Returns a function from (term, the micro batch's sums) to the divisor of the term's loss."""
     if settings.loss_normalization == "micro_batch":
         parts = tf.cast(num_micro_batches, tf.float32)

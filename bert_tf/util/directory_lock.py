@@ -190,7 +190,7 @@ def _open_locked(path: Path) -> tuple[int, bool | None]:
             # between hosts.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            is_locked = _IS_LOCKED_BY_ERRNO.get(error.errno)
+            is_locked = _IS_LOCKED_BY_ERRNO.get(error.errno or 0)
             if error.errno not in _IS_LOCKED_BY_ERRNO:
                 os.close(file)
                 raise

@@ -145,7 +145,7 @@ def _explain_tensorflow_error(error: Exception) -> str | None:
 
 def advice_on(error: OSError) -> str:
     """What a user can do about a file system error."""
-    return _ADVICE.get(error.errno, "check that path and its disk, then start again")
+    return _ADVICE.get(error.errno or 0, "check that path and its disk, then start again")
 
 
 def _end(sentence: str) -> NoReturn:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Union
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 OptionValue = Union[bool, float, str, None]
-Options = Mapping[str, OptionValue]
+Options = Mapping[str, Any]  # each value has the type of its option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Option:
 
     Attributes:
       default: the value if the option is not given.
-      flag: the name of its flag; None if users cannot set it.
+      flag: the name of its flag; "" if users cannot set it.
       help_text: the flag's help text.
       kind: the type of its flag's values: bool, int, float, str or Path; None for the default's
         type.
@@ -66,7 +66,7 @@ class Option:
     """
 
     default: OptionValue
-    flag: str | None = None
+    flag: str = ""
     help_text: str = ""
     kind: type | None = None
     bounds: Interval | None = None

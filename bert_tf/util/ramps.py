@@ -25,7 +25,7 @@ class Ramp:
     values: tuple[int, ...]
     joins: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if len(self.values) != len(self.joins) + 1 or list(self.joins) != sorted(self.joins):
             raise ValueError(f"stages of {self.values} cannot be joined at {self.joins}")
 

@@ -32,7 +32,7 @@ class Slot:
       address: where other processes of the same user find it; None if memory is not shared.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.address: str | None = None
         if hasattr(os, "memfd_create"):
             self._descriptor = os.memfd_create("bert_tf results")
@@ -75,7 +75,7 @@ class Slot:
 class Slots:
     """The slots of a process pool; a context manager that closes them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._all: list[Slot] = []
         self._emptied: list[Slot] = []
 

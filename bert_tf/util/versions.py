@@ -66,9 +66,10 @@ def _source_digest() -> str:
     digest = hashlib.sha256()
     for room in _ROOMS:
         spec = importlib.util.find_spec(room)
-        directory = Path(spec.origin).parent if spec and spec.origin else None
-        found = (path for pattern in _SOURCES for path in directory.rglob(pattern))
-        for path in sorted(found) if directory else ():
+        if spec is None or not spec.origin:
+            continue
+        directory = Path(spec.origin).parent
+        for path in sorted(path for pattern in _SOURCES for path in directory.rglob(pattern)):
             digest.update(f"{room}/{path.relative_to(directory).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:12]

@@ -34,6 +34,7 @@ class Activity:
         self._records_read = records_read
         self._clock = clock
         self._main = threading.main_thread().ident
+        assert self._main is not None, "a thread that has started has an identity"
         self._cpu_clock = time.pthread_getcpuclockid(self._main)
         self._last: Hashable = None
         self._since = clock()

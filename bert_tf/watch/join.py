@@ -165,7 +165,7 @@ class _Reception:
                 for key, _ in self._selector.select(left):
                     if key.fileobj in self._newcomers:
                         self._read(key.fileobj)
-                    elif key.fileobj in self._servers:
+                    elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._servers:
                         self._accept(key.fileobj)
             for connection in list(self._newcomers):
                 self._dismiss(connection)
@@ -277,7 +277,8 @@ def listening_addresses(places: Sequence[Place]) -> list[str]:
         for address in other.addresses
         if address not in local.addresses
     }
-    return [*([_LOOPBACK] if near else []), *sorted(set(map(_source_towards, far)) - {None})]
+    sources = {source for source in map(_source_towards, far) if source is not None}
+    return [*([_LOOPBACK] if near else []), *sorted(sources)]
 
 
 def _source_towards(address: str) -> str | None:

@@ -40,8 +40,7 @@ class DistillationSettings(Settings):
     )
     teacher_config_file: Path | None = path_setting(
         "JSON file of the teacher's architecture (default: the one stored with it).",
-        flag="teacher_config_file",
-        must_exist=True,
+        flag_of_file="teacher_config_file",
     )
     student_layers: tuple[int, ...] | None = setting(
         None,

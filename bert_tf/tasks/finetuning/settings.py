@@ -74,10 +74,10 @@ class DirectorySettings(FinetuningSettings):
     data_dir: Path | None = path_setting("Directory of the files.")
     do_predict: bool = setting(False, "Predict the test set and write the results.")
     eval_file: Path | None = path_setting(
-        "File to evaluate instead of the one in --data_dir.", flag="eval_file", must_exist=True
+        "File to evaluate instead of the one in --data_dir.", flag_of_file="eval_file"
     )
     predict_file: Path | None = path_setting(
-        "File to predict instead of the one in --data_dir.", flag="predict_file", must_exist=True
+        "File to predict instead of the one in --data_dir.", flag_of_file="predict_file"
     )
     predict_batch_size: int = setting(
         8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -33,7 +33,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 
 if TYPE_CHECKING:
-    from bert_tf.config.ramps import RampSettings
+    from bert_tf.config.ramps import LengthRampSettings
     from bert_tf.tasks.distillation.settings import DistillationSettings
 
 # The settings of the network; each has a flag.
@@ -98,7 +98,7 @@ def _define_model_flags(define: Definer) -> None:
     define.per_host("bert_config_file", "vocab_file", "spm_model_file")
     kinds = {"int": define.integer, "float": define.number, "str": define.string}
     for field in dataclasses.fields(BertConfig):
-        kinds[field.type](field.name, None, f"{_NETWORK_HELP[field.name]} {default}.")
+        kinds[str(field.type)](field.name, None, f"{_NETWORK_HELP[field.name]} {default}.")
 
 
 @flag_group("Run")
@@ -206,7 +206,7 @@ def pretraining_optimization(values: flags.FlagValues) -> OptimizationSettings:
     ):
         if values[name].value is not None and values[in_steps].present:
             raise UserError(f"--{name} and --{in_steps} set the same length; give one.")
-    made = {"length_ramp": _length_ramp(values)}
+    made: dict[str, Any] = {"length_ramp": _length_ramp(values)}
     if values.num_train_epochs is not None:
         made["num_train_steps"] = None
     if _has_warmup_proportion(values):
@@ -239,7 +239,7 @@ def _say_shorter_warmup(values: flags.FlagValues, optimization: OptimizationSett
         )
 
 
-def _length_ramp(values: flags.FlagValues) -> RampSettings | None:
+def _length_ramp(values: flags.FlagValues) -> LengthRampSettings | None:
     if not values.length_ramp:
         return None
     from bert_tf.config.ramps import parse_length_ramp

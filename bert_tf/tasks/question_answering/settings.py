@@ -29,12 +29,8 @@ class AnswerSettings(Settings):
 class SquadSettings(FinetuningSettings):
     """Fine-tuning and prediction for question answering."""
 
-    train_file: Path | None = path_setting(
-        "SQuAD JSON to train on.", flag="train_file", must_exist=True
-    )
-    predict_file: Path | None = path_setting(
-        "SQuAD JSON to answer.", flag="predict_file", must_exist=True
-    )
+    train_file: Path | None = path_setting("SQuAD JSON to train on.", flag_of_file="train_file")
+    predict_file: Path | None = path_setting("SQuAD JSON to answer.", flag_of_file="predict_file")
     max_predict_questions: int | None = setting(
         None,
         "Answer and score at most this many questions, from the start of --predict_file.",

@@ -36,7 +36,7 @@ def slot_names() -> set[str]:
 
 def option_flags() -> dict[str, Option]:
     """Flag -> option, for all optimizers; a flag shared by several optimizers appears once."""
-    return {option.flag: option for _, option in _options() if option.flag is not None}
+    return {option.flag: option for _, option in _options() if option.flag}
 
 
 def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str, OptionValue]:

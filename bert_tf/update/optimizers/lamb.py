@@ -224,7 +224,7 @@ def contradictory_adaptation(options: Options) -> str | None:
         _patterns(text or "")
     except re.error as error:
         return (
-            f"--exclude_from_layer_adaptation={text}: '{error.pattern}' is not a regular "
+            f"--exclude_from_layer_adaptation={text}: '{error.pattern!s}' is not a regular "
             f"expression ({error.msg}); give names or expressions separated by commas."
         )
     return None

@@ -150,7 +150,7 @@ def _orthogonalise_all(
     # One by one: stacking equal shapes for batched products was not faster on CPUs, and this way
     # a matrix's result does not depend on the other matrices of its rank.
     ranks, product_type = context.ranks, context.product_type
-    order = sorted((weight.op.name for weight in weights), key=context.owners.get)
+    order = sorted((weight.op.name for weight in weights), key=context.owners.__getitem__)
     own = [name for name in order if context.owners[name] == ranks.rank]
     found = [orthogonalise(momenta[name], product_type) for name in own]
     if ranks.world_size > 1:
