@@ -1,6 +1,6 @@
-"""The learning rate as settings: its schedule, with checks of options, ends and lengths.
+"""The learning rate settings: the schedule, with checks of its options, bounds and lengths.
 
-The schedules and their options are in ``bert_tf.update.schedules``.
+``bert_tf.update.schedules`` has the schedules and their options.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bert_tf.util.options import Options, OptionValue, shown
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleSettings(Settings):
-    """The learning rate.
+    """Settings of the learning rate.
 
     Attributes:
-      options: those of the schedule, by keyword; defaults apply to those that are left out.
+      options: the schedule's options, by keyword; omitted ones get their defaults.
     """
 
     learning_rate: float = setting(5e-5, "Peak learning rate.")
@@ -41,7 +41,7 @@ class ScheduleSettings(Settings):
     )
     rewarm_at_step: int | None = setting(
         None,
-        "Update, on one rank, after which the schedule begins again for the remaining ones.",
+        "Update, on one rank, after which the schedule restarts for the remaining updates.",
         kind=int,
         bounds=AT_LEAST_ONE,
     )
@@ -50,7 +50,7 @@ class ScheduleSettings(Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Values that no length of training makes valid."""
+        """Values that are invalid for any length of training."""
         row, known = schedule_row(self.name), schedule_options()
         for name, value in self.options.items():
             if name not in known:
@@ -61,12 +61,12 @@ class ScheduleSettings(Settings):
         yield from self._wrong_rewarming(row)
 
     def all_options(self) -> dict[str, Any]:
-        """The options by keyword, with defaults for those that are left out."""
+        """The options by keyword, with defaults for omitted ones."""
         row, given = schedule_row(self.name), self.options
         return {name: given.get(name, option.default) for name, option in row.options.items()}
 
     def _wrong_values(self, row: ScheduleRow) -> Iterator[str]:
-        """A sentence for each value that is out of its range or contradicts another."""
+        """A sentence for each value that is out of range or contradicts another."""
         options, end, peak = self.all_options(), self.end_learning_rate, self.learning_rate
         for name, option in row.options.items():
             problem = option.problem(options[name])
@@ -109,10 +109,10 @@ def _foreign(name: str, value: OptionValue, schedule: str) -> str:
 
 
 def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | None) -> None:
-    """Raises UserError for parts of a schedule that do not fit into its steps.
+    """Raises UserError if parts of a schedule do not fit into its steps.
 
-    ``total`` and ``warmup`` are steps on one rank; None, for a number that follows from that of the
-    records, passes.
+    ``total`` and ``warmup`` are steps on one rank; None, if they depend on the number of records,
+    passes.
     """
     if total is None or warmup is None:
         return
@@ -157,7 +157,7 @@ def _most_warmup(schedule: ScheduleSettings, total: int) -> float:
 
 
 def _check_phase(schedule: ScheduleSettings, total: int, warmup: int, until: str) -> None:
-    """Checks a warm-up and what follows it until ``total``, which messages call ``until``."""
+    """Checks a warm-up and the rest of the phase up to ``total``, which messages call ``until``."""
     row = schedule_row(schedule.name)
     fits = row.least_warmup <= warmup <= _most_warmup(schedule, total)
     if row.misfit is not None and not fits:

@@ -1,7 +1,7 @@
-"""The labels of a head for words, beside its weights: ``labels.txt`` or Hugging Face's settings.
+"""The labels of a token classification head: in ``labels.txt`` or Hugging Face's settings.
 
-``labels.txt`` has a label per line, in the order of the head's classes. A head for classes of a
-text has the same variables, so the labels also tell which of the two a checkpoint has.
+``labels.txt`` has one label per line, in the order of the head's classes. A text classification
+head has the same variables, so the labels also tell which of the two a checkpoint contains.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from bert_tf.util.files import atomic_open
 
 LABELS_NAME = "labels.txt"
 
-# Their numbers are their places.
+# A label's number is its index.
 Labels = tuple[str, ...]
 
 
 def read_labels(directory: Path) -> Labels | None:
-    """The labels in a model directory, None without the file; UserError if it is damaged."""
+    """The labels in a model directory; None without the file; UserError if it is damaged."""
     path = directory / LABELS_NAME
     if not path.is_file():
         return None
@@ -28,7 +28,7 @@ def read_labels(directory: Path) -> Labels | None:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"labels {path}: the file cannot be read ({error}); restore it.") from error
-    # Whoever writes the file may leave out the last line's end.
+    # The last line's end is optional.
     labels = tuple(text.removesuffix("\n").split("\n"))
     if "" in labels or len(set(labels)) < len(labels):
         raise UserError(
@@ -38,7 +38,7 @@ def read_labels(directory: Path) -> Labels | None:
 
 
 def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
-    """Writes ``labels.txt``; None removes one, which would be taken for that of new weights."""
+    """Writes ``labels.txt``; None removes the file, which would be used for the new weights."""
     path = directory / LABELS_NAME
     if labels is None:
         path.unlink(missing_ok=True)
@@ -48,10 +48,10 @@ def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
 
 
 def find_labels(directory: Path, settings: Mapping[str, Any], source: Path | None) -> Labels | None:
-    """The labels of a model; None for one without a head for words.
+    """The labels of a model; None for models without a token classification head.
 
-    ``settings`` are those of its configuration in ``source``. If it is Hugging Face's, it also says
-    whether the model labels words. Raises UserError as :func:`read_labels`.
+    ``settings`` are those of its configuration, ``source``. If it is Hugging Face's, it also tells
+    whether the model classifies tokens. Raises UserError as :func:`read_labels` does.
     """
     architectures = settings.get("architectures")
     if architectures is None or source is None:
@@ -62,7 +62,7 @@ def find_labels(directory: Path, settings: Mapping[str, Any], source: Path | Non
 
 
 def _labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
-    """The labels in Hugging Face's settings, by transformers' names if they are not named."""
+    """The labels in Hugging Face's settings; unnamed ones get transformers' default names."""
     named = settings.get("id2label")
     if named is None:
         count = settings.get("num_labels", 2)

@@ -1,4 +1,4 @@
-"""The settings that fine-tuning tasks share."""
+"""Settings shared by the fine-tuning tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class FinetuningSettings(Settings):
 
     Attributes:
       bert_config_file: None uses the file stored with the weights that the run starts from.
-      tokenizer_files: override those stored with these weights.
+      tokenizer_files: override the files stored with these weights.
       seeds: empty for a single run with ``run.seed``.
-      distillation: None trains without a teacher.
+      distillation: None to train without a teacher.
     """
 
     bert_config_file: Path | None
@@ -51,7 +51,7 @@ class FinetuningSettings(Settings):
     )
     seeds: tuple[int, ...] = setting(
         (),
-        "Repeat the run with these seeds, comma-separated, and report mean and spread.",
+        "Repeat the run with these seeds, comma-separated, and report mean and deviation.",
         kind=str,
         parse=_seeds,
     )
@@ -68,7 +68,7 @@ class DirectorySettings(FinetuningSettings):
     """Fine-tuning and prediction on the files of a directory.
 
     Attributes:
-      data_dir: None if none of its files is read.
+      data_dir: None if no file of it is needed.
     """
 
     data_dir: Path | None = path_setting("Directory of the files.")

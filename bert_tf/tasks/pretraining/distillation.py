@@ -1,4 +1,4 @@
-"""What a teacher adds to a pre-training; runs without one do not load it."""
+"""Pre-training with a teacher; runs without one do not import this module."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ MakeTargets = Callable[[PretrainingRecords, Run, Arithmetic], TargetFiles]
 def open_student(
     settings: PretrainingSettings, distillation: DistillationSettings, run: Run, records: RunRecords
 ) -> tuple[Teacher, PretrainingSettings]:
-    """The teacher, and the settings that the student's network follows from. Collective.
+    """The teacher, and settings that determine the student's network. Collective.
 
-    Raises UserError for a teacher that cannot be read or does not suit the records.
+    Raises UserError if the teacher cannot be read or does not suit the records.
     """
     teacher = open_teacher(distillation, run)
     records.check_positions(teacher.config, "the teacher's")
@@ -50,10 +50,10 @@ def _with_students_network(
     run: Run,
     records: RecordVocabulary | None,
 ) -> PretrainingSettings:
-    """The settings of a student: unless it has an architecture, it is ``student``.
+    """The student's settings; without an architecture of its own, it gets that of ``student``.
 
-    Only rank 0 needs the result. Raises UserError for ``records`` of another vocabulary than the
-    teacher's.
+    Only rank 0 needs the result. Raises UserError if ``records`` and the teacher have different
+    vocabularies.
     """
     files = settings.tokenizer_files
     if run.ranks.is_chief:
@@ -71,10 +71,9 @@ def _with_students_network(
 def distilled(
     distillation: DistillationSettings, run: Run, model: RunModel, teacher: Teacher
 ) -> tuple[RunModel, MakeTargets | None]:
-    """The student that ``model`` becomes with its teacher, see ``teacher.with_teacher``.
+    """Makes ``model`` a student of ``teacher`` (see ``teacher.with_teacher``).
 
-    Also what makes the teacher's soft targets of all training records, on disk; None where they are
-    not kept. Collective.
+    Also returns what caches the soft targets of all training records; None if they are not cached.
     """
     if not isinstance(model.task, PretrainingTask):
         raise UserError(
