@@ -3,11 +3,11 @@
     python -m tools.demo.corpus --output_dir=corpus
 
 Takes the docstrings of the standard library and of all packages of the running interpreter, and
-the descriptions (READMEs) in their metadata; keeps paragraphs of prose, each once; writes one
+the descriptions (READMEs) in their metadata; keeps distinct paragraphs of prose; writes one
 document per module or description, ordered by a hash of the module's path, until
 ``--max_megabytes`` is reached. The same installation gives the same bytes.
 
-Memory: about 60 MB, and 150 MB more for each worker process (the largest syntax tree).
+Memory: about 60 MB, plus 150 MB for each worker process (the largest syntax tree).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Settings(WorkerSettings, CorpusRules, OutputSettings):
 
 
 class SourceFile(NamedTuple):
-    """A module or a METADATA file, and its path inside the installation."""
+    """A module or METADATA file, and its path inside the installation."""
 
     path: str
     name: str
@@ -134,7 +134,7 @@ def find_source_files(*roots: str) -> list[SourceFile]:
 
 
 def make_reader() -> Callable[[list[SourceFile]], list[list[str] | None]]:
-    """The worker: a batch of files -> their paragraphs, None for a file that cannot be read."""
+    """The worker: a batch of files -> their paragraphs, None for unreadable files."""
     return lambda batch: [_read_paragraphs(file) for file in batch]
 
 
@@ -155,7 +155,7 @@ def _read_paragraphs(file: SourceFile) -> list[str] | None:
 def unique_documents(
     batches: Iterable[list[list[str] | None]], counts: dict[str, int]
 ) -> Iterator[str]:
-    """Documents without the paragraphs of earlier ones; counts unreadable files."""
+    """Documents without paragraphs that occurred earlier; counts unreadable files."""
     seen: set[int] = set()
     for paragraphs in itertools.chain.from_iterable(batches):
         if paragraphs is None:

@@ -2,15 +2,15 @@
 
     python -m tools.demo.questions --input_file=corpus --output_dir=questions --num_questions=5000
 
-A context is some successive sentences of a document. The question is a piece of one of them, in
+A context is a few consecutive sentences of a document. The question is a piece of one of them, in
 which a phrase of one to three words is replaced by ``_``; the answer is that phrase, which occurs
-once in the context. Writes ``train.json`` and ``dev.json`` in SQuAD's format (v1.1), each document
-in one of them. The same text and seed give the same bytes. The text has blank lines between
+once in the context. Writes ``train.json`` and ``dev.json`` in SQuAD's format (v1.1); each document
+goes into one of them. The same text and seed give the same bytes. Blank lines in the text separate
 documents.
 
-Whoever finds the piece in the context again has the answer; comparing strings does. A score
-therefore says how well a model has learnt to align two texts, and nothing about understanding or
-about SQuAD.
+Finding the piece in the context gives the answer, so comparing strings suffices. A score therefore
+shows how well a model has learnt to align two texts, but neither understanding nor performance on
+SQuAD.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DEV_EVERY = 10  # documents
 _WORDS_AROUND_GAP = 6  # on either side; a longer question would not fit small models
 _SENTENCE = re.compile(r".+?[.!?](?=\s+[^\sa-z]|\s*$)")
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
-# Words that no phrase begins or ends with, so that answers are mostly names of things.
+# Words with which no phrase begins or ends, so that answers are mostly names of things.
 _FUNCTION_WORDS = {
     "a", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "each", "for",
     "from", "had", "has", "have", "he", "her", "his", "if", "in", "into", "is", "it", "its",
@@ -61,7 +61,7 @@ class QuestionRules(declared.Settings):
     heading: ClassVar[str] = "Questions"
     num_questions: int = setting(
         5000,
-        "Questions in both files together; fewer where the text ends before.",
+        "Questions in both files together; fewer if the text is too short.",
         bounds=Interval(2),
     )
     max_context_words: int = setting(
@@ -123,9 +123,9 @@ def documents(lines: Iterable[str]) -> Iterator[str]:
 
 
 def paragraphs(document: str, settings: Settings, used: set[str]) -> Iterator[dict[str, Any]]:
-    """The contexts of a document in SQuAD's format, each with its question.
+    """A document's contexts in SQuAD's format, each with its question.
 
-    ``used`` are the ids of questions so far: a context that occurs again is left out.
+    ``used`` contains the ids of earlier questions: contexts that occur again are left out.
     """
     for context in contexts(document, settings.max_context_words):
         question = cloze(context, settings.random_seed)
@@ -135,7 +135,7 @@ def paragraphs(document: str, settings: Settings, used: set[str]) -> Iterator[di
 
 
 def contexts(document: str, max_words: int) -> Iterator[str]:
-    """Successive sentences, two at least, of ``max_words`` words at most."""
+    """Consecutive sentences, at least two, with at most ``max_words`` words in total."""
     held: list[str] = []
     for sentence in [match[0].strip() for match in _SENTENCE.finditer(document)]:
         if sum(len(text.split()) for text in [*held, sentence]) > max_words:
@@ -148,7 +148,7 @@ def contexts(document: str, max_words: int) -> Iterator[str]:
 
 
 def cloze(context: str, seed: int) -> dict[str, Any] | None:
-    """A sentence of a context with a gap, as SQuAD's question; None where none is suitable."""
+    """A sentence of a context with a gap, as SQuAD's question; None if none is suitable."""
     candidates = [
         (sentence, phrase)
         for sentence in _SENTENCE.finditer(context)
@@ -169,7 +169,7 @@ def cloze(context: str, seed: int) -> dict[str, Any] | None:
 
 
 def _phrases(context: str, sentence: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Where the phrases of a sentence are that its context has once."""
+    """The bounds of a sentence's phrases that occur once in its context."""
     words = list(_WORD.finditer(context, sentence.start(), sentence.end()))
     for length in (1, 2, 3):
         for first, last in zip(words[1:], words[length:]):

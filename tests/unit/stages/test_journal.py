@@ -68,7 +68,7 @@ def test_what_can_be_repaired_is_continued(tmp_path, source, error, capsys):
         error.filename = "/elsewhere"
     stop(tmp_path, source, error)
     partial = tmp_path / "out" / ".partial"
-    assert f"what is done is kept in {partial}; the same command will" in capsys.readouterr().err
+    assert f"finished work is kept in {partial}; the same command will" in capsys.readouterr().err
     stage = Stage()
     out = run(tmp_path, source, stage)
     assert stage.worked_on == [3, 4, 5]

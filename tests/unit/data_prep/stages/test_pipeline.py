@@ -10,7 +10,6 @@ import lzma
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,9 @@ from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import load_tokenizer
 from tests.helpers.archives import parquet_of, tar_of, wet_of
 from tests.helpers.mediawiki import dump, page, publish
+from tests.helpers.programs import ROOT
 from tests.helpers.web_server import web_server
 
-ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")
 STAGES += ("download", "extract", "filter_language", "clean", "convert_records")
 COMMANDS = {**dict.fromkeys(STAGES, "--output_dir"), "inspect": "--input_file"}
