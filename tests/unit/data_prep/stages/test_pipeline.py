@@ -246,7 +246,7 @@ def test_documents_in_other_languages_are_left_out(tmp_path):
     english = [f"This is sentence number {n} of many. It is English, as you see." for n in range(9)]
     pages = [*english, *map(" ".join, german)]
     (tmp_path / "crawl.warc.wet.gz").write_bytes(wet_of(pages))
-    flags = (*COMMON, "--vocab_size=80", "--clean", "--min_characters=20")
+    flags = (*COMMON, "--vocab_size=70", "--clean", "--min_characters=20")
     flags = (*flags, "--near_duplicate_similarity=0", "--keep_languages=de")
     _pipeline(tmp_path / "crawl.warc.wet.gz", tmp_path / "out", *flags)
     counts = read_manifest(tmp_path / "out" / "filter_language").counts
