@@ -238,7 +238,7 @@ def _choose_ngrams(
     begins = 1 + np.maximum.accumulate(np.where(is_word, -1, columns), axis=1)
     ends = np.where(is_word, len(columns), columns)[:, ::-1]
     lengths = np.minimum.accumulate(ends, axis=1)[:, ::-1] - begins
-    sizes = np.pad(sizes, ((0, 0), (0, 1)))  # a column that is no word
+    sizes = np.pad(sizes, ((0, 0), (0, 1)))  # a column for no word
     taken = np.zeros(sizes.shape, bool)
     left = wanted[:, None]
     for turn in range(int(is_word.sum(axis=1).max(initial=0))):

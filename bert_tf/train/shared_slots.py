@@ -56,7 +56,7 @@ class SharingSaver(ResumingSaver):
                 definition.save_tensor_name = tf.identity(path).name
 
     def save(self, sess: tf.Session, save_path: str, global_step: int) -> str | None:
-        """As ``ResumingSaver.save`` on rank 0; the other ranks send their parts of the slots."""
+        """Like ``ResumingSaver.save`` on rank 0; the other ranks send their parts of the slots."""
         if self._writes:
             return super().save(sess, save_path, global_step)
         sess.run(self._received)

@@ -58,7 +58,7 @@ class TaggingPrediction(PredictionEvaluation):
     """Writes the labels predicted for a file."""
 
     def __init__(self, labels: Sequence[str], file: TaggedFile, *args: Any, **kwargs: Any) -> None:
-        """As :class:`TaggingEvaluation`; the file needs no labels."""
+        """Like :class:`TaggingEvaluation`; the file needs no labels."""
         super().__init__(*args, **kwargs)
         self._file = file
         self._labels = labels
