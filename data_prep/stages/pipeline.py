@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.cli.settings_flags import from_flags
+from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import options_of
 from bert_tf.stages.stage import remove_outputs
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -231,21 +231,20 @@ def define_flags(values: flags.FlagValues | None = None) -> None:
         "and directories.",
         output_dir="Directory for all outputs.",
     )
-    define_settings(
+    define = define_settings(
         VocabularyFiles,
         values=values,
         vocab_file="WordPiece vocabulary (vocab.txt), instead of training one.",
     )
-    _define_clean_flag(flags.FLAGS if values is None else values)
+    _define_clean_flag(define)
 
 
 @flag_group("Cleaning")
-def _define_clean_flag(values: flags.FlagValues) -> None:
-    flags.DEFINE_bool(
+def _define_clean_flag(define: Definer) -> None:
+    define.boolean(
         "clean",
         None,
         "Remove all but running text, and duplicates; the default with --source.",
-        flag_values=values,
     )
 
 
