@@ -121,7 +121,7 @@ class Converted(NamedTuple):
 
     file: int
     content: Any
-    count: int
+    num_records: int
 
 
 def run(settings: Settings) -> Path:
@@ -262,9 +262,9 @@ def _build(
         stem = f"records-{number:05d}-of-{len(files):05d}"
         with Writer(directory, stem, settings.format, layout) as writer:
             while result is not None and result.file == number:
-                writer.write(result.content, result.count)
-                progress.advance(result.count)
-                total += result.count
+                writer.write(result.content, result.num_records)
+                progress.advance(result.num_records)
+                total += result.num_records
                 result = next(results, None)
         outputs.update(writer.outputs)
     progress.finish()
@@ -297,14 +297,14 @@ class Converter:
         vocabulary = self._origin.vocabulary
         require_valid(examples, before, vocabulary.size if vocabulary else None, batch.name_of)
         if self._masking is not None:
-            numbers = np.arange(batch.first, batch.first + batch.count)
+            numbers = np.arange(batch.first, batch.first + batch.num_records)
             seed = self._settings.random_seed
             examples = draw_masks(examples, self._masking, seed, batch.file, numbers)
         elif before.has_masks and not self._layout.has_masks:
             sep_id = self._tokenizer.sep_id
             examples = take_masks_out(examples, self._read.starts_word, sep_id)
         content = encode(examples, self._layout, self._settings.format, self._tokenizer)
-        return Converted(batch.file, content, batch.count)
+        return Converted(batch.file, content, batch.num_records)
 
 
 def define_flags(values: flags.FlagValues | None = None) -> None:

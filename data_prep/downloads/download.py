@@ -232,8 +232,8 @@ def _fetch_all(
     connections: int,
     wait: Callable[[float], object] | None,
 ) -> None:
-    sizes = [file.size for file in files]
-    total = None if None in sizes else sum(sizes) / 1e6
+    sizes = [file.size for file in files if file.size is not None]
+    total = sum(sizes) / 1e6 if len(sizes) == len(files) else None
     progress, lock, failed = Progress(STAGE, total, "MB"), threading.Lock(), threading.Event()
 
     def arrived(num_bytes: int) -> None:

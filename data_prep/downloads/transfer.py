@@ -258,9 +258,8 @@ def _choose_start(response: requests.Response, partial: _Partial, pace: Pace) ->
     """Continues what has arrived if the server sends the rest, otherwise begins again."""
     if response.status_code == _PARTIAL_CONTENT:
         found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        whole = partial.expected_size
-        begins_there = found and partial.size and int(found[1]) == partial.size
-        if begins_there and found[2] in ("*", f"{whole}"):
+        begins_there = found is not None and 0 < partial.size == int(found[1])
+        if found and begins_there and found[2] in ("*", f"{partial.expected_size}"):
             return
         pace.arrived(-partial.size)
         partial.discard()

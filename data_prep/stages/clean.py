@@ -194,7 +194,8 @@ class Judge:
 
     def __call__(self, block: Block) -> Judged:
         """Judges each document of a block."""
-        texts, sketches, counts = [], [], collections.Counter()
+        texts, sketches = [], []
+        counts: collections.Counter[str] = collections.Counter()
         for document in block.documents:
             for lines in decode_document(document):
                 # The rules are for whole documents.

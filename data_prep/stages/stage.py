@@ -148,7 +148,7 @@ def define_settings(
     names = [name for name in without if isinstance(name, str)]
     changes = {name: {"help_text": text} for name, text in help_texts.items()}
     for base in dict.fromkeys(base for kind in kinds for base in reversed(kind.__mro__)):
-        if dataclasses.is_dataclass(base) and base not in without:
+        if issubclass(base, Settings) and base not in without:
             # The settings of masks, which training has too, are without a heading.
             own = flag_group(getattr(base, "heading", "Records"))(_define_own)
             own(define, base, names, optional, changes)

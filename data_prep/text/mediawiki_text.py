@@ -147,7 +147,8 @@ def _end_of_unclosed(markup: str, begin: int) -> int:
     before = markup[max(0, begin - _DEEPEST_INDENT) : begin].rpartition("\n")
     is_first_in_line = not before[2].strip() and (before[1] or begin <= _DEEPEST_INDENT)
     pattern = _UNCLOSED_BLOCK if is_first_in_line else _UNCLOSED
-    return pattern.match(markup, begin).end()
+    found = pattern.match(markup, begin)
+    return found.end() if found else begin
 
 
 def _render(code: Wikicode, options: Options, depth: int) -> Iterator[str]:
