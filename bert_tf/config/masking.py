@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, options_of, setting
 from bert_tf.util.options import Interval
 
 
@@ -35,9 +36,21 @@ class MaskingOptions(Settings):
         names = ("do_whole_word_mask", "ngram")
         return tuple(name for name in names if getattr(self, name) != getattr(type(self), name))
 
+    @property
+    def needs_words(self) -> bool:
+        """Whether it has to be known where words begin, since they are masked as a whole."""
+        return self.do_whole_word_mask
+
     def parameters(self) -> dict[str, Any]:
         """What the manifest of stored masks records, by name."""
         names = ["max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask"]
         if self.ngram > 1:
             names += ["ngram", "favor_shorter_ngram"]
         return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> MaskingOptions | None:
+        """The settings that a manifest records; None if it has none, as without stored masks."""
+        names = options_of(MaskingOptions).keys() & parameters.keys()
+        known = "do_whole_word_mask" in names
+        return cls(**{name: parameters[name] for name in names}) if known else None

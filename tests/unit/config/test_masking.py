@@ -32,3 +32,12 @@ def test_what_is_masked_together():
     assert MaskingOptions(masked_lm_prob=0.3, favor_shorter_ngram=False).together == ()
     both = MaskingOptions(do_whole_word_mask=True, ngram=3)
     assert both.together == ("do_whole_word_mask", "ngram")
+    assert both.needs_words
+
+
+@pytest.mark.parametrize("values", [{}, {"ngram": 3, "favor_shorter_ngram": False}])
+def test_what_manifests_record_is_read_again(values):
+    options = MaskingOptions(0.3, 77, **values)
+    parameters = {**options.parameters(), "dupe_factor": 10}
+    assert MaskingOptions.from_parameters(parameters) == options
+    assert MaskingOptions.from_parameters({"dupe_factor": 10}) is None
