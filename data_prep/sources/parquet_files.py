@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bert_tf.util.errors import UserError, first_line
 from data_prep.sources.json_files import paragraphs_in
-from data_prep.sources.source_text import Decoder
+from data_prep.text.documents import Decoder
 
 MAGIC = b"PAR1"
 _BATCH_ROWS = 256

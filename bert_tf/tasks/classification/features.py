@@ -1,8 +1,8 @@
 """Encodes sentences and pairs as records, once per combination of file, vocabulary and length.
 
 This is a stage (records/sequences.py): records are written on all cores and kept in a separate
-directory with a manifest, so that later runs reuse them. Their ``unique_ids`` are row numbers from
-0.
+directory with a manifest, so that later runs reuse them. Their ``unique_ids`` are row numbers,
+counted from 0.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def feature_stage(
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
-    The ``counts`` of the records are ``examples``, and ``cut_examples`` for those with more tokens
-    than positions.
+    The ``counts`` of the records are ``examples``, and ``cut_examples``, the number of those with
+    more tokens than positions.
 
     Args:
       file: the rows; for training, all of them have labels.
@@ -59,7 +59,7 @@ def feature_stage(
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
 
     Raises:
-      UserError: an impossible length or number of workers.
+      UserError: if the length is too small or the number of workers invalid.
     """
     check_length(file.task, max_seq_length)
     executor = Processes.of(num_workers, at_most=-(-len(file.rows) // _ROWS_PER_WORKER))
@@ -77,7 +77,7 @@ def feature_stage(
 
 
 def build_features(file: GlueFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
-    """Makes the records of a file in a directory of their own, unless it has them.
+    """Makes the records of a file in a directory of their own, unless they exist already.
 
     ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
     """
@@ -85,7 +85,7 @@ def build_features(file: GlueFile, output_dir: PathLike, **options: Any) -> Sequ
 
 
 def check_length(task: GlueTask, max_seq_length: int) -> None:
-    """Raises UserError for a length without room for a token of each sentence."""
+    """Raises UserError if a sequence has no room for a token of each sentence."""
     least = 1 + 2 * len(task.sentences)
     if max_seq_length < least:
         raise UserError(
@@ -106,7 +106,7 @@ class RowEncoder:
         self._spec = spec
 
     def __call__(self, rows: Sequence[Row]) -> EncodedSequences:
-        """Encodes rows, in order."""
+        """Encodes rows in order."""
         size = self._max_seq_length
         encoded = [sequence_of(row, self._tokenizer, size) for row in rows]
         ids, segments, are_cut = map(list, zip(*encoded))
@@ -125,8 +125,8 @@ def sequence_of(
 ) -> tuple[list[int], list[int], bool]:
     """Encodes a row as ``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``.
 
-    Sequences that are too long repeatedly lose the last token of the longer sentence, as in
-    google-research/bert.
+    In a sequence that is too long, tokens are removed one at a time from the end of the longer
+    sentence, as in google-research/bert.
 
     Returns: token ids, segment ids, and whether tokens were cut off.
     """

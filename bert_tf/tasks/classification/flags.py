@@ -24,7 +24,7 @@ def define_classification_flags(values: flags.FlagValues) -> None:
         label_flag="alpha_label",
         max_seq_length={
             "default": 128,
-            "help_text": "Maximum tokens of a sentence or a pair; the rest is cut off.",
+            "help_text": "Maximum tokens of a sentence or pair; longer ones are truncated.",
         },
     )
 

@@ -15,17 +15,17 @@ TRAIN, DEV, TEST = "train", "dev", "test"
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """A task: its columns, its valid labels and its metrics.
+    """A task: its columns, its labels and its metrics.
 
     Attributes:
-      name: GLUE's name of the task.
+      name: the task's name in GLUE.
       first, second: columns of the sentences; ``second`` is None for single sentences.
       label: column of the labels.
       columns: the columns of files without a header, () if every file has one.
-      optional_columns: further columns that files without a header may have, all or none of them.
-      classes: the labels, in the order of their class numbers; () for a regression.
+      optional_columns: columns that files without a header may have in addition, all or none.
+      classes: the labels, in the order of their class numbers; () for regression.
       lowest, highest: the range of a regression's labels.
-      metrics: names in ``metrics.METRICS``; checkpoints are compared by the first one.
+      metrics: names in ``metrics.METRICS``; checkpoints are compared by the first.
       file_names: patterns of a split's file name; the first file that exists is used.
     """
 
@@ -43,12 +43,12 @@ class GlueTask:
 
     @property
     def is_regression(self) -> bool:
-        """Whether the task predicts a number instead of a class."""
+        """Whether the task predicts a number rather than a class."""
         return not self.classes
 
     @property
     def num_outputs(self) -> int:
-        """The number of a network's outputs per example."""
+        """The number of network outputs per example."""
         return len(self.classes) or 1
 
     @property
@@ -89,7 +89,7 @@ GLUE_TASKS = {
         lowest=0.0,
         highest=5.0,
         metrics=("spearman", "pearson"),
-        # For the files of the original STS benchmark, from which GLUE's were made.
+        # For the files of the original STS benchmark, of which GLUE's files were made.
         columns=("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2"),
         optional_columns=("source1", "source2"),
         file_names=("{split}.tsv", "sts-{split}.csv"),
@@ -105,7 +105,7 @@ GLUE_TASKS = {
 
 
 class Row(NamedTuple):
-    """An example: one or two sentences, and a class number or a score as its label, if any."""
+    """An example: one or two sentences and, if known, its label: a class number or a score."""
 
     first: str
     second: str | None
@@ -113,7 +113,7 @@ class Row(NamedTuple):
 
     @property
     def sentences(self) -> list[str]:
-        """Its one or two sentences."""
+        """The one or two sentences."""
         return [text for text in (self.first, self.second) if text is not None]
 
 
@@ -127,7 +127,7 @@ class GlueFile:
 
 
 def find_task(name: str, *, flag: str) -> str:
-    """The key in ``GLUE_TASKS`` of a task's name, ignoring case and hyphens.
+    """Finds the key of a task in ``GLUE_TASKS``, ignoring case and hyphens in its name.
 
     Raises UserError for an unknown name.
     """
@@ -157,10 +157,10 @@ def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> G
       task: the task, which defines the columns.
       path: the file.
       flag: the flag by which the user named it.
-      needs_labels: if False, labels are ignored, and None in all rows.
+      needs_labels: if False, labels are ignored, and are None in all rows.
 
     Raises:
-      UserError: the file cannot be read, has other columns, an invalid label or no rows; the
+      UserError: if the file cannot be read or has other columns, an invalid label or no rows; the
         message names the line.
     """
     lines = read_lines(path, flag=flag)
@@ -203,7 +203,7 @@ def _columns(count: int) -> str:
 
 
 def _label(task: GlueTask, text: str, *, where: str) -> float:
-    """A class number or a score; ``where`` is the beginning of the message of a UserError."""
+    """A class number or a score; ``where`` begins the message of a UserError."""
     if not task.is_regression:
         if text in task.classes:
             return float(task.classes.index(text))

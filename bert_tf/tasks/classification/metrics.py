@@ -1,6 +1,6 @@
 """The metrics of GLUE (Wang et al. 2019), from 0 (correlations: from -1) to 1.
 
-All take labels and predictions, [N] each: class numbers, or scores of a regression.
+All take labels and predictions, [N] each: class numbers, or scores for regression.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numpy as np
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """The share of correct predictions."""
+    """The fraction of correct predictions."""
     return float(np.mean(labels == predicted))
 
 
 def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Harmonic mean of precision and recall of class 1; 0 if it does not occur."""
+    """The harmonic mean of precision and recall of class 1; 0 if it does not occur."""
     true_positives = np.sum((labels == 1) & (predicted == 1))
     total = np.sum(labels == 1) + np.sum(predicted == 1)
     return float(2 * true_positives / total) if total else 0.0
@@ -25,7 +25,7 @@ def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
 def matthews_correlation(labels: np.ndarray, predicted: np.ndarray) -> float:
     """Matthews correlation of zeros and ones; 0 if one argument is constant.
 
-    For two classes it equals Pearson's correlation (Matthews 1975).
+    For two classes this equals Pearson's correlation (Matthews 1975).
     """
     return pearson(labels, predicted)
 

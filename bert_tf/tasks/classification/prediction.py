@@ -20,11 +20,11 @@ PREDICTIONS_NAME = "predictions.tsv"
 class ClassificationEvaluation(PredictionEvaluation):
     """Scores the predictions for a file with labels, under google-research/bert's names.
 
-    ``eval_loss`` is the mean of the cross entropies, or of the squared errors in a regression.
+    ``eval_loss`` is the mean cross entropy, or the mean squared error for regression.
     """
 
     def __init__(self, file: GlueFile, *args, **kwargs) -> None:
-        """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
+        """Evaluates on ``file``; the other arguments are as in :class:`PredictionEvaluation`."""
         super().__init__(*args, **kwargs)
         self._file = file
         self.figure = Figure(figure_name(file.task), higher_is_better=True)
@@ -40,7 +40,7 @@ class ClassificationPrediction(PredictionEvaluation):
     """Writes the predictions for a file: probabilities, and the class or the score."""
 
     def __init__(self, file: GlueFile, *args, **kwargs) -> None:
-        """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
+        """Predicts ``file``; the other arguments are as in :class:`PredictionEvaluation`."""
         super().__init__(*args, **kwargs)
         self._task = file.task
 
@@ -52,7 +52,7 @@ class ClassificationPrediction(PredictionEvaluation):
 
 
 def figure_name(task: GlueTask) -> str:
-    """The name of the result by which checkpoints are compared."""
+    """The name of the metric by which checkpoints are compared."""
     return f"eval_{task.metrics[0]}"
 
 
@@ -88,8 +88,8 @@ def write_predictions(task: GlueTask, logits: np.ndarray, output_dir: Path) -> N
     """Writes ``test_results.tsv`` and ``predictions.tsv``.
 
     The first is in google-research/bert's format: one line per example with the probability of each
-    class, or the score, without a header. The second has GLUE's columns, ``index`` and
-    ``prediction``, with a header.
+    class, or the score, and no header. The second has GLUE's columns, ``index`` and ``prediction``,
+    with a header.
     """
     predicted = answers(task, logits)
     if task.is_regression:

@@ -1,4 +1,4 @@
-"""Classification of sentences and pairs: fine-tuning on GLUE tasks, scores and predictions."""
+"""Classification of sentences and sentence pairs: fine-tuning on GLUE tasks and prediction."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from bert_tf.train.run import Run, begin
 
 
 def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
-    """Trains, evaluates and predicts according to the settings, once or with each of the seeds.
+    """Trains, evaluates and predicts as the settings say, once or once per seed.
 
     ``pooling`` is how the head reads the encoder. Returns the results of the evaluation (with
-    several seeds, those of the last one), None without ``do_eval``. Raises UserError for bad input.
+    several seeds, those of the last), None without ``do_eval``. Raises UserError for bad input.
     """
     return run_with_seeds(settings, functools.partial(_run_once, pooling))
 
@@ -50,7 +50,7 @@ def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results 
 def _run_once(
     pooling: Pooling, settings: ClassificationSettings, by_seed: dict[int, Results]
 ) -> Results | None:
-    """A single run, which adds its results to those of earlier seeds."""
+    """Runs once, and adds the results to those of earlier seeds."""
     task = GLUE_TASKS[settings.task_name]
     with begin(settings.run, settings.runtime) as run:
         results = run_on_files(open_classification(settings, run, pooling), run)

@@ -1,4 +1,4 @@
-"""The settings of classification."""
+"""The settings of classification runs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class ClassificationSettings(DirectorySettings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """A task without a name."""
+        """Yields an error if no task is named."""
         if not self.task_name:
             yield "--task_name is required."

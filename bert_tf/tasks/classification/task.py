@@ -1,7 +1,7 @@
-"""The task of classification or regression of sentences and pairs.
+"""The task of classification or regression of sentences and sentence pairs.
 
 Devlin et al. 2019, section 4.1: a dense layer on the pooled output (``pooling.py``), with cross
-entropy for classes and the squared error for a regression.
+entropy for classes and squared error for regression.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ClassificationTask(EncoderTask):
 
     Attributes:
       config: the network's configuration.
-      num_classes: number of classes; 1 for a regression.
-      pooling: how the head reads the encoder.
+      num_classes: number of classes; 1 for regression.
+      pooling: how the head pools the encoder's output.
     """
 
     config: BertConfig
@@ -55,21 +55,21 @@ class ClassificationTask(EncoderTask):
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """The head for classes, with its pooling."""
+        """The classification head with its pooling."""
         return (CLASSIFICATION_HEAD._replace(only_reader_of=self.pooling.scope),)
 
     @property
     def loss_name(self) -> str:
-        """What the loss is, for metrics."""
+        """The name of the loss, for metrics."""
         return "squared_error" if self.num_classes == 1 else "cross_entropy"
 
     @property
     def terms(self) -> Terms:
-        """One term; a regression has no accuracy."""
+        """A single term; regression has no accuracy."""
         return {LABEL: () if self.num_classes == 1 else (ACCURACY,)}
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of the encoder, of the pooling and of the head."""
+        """The variables of the encoder, the pooling and the head."""
         return [
             *bert_specs(self.config, pooler=False),
             *self.pooling.specs(self.config),
@@ -77,7 +77,7 @@ class ClassificationTask(EncoderTask):
         ]
 
     def positions_read(self, features: Features) -> tf.Tensor:
-        """Where the pooling reads."""
+        """The positions that the pooling reads."""
         return self.pooling.positions_read(features["input_mask"])
 
     def head_outputs(
@@ -94,7 +94,7 @@ class ClassificationTask(EncoderTask):
     def decisions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> Decisions:
-        """The choice of a class, or the score of a regression, for every sequence."""
+        """The class logits, or the regression score, of every sequence."""
         del features, options
         scores = ClassScores(outputs, tf.zeros([self.num_classes]))
         return Decisions(scores, tf.ones(tf.shape(outputs)[:1]))
@@ -106,7 +106,7 @@ class ClassificationTask(EncoderTask):
     def losses(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """The cross entropies, or squared errors in a regression."""
+        """The cross entropies, or the squared errors for regression."""
         labels = tf.reshape(features[LABELS], [-1])
         weights = tf.ones_like(labels)
         if self.num_classes > 1:
@@ -120,11 +120,11 @@ class ClassificationTask(EncoderTask):
     def predictions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
-        """``logits`` [B, num_classes] float32; in a regression, the score itself."""
+        """``logits`` [B, num_classes] float32; for regression, the score itself."""
         del features, options
         return {"logits": outputs}
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None, since metrics such as correlations need all predictions."""
+        """Empty: metrics such as correlations need all predictions."""
         del sums
         return {}

@@ -88,7 +88,7 @@ def evaluation_settings(values: flags.FlagValues) -> ScoringSettings:
             RunSettings,
             values,
             do_eval=True,
-            # For the measurement of what is fastest, in the shape of a full batch.
+            # For measuring what is fastest, in the shape of a full batch.
             eval_batch_size=max(1, values.batch_tokens // max(1, values.max_seq_length)),
             command=command_line(values),
         ),

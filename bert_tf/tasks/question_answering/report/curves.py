@@ -1,4 +1,4 @@
-"""The report's line charts, from logs and thresholds."""
+"""The report's line charts: logs over steps, and scores over thresholds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bert_tf.tasks.question_answering.report.content import ReportData
 from bert_tf.util.pages.charts import Line, Marker, Point, line_chart
 
 _MOST_POINTS = 300
-_MARGIN = 0.1  # as a share of a curve's width
-_FLAT = 0.02  # share of a score's range; smaller changes count as none
+_MARGIN = 0.1  # as a fraction of a curve's width
+_FLAT = 0.02  # fraction of a score's range; smaller changes are ignored
 
 
 def values_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[Point]:
     """(step, value), sorted by step, for the first of ``names`` in the log.
 
-    If a resumed run repeated a step, the later line counts; values that are not finite (of a
-    diverged run) are left out.
+    If a resumed run repeated a step, the later line counts; values that are not finite, as after
+    divergence, are left out.
     """
     name = next((name for name in names if any(name in line for line in log)), None)
     values = {line["step"]: line[name] for line in log if "step" in line and name in line}
@@ -26,7 +26,7 @@ def values_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[P
 
 
 def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Point], int]:
-    """At most ``most`` points, each the mean of several neighbours, and their number."""
+    """At most ``most`` points, each the mean of a block of neighbours, and the block size."""
     size = max(1, math.ceil(len(points) / most))
     blocks = [points[first : first + size] for first in range(0, len(points), size)]
     means = [tuple(sum(column) / len(block) for column in zip(*block)) for block in blocks]
@@ -34,7 +34,7 @@ def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Po
 
 
 def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """A subset of the points, evenly spaced, including the first, the last and the highest."""
+    """Evenly spaced points, including the first, the last and the highest."""
     size = max(1, math.ceil(len(points) / most))
     highest = max(range(len(points)), key=lambda index: points[index][1], default=0)
     chosen = {*range(0, len(points), size), highest, len(points) - 1}
@@ -68,7 +68,7 @@ def evaluation_chart(data: ReportData) -> str:
 
 
 def _over_steps(lines: Sequence[Line], **options: Any) -> str:
-    """A chart over steps; empty if every curve is a single point."""
+    """A chart over steps; empty if no curve has two points."""
     if all(len(line.points) < 2 for line in lines):
         return ""
     return line_chart(lines, x_label="step (optimizer updates)", x_from_zero=True, **options)
@@ -78,9 +78,9 @@ ThresholdCurve = list[tuple[float, float, float]]
 
 
 def extended(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCurve:
-    """A threshold curve, extended horizontally to include ``thresholds``.
+    """Extends a threshold curve horizontally to include ``thresholds``.
 
-    Its first point, which may be far below all others, is moved close to them.
+    The first point, which may be far below all others, is moved close to them.
     """
     if len(curve) > 2:
         (first, *scores), second = curve[0], curve[1][0]
@@ -92,7 +92,7 @@ def extended(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCur
 
 
 def without_flat_ends(curve: ThresholdCurve, keep: Sequence[float]) -> ThresholdCurve:
-    """A threshold curve without the parts at its ends where the scores do not change.
+    """Removes the ends of a threshold curve at which scores do not change.
 
     The thresholds in ``keep`` stay within the curve.
     """

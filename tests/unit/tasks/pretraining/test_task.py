@@ -186,7 +186,7 @@ def test_records_of_two_tasks(settings, tmp_path):
 
 def test_held_out_records_of_another_vocabulary(settings, tmp_path):
     records = write_records(tmp_path / "other", vocabulary="cd")
-    with pytest.raises(UserError, match=r"other/records\.tfrecord were made with another vocabula"):
+    with pytest.raises(UserError, match=r"other/records\.tfrecord have a different vocabulary"):
         pretraining.run(with_files(settings, held_out=records))
 
 

@@ -173,7 +173,7 @@ def test_a_run_that_was_killed_continues_to_the_same_bytes(
     rounds = -1
     scoring.run(settings_of(directory, killed))
     assert not set(before) & set(computed)
-    assert "continues, " in capsys.readouterr().out
+    assert "resumes; " in capsys.readouterr().out
     for name in ("perplexity.json", "perplexity.tsv"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
 
