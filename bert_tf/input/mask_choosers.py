@@ -9,6 +9,12 @@ A scheme is a function and a row of ``CHOOSERS``, under the setting that asks fo
   skipped where it overlaps with another. Unlike there, an n-gram stays in its segment and continues
   at the first word there when it reaches the end, so that all words are equally likely to be
   predicted.
+- spans (Joshi et al. 2020, section 3.1; facebookresearch/SpanBERT): in random order, each word that
+  is not masked yet begins a span of whole words, whose length is geometrically distributed. It ends
+  earlier where its segment does, before a word that is masked already, and where another word would
+  exceed the number of predictions. All tokens of a span become [MASK], stay or are random together.
+  Published spans also go on behind masked words, count as one where they touch, and end within a
+  word where they would exceed the number of predictions.
 
 The rest of a word that was cut off at the start of a segment counts as a separate word, whereas
 google's code adds it to the last word of the previous segment.
@@ -27,6 +33,10 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.stateless_random import bits_to_uniform, sort_keys
 
 _LENGTHS = 3  # the draws behind those of the scores and of the replacements
+
+# Lengths of spans in words: P(n) is proportional to p * (1 - p)**(n - 1), up to the longest.
+_SPAN_P = 0.2
+_LONGEST_SPAN = 10
 
 
 class Maskable(NamedTuple):
@@ -102,11 +112,38 @@ def _choose_ngrams(tokens: Maskable, options: MaskingOptions) -> Chosen:
     return taken[rows, words] & tokens.candidates, None
 
 
+def _choose_spans(tokens: Maskable, options: MaskingOptions) -> Chosen:
+    """Goes through each sequence's words in random order and begins spans with those left over."""
+    del options
+    shares = _SPAN_P * (1 - _SPAN_P) ** np.arange(_LONGEST_SPAN)
+    lengths = _draw_lengths(tokens, shares / shares.sum())
+    words, sizes, order = _words_in_random_order(tokens)
+    rows, places = np.arange(len(words))[:, None], np.arange(_LONGEST_SPAN)
+    # Sizes of the words that can be masked: special tokens have none, nor have those that are taken
+    # and the columns behind all words.
+    free = np.pad(sizes, ((0, 0), (0, _LONGEST_SPAN)))
+    begins = np.full(free.shape, -1)  # the first word of each word's span
+    left = tokens.wanted[:, None]
+    for first in order.T[:, :, None]:
+        span = first + places
+        found = free[rows, span]
+        fits = (found > 0) & (places < lengths[rows, first]) & (found.cumsum(axis=1) <= left)
+        inside = np.logical_and.accumulate(fits, axis=1)
+        begins[rows, span] = np.where(inside, first, begins[rows, span])
+        free[rows, span] = np.where(inside, 0, found)
+        left = left - (found * inside).sum(axis=1, keepdims=True)
+        if not left.any():
+            break
+    deciding = begins[rows, words]
+    return (deciding >= 0) & tokens.candidates, deciding
+
+
 # The setting that asks for a scheme -> its chooser; of several settings that were given, the last
 # one decides.
 CHOOSERS: Mapping[str, Callable[[Maskable, MaskingOptions], Chosen]] = {
     "do_whole_word_mask": _choose_words,
     "ngram": _choose_ngrams,
+    "span_masking": _choose_spans,
 }
 
 

@@ -175,10 +175,12 @@ _REPLACEMENTS = {"mask": "[MASK]", "random": "a random token", "kept": "themselv
 def replacement_shares(found: Statistics, making: Making) -> dict[str, tuple[float, float, float]]:
     """The fraction of each replacement, the expected fraction, and the tolerance.
 
-    The tolerance is ``DEVIATIONS`` standard deviations of a binomial fraction. A random token may
-    happen to be the original one.
+    The tolerance is ``DEVIATIONS`` standard deviations of a binomial fraction; of tokens that are
+    replaced together, a run is one draw. A random token may happen to be the original one.
     """
     number = found.num_predictions
+    together = making.masks is not None and making.masks.replaces_together
+    draws = number**2 / found.squared_runs if together else number
     same = (1 - MASK_SHARE - KEEP_SHARE) / making.vocab_size if making.vocab_size else 0.0
     expected = {
         "mask": MASK_SHARE,
@@ -189,7 +191,7 @@ def replacement_shares(found: Statistics, making: Making) -> dict[str, tuple[flo
         name: (
             found.replaced[name] / number,
             share,
-            DEVIATIONS * math.sqrt(share * (1 - share) / number),
+            DEVIATIONS * math.sqrt(share * (1 - share) / draws),
         )
         for name, share in expected.items()
     }

@@ -31,9 +31,11 @@ AMOUNTS = {
     "max_predictions_per_seq": st.integers(1, 40),
     "do_whole_word_mask": st.booleans(),
 }
-masking_options = st.builds(
+ngram_options = st.builds(
     MaskingOptions, ngram=st.integers(1, 5), favor_shorter_ngram=st.booleans(), **AMOUNTS
 )
+span_options = st.builds(MaskingOptions, span_masking=st.just(True), **AMOUNTS)
+masking_options = ngram_options | span_options
 
 
 @settings(max_examples=100, deadline=None)
@@ -91,7 +93,7 @@ def test_invariants(batch, options, seed):
         assert count <= wanted
 
 
-@pytest.mark.parametrize("scheme", [{}, {"ngram": 3}], ids=str)
+@pytest.mark.parametrize("scheme", [{}, {"ngram": 3}, {"span_masking": True}], ids=str)
 def test_each_mask_depends_on_its_own_sequence_and_key_only(scheme):
     masking = BASE.with_options(**scheme)
     rng = np.random.default_rng(0)
@@ -268,7 +270,7 @@ def choose_like_albert(segments, wanted, order, lengths):
 @settings(max_examples=100, deadline=None)
 @given(
     batch=batches(),
-    options=masking_options.filter(lambda options: options.ngram > 1),
+    options=ngram_options.filter(lambda options: options.ngram > 1),
     seed=st.integers(0, 2**64 - 1),
 )
 def test_ngrams_are_those_of_alberts_rule_for_the_same_draws(batch, options, seed):

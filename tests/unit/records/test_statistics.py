@@ -119,7 +119,7 @@ def judged(batch, making=None, *, label="next_sentence_labels", conventions=CONV
     return list(unusual(found, repeated, making, label=label, unknown_id=1))
 
 
-SCHEMES = ({}, {"do_whole_word_mask": True}, {"ngram": 3})
+SCHEMES = ({}, {"do_whole_word_mask": True}, {"ngram": 3}, {"span_masking": True})
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -188,9 +188,9 @@ def test_what_is_unusual(edit, sentences):
 def test_words_are_whole_or_not():
     batch, _ = make_batch(500)
     pieces, _ = make_batch(500, do_whole_word_mask=True)
-    masks = MaskingOptions(do_whole_word_mask=True)
-    making = Making(next_sentence=True, masks=masks, passes=1, vocab_size=V)
-    assert any("a piece of a word is masked without" in line for line in judged(batch, making))
+    for scheme in ({"do_whole_word_mask": True}, {"span_masking": True}):
+        making = Making(next_sentence=True, masks=MaskingOptions(**scheme), passes=1, vocab_size=V)
+        assert any("a piece of a word is masked without" in line for line in judged(batch, making))
     assert count_records(pieces, CONVENTIONS).split_words == 0
     # By hand: two pieces of a word next to each other, one of them masked.
     expected = 0
@@ -254,6 +254,21 @@ def test_the_band_of_replacements():
     assert shares["random"][1] == pytest.approx(0.1 * 49 / 50)
     assert shares["kept"][1] == pytest.approx(0.1 + 0.1 / 50)
     assert sum(expected for _, expected, _ in shares.values()) == pytest.approx(1)
+
+
+def test_the_band_of_replacements_of_whole_spans():
+    """Runs of 1, 3 and 2 predictions: 6 of them, but three draws, of 6**2 / (1 + 9 + 4)."""
+    batch, _ = make_batch(2)
+    batch["masked_lm_positions"] = np.array([[1, 3, 4, 5], [2, 3, 0, 0]])
+    batch["masked_lm_weights"] = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], np.float32)
+    batch["masked_lm_ids"] = np.full((2, 4), 7)
+    found = count_records(batch, CONVENTIONS)
+    assert found.squared_runs == 14
+    spans = replacement_shares(found, Making(masks=MaskingOptions(span_masking=True)))
+    singly = replacement_shares(found, Making(masks=MaskingOptions()))
+    assert spans["mask"][:2] == singly["mask"][:2]
+    assert singly["mask"][2] == pytest.approx(4 * (0.8 * 0.2 / 6) ** 0.5)
+    assert spans["mask"][2] == pytest.approx(4 * (0.8 * 0.2 / 36 * 14) ** 0.5)
 
 
 def test_ids_that_are_too_large_to_count_one_by_one(monkeypatch):
