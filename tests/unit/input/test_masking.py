@@ -367,9 +367,11 @@ def test_the_share_of_masked_tokens_changes_in_a_straight_line():
 def test_predictions_follow_the_share(first, last):
     shares = MaskShares(first, last, positions=11)
     masking = BASE.with_options(max_predictions_per_seq=20)
-    most = [shares.settings_at(p, masking).max_predictions_per_seq for p in range(11)]
+    most = [shares.settings_at(p, masking).options.max_predictions_per_seq for p in range(11)]
     largest = max(first, last)
     assert most[0] == (20 if first == largest else 10)
     assert most[-1] == (20 if last == largest else 10)
     assert most == sorted(most, reverse=first > last)
-    assert shares.settings_at(5, masking).masked_lm_prob == pytest.approx((first + last) / 2)
+    assert shares.settings_at(5, masking).options.masked_lm_prob == pytest.approx(
+        (first + last) / 2
+    )
