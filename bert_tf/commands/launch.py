@@ -223,7 +223,7 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
     """
     kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
     kill.daemon = True
-    for line in mpirun.stderr:
+    for line in mpirun.stderr or ():
         console.say(line, stream=sys.stderr, end="")
         if line.startswith("error: ") and kill.ident is None:
             kill.start()

@@ -95,7 +95,7 @@ def _choose_ngrams(tokens: Maskable, options: MaskingOptions) -> Chosen:
     begins = 1 + np.maximum.accumulate(np.where(is_word, -1, columns), axis=1)
     ends = np.where(is_word, len(columns), columns)[:, ::-1]
     lengths = np.minimum.accumulate(ends, axis=1)[:, ::-1] - begins
-    sizes = np.pad(sizes, ((0, 0), (0, 1)))  # a column that is no word
+    sizes = np.pad(sizes, ((0, 0), (0, 1)))  # a column for no word
     taken = np.zeros(sizes.shape, bool)
     left = tokens.wanted[:, None]
     for first in order.T[:, :, None]:

@@ -138,7 +138,6 @@ def mask_batch(
         1,
         options.max_predictions_per_seq,
     ).astype(np.int64)
-
     draws = whole_length or seq_length  # of each kind
 
     def draw(kind: int) -> np.ndarray:

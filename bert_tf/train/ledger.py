@@ -103,7 +103,7 @@ def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str
     if batch.lengths is None:
         return {}
     parts = start.parts(batch, steps.last_step)
-    return {"positions": round(sum(number * length for number, length in parts))}
+    return {"positions": round(sum(number * length for number, length in parts if length))}
 
 
 def _end_of_run(steps: StepPlan) -> dict[str, int]:

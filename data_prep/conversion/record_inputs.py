@@ -97,7 +97,7 @@ def _kind_of_file(path: Path) -> str:
 
 
 def layout_of(files: Sequence[Path], kind: str, sizes: Sizes) -> tuple[Layout, list[str]]:
-    """The layout of the records, and features of the first one that are no part of it.
+    """The layout of the records, and features of the first one that are not part of it.
 
     Raises UserError if there are no records, or these are not for pre-training.
     """
@@ -190,7 +190,7 @@ def _json_row(batch: Batch, row: int) -> dict[str, Any]:
     where = f"line {number} of {batch.path}"
     value = parse(Decoder("error")(line, where), where, numbers=True)
     if not isinstance(value, dict):
-        raise UserError(f"--input_file: {where} is no JSON object; give one record a line.")
+        raise UserError(f"--input_file: {where} is not a JSON object; give one record per line.")
     return value
 
 

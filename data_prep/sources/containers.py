@@ -71,7 +71,7 @@ class Source(NamedTuple):
 def open_sources(path: Path, skipped: collections.Counter[str]) -> Iterator[Source]:
     """Yields the streams of a file: one, or one for each file in an archive.
 
-    Hidden members of archives, and those that are no files (links, devices), are left out and
+    Hidden members of archives, and those that are not files (links, devices), are left out and
     counted in ``skipped``. Raises UserError if the file is damaged or expands too much.
     """
     with open(path, "rb") as file:

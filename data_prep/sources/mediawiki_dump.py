@@ -84,7 +84,7 @@ class _Bounded:
         if self.since_page > _LONGEST_PAGE_BYTES:
             raise UserError(
                 f"--input_file: {self._name} has a page of more than "
-                f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is no dump of a wiki's latest revisions; "
+                f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is not a dump of the latest revisions; "
                 "give a file such as pages-articles.xml.bz2."
             )
         return block

@@ -161,7 +161,7 @@ def _judge_all(
 ) -> collections.Counter[str]:
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
     progress = begin_progress(STAGE, journal, files)
-    # Counted anew by a call that continues, since it reads all lines again.
+    # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)

@@ -256,7 +256,7 @@ def _build(
     journal: Journal,
 ) -> Built:
     progress = begin_progress(STAGE, journal, files)
-    # Counted anew by a call that continues, since it reads all lines again.
+    # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts) for path in files

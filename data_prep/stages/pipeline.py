@@ -244,7 +244,7 @@ def _define_clean_flag(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "clean",
         None,
-        "Remove what is no running text, and duplicates; the default with --source.",
+        "Remove all but running text, and duplicates; the default with --source.",
         flag_values=values,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class ClassificationEvaluation(PredictionEvaluation):
     ``eval_loss`` is the mean cross entropy, or the mean squared error for regression.
     """
 
-    def __init__(self, file: GlueFile, *args, **kwargs) -> None:
+    def __init__(self, file: GlueFile, *args: Any, **kwargs: Any) -> None:
         """Evaluates on ``file``; the other arguments are as in :class:`PredictionEvaluation`."""
         super().__init__(*args, **kwargs)
         self._file = file
@@ -39,7 +40,7 @@ class ClassificationEvaluation(PredictionEvaluation):
 class ClassificationPrediction(PredictionEvaluation):
     """Writes the predictions for a file: probabilities, and the class or the score."""
 
-    def __init__(self, file: GlueFile, *args, **kwargs) -> None:
+    def __init__(self, file: GlueFile, *args: Any, **kwargs: Any) -> None:
         """Predicts ``file``; the other arguments are as in :class:`PredictionEvaluation`."""
         super().__init__(*args, **kwargs)
         self._task = file.task

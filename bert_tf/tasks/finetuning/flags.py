@@ -110,7 +110,7 @@ def define_directory_flags(define: Definer, *, files: str, predictions: str) -> 
 
 
 def directory_settings(kind: type[_OfDirectory], values: flags.FlagValues) -> _OfDirectory:
-    """As :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
+    """Like :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
 
     Also raises UserError if a directory is needed but missing.
     """

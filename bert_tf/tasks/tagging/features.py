@@ -121,7 +121,7 @@ class SentenceEncoder:
                 inside = itertools.chain.from_iterable(pieces[window])
                 ids.append([tokenizer.cls_id, *inside, tokenizer.sep_id])
                 starts.append(_at_starts([1] * len(pieces[window]), pieces[window]))
-                if sentence.labels is not None and self._numbers:
+                if sentence.labels and self._numbers:
                     numbers = [self._numbers.get(label, 0) for label in sentence.labels[window]]
                     labels.append(_at_starts(numbers, pieces[window]))
         features = {

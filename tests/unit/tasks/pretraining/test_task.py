@@ -132,11 +132,15 @@ def test_the_ledger_says_where_masks_come_from(settings, stored, held_out_stored
     opened = open_run_records(with_files(settings, held_out=records))
     opened = dataclasses.replace(
         opened,
-        train_info=dataclasses.replace(opened.train_info, masked=stored),
-        eval_info=dataclasses.replace(opened.eval_info, masked=held_out_stored),
+        train=with_masks(opened.train, stored),
+        held_out=with_masks(opened.held_out, held_out_stored),
         masking=None if stored and held_out_stored else opened.masking,
     )
     assert opened.ledger_entries(None)["masking"] == expected
+
+
+def with_masks(opened, stored):
+    return opened._replace(info=dataclasses.replace(opened.info, masked=stored))
 
 
 @pytest.fixture(name="settings")
