@@ -95,7 +95,7 @@ class ConversionRules(declared.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Settings(CallSettings, MaskingOptions, ConversionRules, FileSettings):
-    """Settings of the command; masks of several words are not drawn here."""
+    """Settings of the command; n-grams are not drawn here."""
 
 
 class KnownRecords(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.records.judgement import Making
 from bert_tf.records.statistics import Conventions, original_ids
 from bert_tf.stages.manifest import MANIFEST_NAME, SPECIAL_NAMES, Manifest, describe_vocabulary
@@ -88,8 +89,7 @@ def _making(
         size = manifest.vocabulary.size
     return Making(
         next_sentence=parameters.get("nsp"),
-        whole_words=parameters.get("do_whole_word_mask"),
-        ngram=parameters.get("ngram", 1),
+        masks=MaskingOptions.from_parameters(parameters),
         passes=parameters.get("dupe_factor"),
         vocab_size=size,
     )
