@@ -81,7 +81,7 @@ def write_model(
       directory: an existing, empty directory.
       target: a key of ``formats.ORIGINS``.
       weights: float32 arrays under Google's names.
-      files: what stood beside the weights.
+      files: the files next to the weights.
       run_state: optimizer state and counters; empty to write only weights.
 
     Returns:
