@@ -43,8 +43,8 @@ class Screen(NamedTuple):
 
 _SCREENS = (
     Screen("start/inspection.png", _DEMO / "inspection.html", 600),
-    Screen("start/report.png", _DEMO / "qa/model/report.html", 620),
-    Screen("start/report_question.png", _DEMO / "qa/model/report.html", 300, ".example"),
+    Screen("start/report.png", _DEMO / "qa/model/report.html", 690),
+    Screen("start/report_questions.png", _DEMO / "qa/model/report.html", 640, "#examples"),
     Screen("howto/inspected_masks.png", _DEMO / "masked.html", 330, "p.legend"),
 )
 
