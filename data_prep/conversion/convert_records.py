@@ -31,6 +31,7 @@ from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
 from data_prep.conversion.record_inputs import (
+    BATCH_RECORDS,
     LDDL,
     Batch,
     BatchReader,
@@ -140,8 +141,8 @@ def validate(settings: Settings) -> None:
     Processes.of(settings.num_workers)
 
 
-def run(settings: Settings) -> Path:
-    """Converts the records; returns the output directory."""
+def run(settings: Settings, *, batch_records: int = BATCH_RECORDS) -> Path:
+    """Converts the records, so many in a batch; returns the output directory."""
     validate(settings)
     require_listed_files(settings.input_file)
     files = expand_record_files(settings.input_file, flag="input_file")
@@ -156,7 +157,7 @@ def run(settings: Settings) -> Path:
         settings.output_dir,
         parameters=parameters,
         inputs=files,
-        build=functools.partial(_build, settings, files, origin, layout),
+        build=functools.partial(_build, settings, files, origin, layout, batch_records),
         made_by=maker(VERSION, *(["pyarrow"] if settings.format == PARQUET else [])),
         other_versions=settings.other_versions,
         vocabulary=origin.vocabulary,
@@ -262,12 +263,17 @@ def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
 
 
 def _build(
-    settings: Settings, files: list[Path], origin: KnownRecords, layout: Layout, directory: Path
+    settings: Settings,
+    files: list[Path],
+    origin: KnownRecords,
+    layout: Layout,
+    batch_records: int,
+    directory: Path,
 ) -> Built:
     progress = Progress(CONVERSION_STAGE, 0, "records")
     results = Processes.of(settings.num_workers).map(
         functools.partial(Converter, settings, origin, layout),
-        read_batches(files, origin.kind, origin.layout),
+        read_batches(files, origin.kind, origin.layout, batch_records=batch_records),
         what=CONVERSION_STAGE,
     )
     outputs: dict[str, int | None] = {}

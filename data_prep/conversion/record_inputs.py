@@ -37,7 +37,7 @@ from data_prep.sources.parquet_files import MAGIC, open_parquet, parquet_batches
 from data_prep.sources.source_text import Decoder, as_utf8
 
 KINDS = RECORDS, JSON_LINES, PARQUET, LDDL = "TFRecords", "JSON lines", "Parquet", "LDDL"
-_BATCH_RECORDS = 256
+BATCH_RECORDS = 256
 
 
 class Batch(NamedTuple):
@@ -133,37 +133,44 @@ def _first_row(path: Path, kind: str) -> tuple[dict[str, Any] | None, str]:
         batch = next((batch for batch in batches if len(batch)), None)
         where = f"record 0 of {path}"
         return (rows_of(batch, where)[0] if batch else None), where
-    for batch in itertools.islice(_json_batches(0, path), 1):
+    for batch in itertools.islice(_json_batches(0, path, 1), 1):
         return _json_row(batch, 0), batch.name_of(0)
     return None, ""
 
 
-def read_batches(files: Sequence[Path], kind: str, layout: Layout) -> Iterator[Batch]:
-    """The records of all files, in order; raises UserError if a file has another layout."""
+def read_batches(
+    files: Sequence[Path], kind: str, layout: Layout, *, batch_records: int = BATCH_RECORDS
+) -> Iterator[Batch]:
+    """The records of all files, in order and up to ``batch_records`` at a time.
+
+    Raises UserError if a file has another layout.
+    """
     for number, path in enumerate(files):
         if kind == RECORDS:
             total = len(RecordSet([path]))
-            for first in range(0, total, _BATCH_RECORDS):
-                count = min(_BATCH_RECORDS, total - first)
+            for first in range(0, total, batch_records):
+                count = min(batch_records, total - first)
                 yield Batch(number, str(path), first, count, None)
         elif kind == JSON_LINES:
-            yield from _json_batches(number, path)
+            yield from _json_batches(number, path, batch_records)
         else:
-            yield from _parquet_batches(number, path, kind, layout)
+            yield from _parquet_batches(number, path, kind, layout, batch_records)
 
 
-def _json_batches(number: int, path: Path) -> Iterator[Batch]:
+def _json_batches(number: int, path: Path, batch_records: int) -> Iterator[Batch]:
     sources: Iterator[Source] = open_sources(path, collections.Counter())
     first = 0
     for source in sources:
         stream = as_utf8(source, "utf-8")
         rows = read_json_lines(stream, source.name, "", rows_per_document=1)
-        for lines in batched((row.lines[0] for row in rows), _BATCH_RECORDS):
+        for lines in batched((row.lines[0] for row in rows), batch_records):
             yield Batch(number, source.name, first, len(lines), lines)
             first += len(lines)
 
 
-def _parquet_batches(number: int, path: Path, kind: str, layout: Layout) -> Iterator[Batch]:
+def _parquet_batches(
+    number: int, path: Path, kind: str, layout: Layout, batch_records: int
+) -> Iterator[Batch]:
     opened = open_parquet(path)
     names = opened.schema_arrow.names
     if kind == LDDL:
@@ -179,7 +186,7 @@ def _parquet_batches(number: int, path: Path, kind: str, layout: Layout) -> Iter
         wanted = {feature.name for feature in layout.spec.features}
         columns = [name for name in names if with_standard_names({name: name}).keys() & wanted]
     first = 0
-    for batch in parquet_batches(opened, path, columns, batch_rows=_BATCH_RECORDS):
+    for batch in parquet_batches(opened, path, columns, batch_rows=batch_records):
         yield Batch(number, str(path), first, len(batch), batch)
         first += len(batch)
 

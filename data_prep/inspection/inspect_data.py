@@ -63,7 +63,6 @@ _SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")
 
 _LARGEST_VOCABULARY = 2**31
 _RECORDS_TO_LOOK_AT = 256  # for special ids that nothing names
-_WORTH_A_POOL = 20_000_000  # bytes; less is read faster than processes start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,17 +102,18 @@ class _Found:
         self.problems += 1
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, *, worth_a_pool: int = 20_000_000) -> int:
     """Prints the findings on each directory; returns the number of warnings.
 
-    Raises UserError if there are problems, after everything was read and the report was written.
+    Files of fewer bytes than are ``worth_a_pool`` are read faster than processes start. Raises
+    UserError if there are problems, after everything was read and the report was written.
     """
     if settings.num_samples < 0:
         raise UserError(f"--num_samples={settings.num_samples}: give 0 or more.")
     files = expand_input_files(settings.input_file, flag="input_file")
     page = _page_path(settings.report, files)
     num_bytes = sum(path.stat().st_size for path in files)
-    executor = Processes.of(settings.num_workers, at_most=1 if num_bytes < _WORTH_A_POOL else None)
+    executor = Processes.of(settings.num_workers, at_most=1 if num_bytes < worth_a_pool else None)
     progress = Progress(STAGE, 2 * num_bytes / 1e6, "MB")  # files are hashed, then looked into
     all_findings: list[Findings] = []
     num_files = num_problems = 0

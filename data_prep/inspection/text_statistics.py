@@ -19,7 +19,6 @@ MOST_OF_ONE_LINE = 0.9
 MOST_LONG_LINES = 0.01
 LONG_LINE = 2000  # characters; sentences are shorter
 
-_READ_BYTES = 1 << 20  # of a line at once, however long it is
 _BINS = 40  # powers of two
 _CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
 
@@ -60,8 +59,11 @@ class TextStatistics:
                 setattr(self, field.name, total)
 
 
-def count_text(path: Path) -> TextStatistics:
-    """The statistics of a file, whatever bytes it has and however long its lines are."""
+def count_text(path: Path, *, piece_bytes: int = 1 << 20) -> TextStatistics:
+    """The statistics of a file, whatever bytes it has.
+
+    Lines may be of any length: no more than ``piece_bytes`` of one are read at once.
+    """
     found, hashes = TextStatistics(), array("Q")
     digest, num_lines, characters = hashlib.blake2b(digest_size=8), 0, 0
 
@@ -74,7 +76,7 @@ def count_text(path: Path) -> TextStatistics:
             hashes.append(int.from_bytes(digest.digest(), "little"))
         digest, num_lines, characters = hashlib.blake2b(digest_size=8), 0, 0
 
-    for line in _lines(path):
+    for line in _lines(path, piece_bytes):
         if not line.is_text:
             end_document()
             continue
@@ -103,9 +105,9 @@ class _Line:
     digest: bytes = b""
 
 
-def _lines(path: Path) -> Iterator[_Line]:
+def _lines(path: Path, piece_bytes: int) -> Iterator[_Line]:
     with open(path, "rb") as file:
-        while piece := file.readline(_READ_BYTES):
+        while piece := file.readline(piece_bytes):
             line, digest = _Line(), hashlib.blake2b(digest_size=8)
             decoder = codecs.getincrementaldecoder("utf-8")()
             while True:
@@ -118,7 +120,7 @@ def _lines(path: Path) -> Iterator[_Line]:
                 line.is_utf8 = line.is_utf8 and _decodes(decoder, content, final=is_last)
                 if is_last:
                     break
-                piece = file.readline(_READ_BYTES)
+                piece = file.readline(piece_bytes)
             line.digest = digest.digest()
             yield line
 

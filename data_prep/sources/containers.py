@@ -38,7 +38,6 @@ _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
 _MOST_LAYERS = 4  # such as a tar.xz in a tar.xz
 # Text becomes a tenth of its size, a table of numbers a fiftieth.
 _LARGEST_RATIO = 200
-_ALWAYS_ALLOWED_BYTES = 64 << 20
 _DAMAGE = (
     *(DamagedStreamError, tarfile.TarError, zipfile.BadZipFile, NotImplementedError),
     *(EOFError, zlib.error, lzma.LZMAError, UnicodeDecodeError),  # from a zip archive
@@ -68,23 +67,29 @@ class Source(NamedTuple):
         return self.stream.peek(HEAD_BYTES)[:HEAD_BYTES]
 
 
-def open_sources(path: Path, skipped: collections.Counter[str]) -> Iterator[Source]:
+def open_sources(
+    path: Path, skipped: collections.Counter[str], *, allowed_bytes: int = 64 << 20
+) -> Iterator[Source]:
     """Yields the streams of a file: one, or one for each file in an archive.
 
     Hidden members of archives, and those that are no files (links, devices), are left out and
-    counted in ``skipped``. Raises UserError if the file is damaged or expands too much.
+    counted in ``skipped``. Raises UserError if the file is damaged, or if it expands to 200 times
+    its size and more than ``allowed_bytes``.
     """
     with open(path, "rb") as file:
-        yield from _Opener(str(path), file, skipped).sources(file, path.name, str(path), 0)
+        opener = _Opener(str(path), file, skipped, allowed_bytes)
+        yield from opener.sources(file, path.name, str(path), 0)
 
 
 class _Opener:
     """Opens what is in one file, in any depth, with one bound for all of it."""
 
-    def __init__(self, path: str, file: IO[bytes], skipped: collections.Counter[str]):
+    def __init__(
+        self, path: str, file: IO[bytes], skipped: collections.Counter[str], allowed_bytes: int
+    ):
         self._path = path
         self._file = file
-        self._size = os.fstat(file.fileno()).st_size
+        self._most_expanded = max(allowed_bytes, _LARGEST_RATIO * os.fstat(file.fileno()).st_size)
         self._skipped = skipped
         self._expanded = 0
 
@@ -168,7 +173,7 @@ class _Opener:
 
     def _spend(self, num_bytes: int) -> None:
         self._expanded += num_bytes
-        if self._expanded > max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * self._size):
+        if self._expanded > self._most_expanded:
             raise UserError(
                 f"--input_file: {self._path} expands to more than {_LARGEST_RATIO} times its size, "
                 "which no text does; unpack it yourself if it is meant."

@@ -18,7 +18,6 @@ from data_prep.text.mediawiki_namespaces import namespace_aliases
 ARTICLES = 0  # the namespace of articles
 _WITHOUT_TEXT = (-2, 6, 14)  # media, files, categories
 # MediaWiki's own limit is 2 MiB of text; XML has characters as entities.
-_LONGEST_PAGE_BYTES = 64 << 20
 
 
 # In the first tag; what is before it may be a comment.
@@ -53,13 +52,16 @@ def language_of(head: bytes) -> str | None:
     return code if is_language(code) else None
 
 
-def read_pages(stream: IO[bytes], name: str) -> Iterator[tuple[Site, Page]]:
+def read_pages(
+    stream: IO[bytes], name: str, *, longest_page_bytes: int = 64 << 20
+) -> Iterator[tuple[Site, Page]]:
     """Yields all pages of a dump, each with the site.
 
-    Raises UserError, with the dump's name, if it is truncated or no dump.
+    Raises UserError, with the dump's name, if it is truncated or no dump, or if a page is longer
+    than ``longest_page_bytes``.
     """
     try:
-        yield from _pages(_Bounded(stream, name), name)
+        yield from _pages(_Bounded(stream, name, longest_page_bytes), name)
     except ElementTree.ParseError as error:
         raise UserError(
             f"--input_file: {name} is not a whole MediaWiki dump in XML ({error}); download it "
@@ -73,18 +75,19 @@ class _Bounded:
     A few kilobytes can decompress to many gigabytes.
     """
 
-    def __init__(self, stream: IO[bytes], name: str):
+    def __init__(self, stream: IO[bytes], name: str, most_bytes: int):
         self._stream = stream
         self._name = name
+        self._most_bytes = most_bytes
         self.since_page = 0
 
     def read(self, size: int) -> bytes:
         block = self._stream.read(size)
         self.since_page += len(block)
-        if self.since_page > _LONGEST_PAGE_BYTES:
+        if self.since_page > self._most_bytes:
             raise UserError(
                 f"--input_file: {self._name} has a page of more than "
-                f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is no dump of a wiki's latest revisions; "
+                f"{self._most_bytes >> 20} MiB, so it is no dump of a wiki's latest revisions; "
                 "give a file such as pages-articles.xml.bz2."
             )
         return block

@@ -30,7 +30,6 @@ _HTML = re.compile(
 )
 _TRANSCODED_BYTES = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_REDUCED_CHARACTERS = 1 << 20
 _MANY_NULLS = 0.1
 
 
@@ -131,18 +130,21 @@ class Decoder:
         return text
 
 
-def reduced(lines: Iterable[str]) -> list[str]:
-    """Lines with single blanks as their only white space; without those that have nothing else."""
-    return [line for line in map(_reduced, lines) if line]
+def reduced(lines: Iterable[str], *, at_once: int = 1 << 20) -> list[str]:
+    """Lines with single blanks as their only white space; without those that have nothing else.
+
+    Of a long line, so many characters ``at_once`` are split into words.
+    """
+    return [line for line in (_reduced(line, at_once) for line in lines) if line]
 
 
-def _reduced(line: str) -> str:
-    if len(line) <= _REDUCED_CHARACTERS:
+def _reduced(line: str, at_once: int) -> str:
+    if len(line) <= at_once:
         return " ".join(line.split())
     # The list of all words would take many times the memory of the line.
     parts, gap = [], ""
-    for start in range(0, len(line), _REDUCED_CHARACTERS):
-        part = line[start : start + _REDUCED_CHARACTERS]
+    for start in range(0, len(line), at_once):
+        part = line[start : start + at_once]
         words = " ".join(part.split())
         if words:
             parts += [" " if part[0].isspace() else gap, words]

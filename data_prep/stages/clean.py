@@ -22,6 +22,7 @@ from bert_tf.util.versions import UNICODE, maker
 from data_prep.stages.stage import (
     LANGUAGES,
     NumberedFiles,
+    Sizes,
     begin_progress,
     choose_executor,
     define_common_flags,
@@ -45,8 +46,7 @@ STAGE = "clean"
 VERSION = 1  # goes up when the output of equal input changes
 REASONS = TOO_SHORT, FEW_LETTERS, REPETITIVE = "too_short", "few_letters", "repetitive"
 EXACT, NEAR = "exact_duplicates", "near_duplicates"
-_BLOCK_BYTES = 1 << 20
-_MAX_DOCUMENT_BYTES = 4 << 20
+_SIZES = Sizes(document=4 << 20)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def validate(settings: Settings) -> None:
     choose_executor(settings.num_workers, settings.scheduler)
 
 
-def run(settings: Settings) -> Path:
+def run(settings: Settings, *, sizes: Sizes = _SIZES) -> Path:
     """Cleans the input files; returns the output directory."""
     validate(settings)
     files = find_text_files(settings.input_file)
@@ -121,17 +121,19 @@ def run(settings: Settings) -> Path:
         inputs=files,
         made_by=maker(VERSION, UNICODE),
         other_versions=settings.other_versions,
-        build=functools.partial(_build, settings, files),
+        build=functools.partial(_build, settings, files, sizes),
         journaled=True,
     )
 
 
-def _build(settings: Settings, files: list[Path], directory: Path, journal: Journal) -> Built:
+def _build(
+    settings: Settings, files: list[Path], sizes: Sizes, directory: Path, journal: Journal
+) -> Built:
     # Removed with the directory, and not before: a call that continues needs them.
     work = directory / ".work"
     work.mkdir(exist_ok=True)
     texts, sketches = work / "texts", work / "sketches"
-    removed = collections.Counter(_judge_all(settings, files, texts, sketches, journal))
+    removed = collections.Counter(_judge_all(settings, files, sizes, texts, sketches, journal))
     is_left_out = np.zeros(removed.pop("kept"), bool)
     cut = {name: removed.pop(name) for name in (CUT_DOCUMENTS, CUT_LINES) if removed[name]}
     if not settings.keep_duplicates:
@@ -148,14 +150,14 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
             "documents need blank lines between them, or other limits: --help lists them."
         )
     # None of them is as long as that, so that none is divided again.
-    documents = read_documents(texts, max_bytes=2 * _MAX_DOCUMENT_BYTES)
-    with NumberedFiles(directory, STAGE) as output:
+    documents = read_documents(texts, max_bytes=2 * sizes.document)
+    with NumberedFiles(directory, STAGE, file_bytes=sizes.file) as output:
         for document, leave_out in zip(documents, is_left_out):
             if not leave_out:
                 output.write(document.text + b"\n", count=1)
     if CUT_DOCUMENTS in cut:
         report(
-            f"{STAGE}: documents of more than {_MAX_DOCUMENT_BYTES >> 20} MiB were cut "
+            f"{STAGE}: documents of more than {sizes.document >> 20} MiB were cut "
             f"{cut[CUT_DOCUMENTS]:,} times, and their pieces kept without judging them; if they "
             "hold several documents, put blank lines between these"
         )
@@ -164,19 +166,23 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
 
 
 def _judge_all(
-    settings: Settings, files: list[Path], texts: Path, sketches: Path, journal: Journal
+    settings: Settings,
+    files: list[Path],
+    sizes: Sizes,
+    texts: Path,
+    sketches: Path,
+    journal: Journal,
 ) -> collections.Counter[str]:
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
     progress = begin_progress(STAGE, journal, files)
     # Counted anew by a call that continues, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)
-        for path in files
+        read_documents(path, max_bytes=sizes.document, cut_lines=True, cuts=cuts) for path in files
     )
     results = choose_executor(settings.num_workers, settings.scheduler).map(
         functools.partial(Judge, settings),
-        journal.remaining(group_documents(documents, block_bytes=_BLOCK_BYTES)),
+        journal.remaining(group_documents(documents, block_bytes=sizes.block)),
         what=STAGE,
     )
     with AppendedFile(texts) as text_file, AppendedFile(sketches) as sketch_file:

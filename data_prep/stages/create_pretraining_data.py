@@ -9,6 +9,7 @@ import functools
 import itertools
 import random
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -26,7 +27,6 @@ from bert_tf.records.tfrecord import (
     TFRecordWriter,
     frame_records,
 )
-from bert_tf.stages.executor import Executor
 from bert_tf.stages.journal import Journal
 from bert_tf.stages.manifest import describe_vocabulary, intact_manifest, is_output_name
 from bert_tf.stages.stage import REMAKE, Built, SharedDirectory, run_stage
@@ -46,6 +46,7 @@ from data_prep.instances.instances import (
     truncate_spans,
 )
 from data_prep.stages.stage import (
+    Sizes,
     begin_progress,
     choose_executor,
     define_versions_flag,
@@ -69,10 +70,8 @@ STAGE = "create_pretraining_data"
 VERSION = 1  # goes up when the output of equal input changes
 MASKING = ("static", "dynamic")
 
-_BLOCK_BYTES = 1 << 20
-_MAX_DOCUMENT_BYTES = _BLOCK_BYTES // 4
+_SIZES = Sizes(document=Sizes.block // 4)
 _OUTPUT_DIR_NAME = re.compile(r"records-\d{5,}-of-\d{5,}\.tfrecord(\.gz)?")
-_ENCODE_AT_ONCE = 512  # instances; keeps the arrays within the processor's cache
 
 # Random number streams of a block.
 _PAIRS, _TRUNCATION, _SHUFFLE = range(3)
@@ -148,7 +147,7 @@ class EncodedBlock(NamedTuple):
     num_input_bytes: int
 
 
-def run(settings: Settings) -> Path:
+def run(settings: Settings, *, sizes: Sizes = _SIZES) -> Path:
     """Makes the records; returns the output directory."""
     validate(settings)
     directory, names = _resolve_outputs(settings)
@@ -161,7 +160,8 @@ def run(settings: Settings) -> Path:
 
     def build(directory: Path, journal: Journal) -> Built:
         encoder = functools.partial(BlockEncoder, settings, len(names), tokenizer)
-        built = _build(settings, files, names, executor, encoder, directory, journal)
+        encode = functools.partial(executor.map, encoder, what=STAGE)
+        built = _build(settings, files, sizes, names, encode, directory, journal)
         for name, content in copy.items():
             (directory / name).write_bytes(content)
         return Built({**built.outputs, **dict.fromkeys(copy)}, built.counts)
@@ -169,7 +169,7 @@ def run(settings: Settings) -> Path:
     return run_stage(
         STAGE,
         directory,
-        parameters=_parameters(settings, names),
+        parameters=_parameters(settings, sizes, names),
         inputs=files,
         build=build,
         made_by=_versions(settings, vocabulary.kind),
@@ -287,7 +287,7 @@ def _shared_directory(
     )
 
 
-def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
+def _parameters(settings: Settings, sizes: Sizes, names: list[str]) -> dict[str, object]:
     """The parameters that determine the output, besides the inputs and the vocabulary."""
     shared = ("max_seq_length", "random_seed", "dupe_factor", "short_seq_prob", "masking", "nsp")
     mask_parameters = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
@@ -296,7 +296,7 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
         chosen += ("ngram", "favor_shorter_ngram")
     return {
         **{name: getattr(settings, name) for name in chosen},
-        "block_bytes": _BLOCK_BYTES,
+        "block_bytes": sizes.block,
         "files": names,
         **({"pack_documents": True} if settings.pack_documents else {}),
         **({"sentence_order": True} if settings.sentence_order else {}),
@@ -308,9 +308,9 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
 def _build(
     settings: Settings,
     files: list[Path],
+    sizes: Sizes,
     names: list[str],
-    executor: Executor,
-    encoder: Callable[[], BlockEncoder],
+    encode: Callable[[Iterable[Block]], Iterable[EncodedBlock]],
     directory: Path,
     journal: Journal,
 ) -> Built:
@@ -318,10 +318,10 @@ def _build(
     # Counted anew by a call that continues, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts) for path in files
+        read_documents(path, max_bytes=sizes.document, cuts=cuts) for path in files
     )
-    blocks = group_documents(documents, block_bytes=_BLOCK_BYTES)
-    results = executor.map(encoder, journal.remaining(blocks), what=STAGE)
+    blocks = group_documents(documents, block_bytes=sizes.block)
+    results = encode(journal.remaining(blocks))
     totals = journal.totals
     with contextlib.ExitStack() as stack:
         writers = [
@@ -361,10 +361,18 @@ def _label_1(settings: Settings) -> str:
 class BlockEncoder:
     """Encodes blocks of text as records; one instance per worker process."""
 
-    def __init__(self, settings: Settings, num_groups: int, content: TokenizerContent):
+    def __init__(
+        self,
+        settings: Settings,
+        num_groups: int,
+        content: TokenizerContent,
+        *,
+        encode_at_once: int = 512,  # instances; keeps the arrays within the processor's cache
+    ):
         self._settings = settings
         self._rules = settings.rules
         self._num_groups = num_groups
+        self._encode_at_once = encode_at_once
         tokenizer = content.load()
         vocabulary = describe_vocabulary(tokenizer)
         self._special_ids = dict(vocabulary.special_ids)
@@ -395,8 +403,8 @@ class BlockEncoder:
             tokenized = join_documents(tokenized, self._special_ids["sep"])
         spans = self._make_spans(tokenized, block.number)
         records: list[bytes] = []
-        for start in range(0, len(spans), _ENCODE_AT_ONCE):
-            part = spans[start : start + _ENCODE_AT_ONCE]
+        for start in range(0, len(spans), self._encode_at_once):
+            part = spans[start : start + self._encode_at_once]
             numbers = np.arange(start, start + len(part))
             keys = example_keys(self._settings.random_seed, block.number, numbers)
             records += self._encode(tokenized, part, keys)

@@ -37,6 +37,7 @@ from data_prep.stages.sentences import INVALID_UTF8, define_invalid_utf8_flag
 from data_prep.stages.stage import (
     LANGUAGES,
     NumberedFiles,
+    Sizes,
     begin_progress,
     choose_executor,
     define_common_flags,
@@ -46,8 +47,8 @@ from data_prep.stages.stage import (
 
 STAGE = "extract"
 VERSION = 1  # goes up when the output of equal input changes
-_BATCH_BYTES = 1 << 18
 _OF_DUMPS = ("articles", "articles_without_text", "redirects", "other_pages")
+_SIZES = Sizes(block=1 << 18)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,7 @@ def validate(settings: Settings) -> None:
     choose_executor(settings.num_workers, settings.scheduler)
 
 
-def run(settings: Settings) -> Path:
+def run(settings: Settings, *, sizes: Sizes = _SIZES) -> Path:
     """Extracts the text; returns the output directory."""
     validate(settings)
     files = find_input_tree(settings.input_file)
@@ -150,7 +151,7 @@ def run(settings: Settings) -> Path:
         inputs=[file.path for file in files],
         made_by=_versions(found),
         other_versions=settings.other_versions,
-        build=functools.partial(_build, settings, files, found),
+        build=functools.partial(_build, settings, files, found, sizes),
         journaled=True,
     )
 
@@ -200,6 +201,7 @@ def _build(
     settings: Settings,
     files: list[InputFile],
     found: set[str | None],
+    sizes: Sizes,
     directory: Path,
     journal: Journal,
 ) -> Built:
@@ -208,10 +210,10 @@ def _build(
     left_out: collections.Counter[str] = collections.Counter()
     results = choose_executor(settings.num_workers, settings.scheduler).map(
         functools.partial(Extractor, settings.invalid_utf8),
-        journal.remaining(_batches(files, settings.reading, left_out)),
+        journal.remaining(_batches(files, settings.reading, sizes.block, left_out)),
         what=STAGE,
     )
-    with NumberedFiles(directory, "articles", journal) as output:
+    with NumberedFiles(directory, "articles", journal, file_bytes=sizes.file) as output:
         for result in results:
             if result.documents:
                 output.write(result.text, count=result.documents)
@@ -227,7 +229,7 @@ def _build(
 
 
 def _batches(
-    files: list[InputFile], reading: Reading, totals: collections.Counter[str]
+    files: list[InputFile], reading: Reading, block_bytes: int, totals: collections.Counter[str]
 ) -> Iterator[list[Any]]:
     """The pieces of all files, several at a time; ``totals`` counts what is not among them."""
     batch, size = [], 0
@@ -237,7 +239,7 @@ def _batches(
             for piece in read_pieces(Opened(source, file.path, reading, totals), found):
                 batch.append(piece)
                 size += piece.size
-                if size >= _BATCH_BYTES:
+                if size >= block_bytes:
                     yield batch
                     batch, size = [], 0
     if batch:

@@ -23,6 +23,7 @@ from bert_tf.util.versions import UNICODE, maker
 from data_prep.sources.source_text import require_few_nulls, require_no_html
 from data_prep.stages.stage import (
     NumberedFiles,
+    Sizes,
     begin_progress,
     choose_executor,
     define_common_flags,
@@ -59,8 +60,8 @@ LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")
 INVALID_UTF8 = ("error", "replace")
 
 MAX_DOCUMENT_BYTES = 1 << 20
+_SIZES = Sizes()
 _HEAD_BYTES = 1 << 16
-_CHUNK_BYTES = 1 << 20  # read at a time; a chunk has up to twice as much
 _BOUNDARY_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be split
 _MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; plausible widths of wrapped text
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -130,7 +131,7 @@ def validate(settings: Settings) -> None:
     choose_executor(settings.num_workers, settings.scheduler)
 
 
-def run(settings: Settings) -> Path:
+def run(settings: Settings, *, sizes: Sizes = _SIZES) -> Path:
     """Splits the input files into sentences; returns the output directory."""
     validate(settings)
     executor = choose_executor(settings.num_workers, settings.scheduler)
@@ -156,7 +157,7 @@ def run(settings: Settings) -> Path:
         inputs=files,
         made_by=maker(VERSION, UNICODE),
         other_versions=settings.other_versions,
-        build=functools.partial(_build, settings, chosen, files, executor),
+        build=functools.partial(_build, settings, chosen, files, executor, sizes),
         journaled=True,
     )
 
@@ -166,6 +167,7 @@ def _build(
     chosen: Choice,
     files: list[Path],
     executor: Executor,
+    sizes: Sizes,
     directory: Path,
     journal: Journal,
 ) -> Built:
@@ -174,7 +176,9 @@ def _build(
     chunks = (
         chunk
         for path in files
-        for chunk in read_chunks(path, markup=settings.markup, language=chosen.language)
+        for chunk in read_chunks(
+            path, markup=settings.markup, language=chosen.language, block_bytes=sizes.block
+        )
     )
     splitter = functools.partial(
         SentenceSplitter,
@@ -185,7 +189,7 @@ def _build(
     )
     results = executor.map(splitter, journal.remaining(chunks), what=STAGE)
     totals = journal.totals
-    with NumberedFiles(directory, STAGE, journal) as output:
+    with NumberedFiles(directory, STAGE, journal, file_bytes=sizes.file) as output:
         for result in results:
             output.write(result.text, count=result.counts["documents"])
             journal.add_item(result.counts, input_bytes=result.num_input_bytes, outputs=[output])
@@ -217,20 +221,24 @@ def _report_wikitext(totals: Mapping[str, int]) -> None:
 
 
 def read_chunks(
-    path: Path, *, markup: str = PLAIN, language: str = DEFAULT_LANGUAGE
+    path: Path,
+    *,
+    markup: str = PLAIN,
+    language: str = DEFAULT_LANGUAGE,
+    block_bytes: int = Sizes.block,
 ) -> Iterator[Chunk]:
     """Splits a file at blank lines into chunks that depend only on its content.
 
-    WikiText is split at titles instead. If there is no such place within two MiB, the file is split
-    at a sentence boundary.
+    WikiText is split at titles instead. If there is no such place within two blocks, the file is
+    split at a sentence boundary.
     """
     find_cut = last_title if markup == WIKITEXT else last_blank_line
     with open(path, "rb") as file:
         pending, offset = b"", 0
-        while block := file.read(_CHUNK_BYTES):
+        while block := file.read(block_bytes):
             pending += block
             cut, is_cut = find_cut(pending), False
-            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
+            if not cut and len(pending) >= 2 * block_bytes:
                 cut, is_cut = _last_sentence_boundary(pending, language), True
             if cut:
                 yield Chunk(path, offset, pending[:cut], is_cut)

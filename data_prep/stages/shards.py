@@ -20,6 +20,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
 from data_prep.stages.stage import (
+    Sizes,
     define_common_flags,
     find_text_files,
     settings_from_flags,
@@ -32,7 +33,7 @@ DEFAULT_HELDOUT_FRACTION = 0.03
 DEFAULT_SHARD_MEGABYTES = 16.0
 
 MAX_DOCUMENT_BYTES = 4 << 20  # larger ones, not from data_prep.sentences, are split at a line end
-_BUFFER_BYTES = 32 << 20
+_SIZES = Sizes(block=32 << 20)
 _HASH_RANGE = 1 << 64
 
 
@@ -70,8 +71,11 @@ def validate(settings: Settings) -> None:
         raise UserError(f"--shard_megabytes={settings.shard_megabytes}: give a positive size.")
 
 
-def run(settings: Settings) -> Path:
-    """Splits the documents of the input files; returns the output directory."""
+def run(settings: Settings, *, sizes: Sizes = _SIZES) -> Path:
+    """Splits the documents of the input files; returns the output directory.
+
+    A block of documents is collected before they are appended to their shards.
+    """
     validate(settings)
     files = find_text_files(settings.input_file)
     parameters = {
@@ -86,13 +90,14 @@ def run(settings: Settings) -> Path:
         inputs=files,
         made_by=maker(VERSION),
         other_versions=settings.other_versions,
-        build=functools.partial(_build, settings, files),
+        build=functools.partial(_build, settings, files, sizes),
     )
 
 
-def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
+def _build(settings: Settings, files: list[Path], sizes: Sizes, directory: Path) -> Built:
     threshold = int(settings.heldout_fraction * _HASH_RANGE)
-    train, heldout, cuts = _split(settings, files, directory, threshold)
+    split = functools.partial(_split, settings, files, sizes, directory)
+    train, heldout, cuts = split(threshold)
     if not (train.num_documents or heldout.num_documents):
         raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     if settings.heldout_fraction and not (train.num_documents and heldout.num_documents):
@@ -108,7 +113,7 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
             f"{STAGE}: one side of the split would be empty, so it gets the document with the "
             "nearest hash"
         )
-        train, heldout, cuts = _split(settings, files, directory, threshold)
+        train, heldout, cuts = split(threshold)
     if settings.num_shards > train.num_documents:
         raise UserError(
             f"--num_shards={settings.num_shards}: there are only {train.num_documents} training "
@@ -124,7 +129,7 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
 
 
 def _split(
-    settings: Settings, files: list[Path], directory: Path, threshold: int
+    settings: Settings, files: list[Path], sizes: Sizes, directory: Path, threshold: int
 ) -> tuple[_ShardWriter, _ShardWriter, collections.Counter[str]]:
     """Writes all documents, with those whose hash is below the threshold held out; counts cuts."""
     total_bytes = sum(path.stat().st_size for path in files)
@@ -132,8 +137,9 @@ def _split(
     num_train = settings.num_shards
     if not num_train:
         num_train = math.ceil(total_bytes * (1 - share) / (settings.shard_megabytes * 1e6))
-    train = _ShardWriter(directory, "train", num_train)
-    heldout = _ShardWriter(directory, "heldout", max(1, round(num_train * share / (1 - share))))
+    num_heldout = max(1, round(num_train * share / (1 - share)))
+    train = _ShardWriter(directory, "train", num_train, sizes.block)
+    heldout = _ShardWriter(directory, "heldout", num_heldout, sizes.block)
     progress = Progress(STAGE, total_bytes / 1e6, "MB")
     cuts: collections.Counter[str] = collections.Counter()
     for path in files:
@@ -163,7 +169,7 @@ class _ShardWriter:
     Shards are opened only to append buffered documents, so there may be any number of them.
     """
 
-    def __init__(self, directory: Path, kind: str, num_shards: int):
+    def __init__(self, directory: Path, kind: str, num_shards: int, most_buffered: int):
         self._paths = [directory / f"{kind}-{index:05d}.txt" for index in range(num_shards)]
         for path in self._paths:
             path.unlink(missing_ok=True)
@@ -171,6 +177,7 @@ class _ShardWriter:
         self._sizes = [(0, index) for index in range(num_shards)]  # a heap
         self._buffers: list[list[bytes]] = [[] for _ in range(num_shards)]
         self._buffered_bytes = 0
+        self._most_buffered = most_buffered
         self.num_documents = 0
         self.num_bytes = 0
         self.lowest_hash = _HASH_RANGE
@@ -187,7 +194,7 @@ class _ShardWriter:
         self.num_bytes += len(document) + 1
         self.lowest_hash = min(self.lowest_hash, digest)
         self.highest_hash = max(self.highest_hash, digest)
-        if self._buffered_bytes >= _BUFFER_BYTES:
+        if self._buffered_bytes >= self._most_buffered:
             self._flush()
 
     def close(self) -> dict[str, int]:

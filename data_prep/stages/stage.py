@@ -25,7 +25,20 @@ Settings = TypeVar("Settings")
 
 LANGUAGES = "languages"  # the parameter of stages under which they are recorded
 
-_OUTPUT_FILE_BYTES = 64 << 20
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a stage takes at a time, in bytes; no settings, since no user needs others.
+
+    Attributes:
+      block: text that is read at once, and that a worker is handed.
+      document: a longer document is cut; None where documents may have any length.
+      file: an output file of so many is followed by another one.
+    """
+
+    block: int = 1 << 20
+    document: int | None = None
+    file: int = 64 << 20
 
 
 def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
@@ -51,19 +64,27 @@ def languages_of(files: Iterable[Path]) -> list[str]:
 
 
 class NumberedFiles:
-    """Writes text files ``KIND-00000.txt`` and so on, a new one after each 64 MiB.
+    """Writes text files ``KIND-00000.txt`` and so on, a new one after ``file_bytes``.
 
     Attributes:
       counts: file name -> units (documents, articles) in it.
     """
 
-    def __init__(self, directory: Path, kind: str, journal: Journal | None = None):
+    def __init__(
+        self,
+        directory: Path,
+        kind: str,
+        journal: Journal | None = None,
+        *,
+        file_bytes: int = Sizes.file,
+    ):
         """Continues the files of an earlier call if there is a journal that has some."""
         written = journal.written if journal else {}
         self.counts: dict[str, int] = {name: part.count for name, part in written.items()}
         self._sizes: dict[str, int] = {name: part.bytes for name, part in written.items()}
         self._directory = directory
         self._kind = kind
+        self._file_bytes = file_bytes
         self._open = contextlib.ExitStack()
         self._unsynced: list[str] = []
         if written:
@@ -77,7 +98,7 @@ class NumberedFiles:
 
     def write(self, text: bytes, *, count: int) -> None:
         """Appends whole documents: ``count`` units."""
-        if not self.counts or self._sizes[self._name] >= _OUTPUT_FILE_BYTES:
+        if not self.counts or self._sizes[self._name] >= self._file_bytes:
             self._open_file(f"{self._kind}-{len(self.counts):05d}.txt")
         self._file.write(text)
         self._sizes[self._name] += len(text)

@@ -28,6 +28,7 @@ from bert_tf.util.progress import Progress
 from bert_tf.util.versions import UNICODE, maker
 from data_prep.sources.source_text import require_few_nulls
 from data_prep.stages.stage import (
+    Sizes,
     choose_executor,
     define_common_flags,
     define_workers_flag,
@@ -50,7 +51,7 @@ VERSION = 1  # goes up when the output of equal input changes
 TOKENIZERS = ("wordpiece", "sentencepiece")
 FILE_NAMES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 
-_CHUNK_BYTES = 1 << 20
+_SIZES = Sizes()
 _WORDS_AT_A_TIME = 10_000  # passed to the trainer
 _SENTENCEPIECE_THREADS = 16  # fixed: its sums, and so its pieces, depend on this number
 _SENTENCEPIECE_LINE_BYTES = 1 << 14  # longer lines are cut: the trainer leaves them out
@@ -114,7 +115,7 @@ class Sample(NamedTuple):
     num_input_bytes: int
 
 
-def run(settings: Settings) -> Path:
+def run(settings: Settings, *, sizes: Sizes = _SIZES) -> Path:
     """Trains the vocabulary; returns the path of its file."""
     validate(settings)
     executor = choose_executor(settings.num_workers, settings.scheduler)
@@ -127,7 +128,7 @@ def run(settings: Settings) -> Path:
         inputs=files,
         made_by=_versions(settings),
         other_versions=settings.other_versions,
-        build=functools.partial(_build, settings, files, executor),
+        build=functools.partial(_build, settings, files, executor, sizes),
     )
     return directory / FILE_NAMES[settings.tokenizer]
 
@@ -160,7 +161,9 @@ def validate(settings: Settings) -> None:
         )
 
 
-def _build(settings: Settings, files: list[Path], executor: Executor, directory: Path) -> Built:
+def _build(
+    settings: Settings, files: list[Path], executor: Executor, sizes: Sizes, directory: Path
+) -> Built:
     total_bytes = sum(path.stat().st_size for path in files)
     max_bytes = int(settings.vocab_sample_megabytes * 1e6)
     # Aims slightly below the limit, so that the end of the corpus is rarely cut off.
@@ -170,7 +173,7 @@ def _build(settings: Settings, files: list[Path], executor: Executor, directory:
         worker = functools.partial(WordCounter, rule, settings.do_lower_case, settings.markup)
     else:
         worker = functools.partial(LineSampler, rule, settings.do_lower_case, settings.markup)
-    chunks = (chunk for path in files for chunk in read_lines(path))
+    chunks = (chunk for path in files for chunk in read_lines(path, sizes.block))
     samples = executor.map(worker, chunks, what=STAGE)
     counts = {"sample_bytes": 0}
     taken = _until_limit(samples, max_bytes, total_bytes, counts)
@@ -212,14 +215,14 @@ class Lines(NamedTuple):
     content: bytes
 
 
-def read_lines(path: Path) -> Iterator[Lines]:
-    """A file in parts that end at line ends; a line of more than 2 MiB is cut after a word."""
+def read_lines(path: Path, block_bytes: int) -> Iterator[Lines]:
+    """A file in parts that end at line ends; a line longer than two blocks is cut after a word."""
     with open(path, "rb") as file:
         pending = b""
-        while block := file.read(_CHUNK_BYTES):
+        while block := file.read(block_bytes):
             pending += block
             cut = pending.rfind(b"\n") + 1
-            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
+            if not cut and len(pending) >= 2 * block_bytes:
                 cut = cut_position(pending)
             if cut:
                 yield Lines(path, pending[:cut])

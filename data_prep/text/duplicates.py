@@ -14,6 +14,7 @@ as memory of the process as far as it has been read.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import os
@@ -34,10 +35,8 @@ _WORDS_OF_RUN = 5
 _MOST_RUNS = 1 << 16  # of a document; a longer one is sampled evenly
 # Documents that agree in a band are compared with so many of those before them.
 _MOST_COMPARED = 16
-_PART_DOCUMENTS = 1 << 21
-_CHUNK_DOCUMENTS = 1 << 14
 
-_SKETCH = np.dtype([("exact", "<u8"), ("values", "<u4", (_VALUES,))])
+SKETCH = np.dtype([("exact", "<u8"), ("values", "<u4", (_VALUES,))])
 _KEY = np.dtype("<u8")
 _KEYS = random_bits(derive_keys(0, 0x6D696E68617368), _VALUES)[0]
 
@@ -57,7 +56,7 @@ class Duplicates(NamedTuple):
 def sketch(text: str, *, near: bool) -> bytes:
     """What is compared of a document; without ``near``, only equal ones will be found."""
     words = text.casefold().split()
-    found = np.zeros(1, _SKETCH)
+    found = np.zeros(1, SKETCH)
     digest = hashlib.blake2b(" ".join(words).encode("utf-8"), digest_size=8).digest()
     found["exact"] = int.from_bytes(digest, "little")
     if near:
@@ -100,22 +99,34 @@ def rows_of_band(threshold: float) -> int:
     return max(rows for rows in range(1, _VALUES + 1) if rows == 1 or recall(rows) >= _LEAST_RECALL)
 
 
-def find_duplicates(path: Path, *, threshold: float | None) -> Duplicates:
+def find_duplicates(
+    path: Path,
+    *,
+    threshold: float | None,
+    part_documents: int = 1 << 21,
+    chunk_documents: int = 1 << 14,
+) -> Duplicates:
     """The documents that are like an earlier one.
 
     Args:
       path: the sketches of all documents, one after the other.
       threshold: the similarity from which documents are near duplicates; None for equal ones only.
+      part_documents: how many are sorted at a time.
+      chunk_documents: how many are read at a time.
     """
-    with _Sketches(path) as sketches, tempfile.TemporaryDirectory(dir=path.parent) as directory:
+    groups = functools.partial(_groups, part=part_documents, chunk=chunk_documents)
+    with (
+        _Sketches(path, chunk_documents) as sketches,
+        tempfile.TemporaryDirectory(dir=path.parent) as directory,
+    ):
         rows = None if threshold is None else rows_of_band(threshold)
         exact_keys, *band_keys = sketches.write_keys(Path(directory), rows)
-        exact = np.array(sorted(n for group in _groups(exact_keys) for n in group[1:]), np.int64)
+        exact = np.array(sorted(n for group in groups(exact_keys) for n in group[1:]), np.int64)
         is_duplicate = np.zeros(len(sketches), bool)
         is_duplicate[exact] = True
         for keys in band_keys:
             least = math.ceil(threshold * _VALUES)
-            for group in _groups(keys):
+            for group in groups(keys):
                 _mark_similar(sketches, group[~is_duplicate[group]], least, is_duplicate)
     is_duplicate[exact] = False
     return Duplicates(exact, np.flatnonzero(is_duplicate))
@@ -137,20 +148,20 @@ def _mark_similar(
 class _Sketches(contextlib.AbstractContextManager):
     """The sketches in a file, by number."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, path: Path, chunk: int):
+        self._path, self._chunk = path, chunk
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def __exit__(self, *exception: object) -> None:
         os.close(self._descriptor)
 
     def __len__(self) -> int:
-        return self._path.stat().st_size // _SKETCH.itemsize
+        return self._path.stat().st_size // SKETCH.itemsize
 
     def values(self, number: int) -> np.ndarray:
         """The signature of one document: uint32."""
-        data = os.pread(self._descriptor, _SKETCH.itemsize, int(number) * _SKETCH.itemsize)
-        return np.frombuffer(data, _SKETCH)["values"][0]
+        data = os.pread(self._descriptor, SKETCH.itemsize, int(number) * SKETCH.itemsize)
+        return np.frombuffer(data, SKETCH)["values"][0]
 
     def write_keys(self, directory: Path, rows: int | None) -> list[Path]:
         """Writes the exact hashes of all documents into a file, and those of each band of ``rows``.
@@ -162,7 +173,7 @@ class _Sketches(contextlib.AbstractContextManager):
         paths = [directory / name for name in names]
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(open(path, "wb")) for path in paths]
-            for chunk in _chunks(self._path, _SKETCH):
+            for chunk in _chunks(self._path, SKETCH, self._chunk):
                 files[0].write(chunk["exact"].tobytes())
                 for band, file in enumerate(files[1:]):
                     values = chunk["values"][:, band * rows : (band + 1) * rows]
@@ -178,25 +189,25 @@ def _hash_of_band(values: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def _chunks(path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
+def _chunks(path: Path, dtype: np.dtype, chunk: int) -> Iterator[np.ndarray]:
     with open(path, "rb") as file:
-        while data := file.read(_CHUNK_DOCUMENTS * dtype.itemsize):
+        while data := file.read(chunk * dtype.itemsize):
             yield np.frombuffer(data, dtype)
 
 
-def _groups(path: Path) -> Iterator[np.ndarray]:
+def _groups(path: Path, part: int, chunk: int) -> Iterator[np.ndarray]:
     """The numbers of the documents that share a key in a file, in order; only if several do.
 
-    Keys are spread over parts by their value, and a part at a time is sorted.
+    Keys are spread by their value over parts of about ``part`` keys, which are sorted one by one.
     """
-    parts = math.ceil(path.stat().st_size / _KEY.itemsize / _PART_DOCUMENTS)
-    for part in range(parts):
+    parts = math.ceil(path.stat().st_size / _KEY.itemsize / part)
+    for number in range(parts):
         found_keys, found_numbers, start = [], [], 0
-        for chunk in _chunks(path, _KEY):
-            chosen = np.flatnonzero(chunk % np.uint64(parts) == part)
-            found_keys.append(chunk[chosen])
+        for keys in _chunks(path, _KEY, chunk):
+            chosen = np.flatnonzero(keys % np.uint64(parts) == number)
+            found_keys.append(keys[chosen])
             found_numbers.append(chosen + start)
-            start += len(chunk)
+            start += len(keys)
         of_part, numbers = np.concatenate(found_keys), np.concatenate(found_numbers)
         order = np.argsort(of_part, kind="stable")
         of_part, numbers = of_part[order], numbers[order]

@@ -26,15 +26,16 @@ def splitter_version(language: str) -> str:
     return f"{library}, rules {RULES_VERSION}" if rules_for(language) else library
 
 
-def split_sentences(paragraph: str, language: str) -> list[str]:
+def split_sentences(paragraph: str, language: str, *, window: int = _WINDOW) -> list[str]:
     """The sentences of a paragraph, one after the other; together they are the whole text.
 
     ``paragraph`` must have no white space but blanks. Each sentence has the blanks behind it.
+    ``window`` characters are looked at together.
     """
     sentences: list[str] = []
     start, begun = 0, ""
-    while len(paragraph) - start > _WINDOW:
-        found = _segment(paragraph[start : start + _WINDOW], language)
+    while len(paragraph) - start > window:
+        found = _segment(paragraph[start : start + window], language)
         complete = found[:-1]  # the last one may go on
         if complete:
             sentences += [begun + complete[0], *complete[1:]]

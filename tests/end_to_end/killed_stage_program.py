@@ -17,14 +17,10 @@ from pathlib import Path
 
 from bert_tf.stages import journal
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from data_prep.stages import clean, create_pretraining_data, extract, sentences, stage
+from data_prep.stages import clean, create_pretraining_data, extract, sentences
+from data_prep.stages.stage import Sizes
 
 journal.SECONDS_BETWEEN_ENTRIES = 0.0
-stage._OUTPUT_FILE_BYTES = 1500
-create_pretraining_data._BLOCK_BYTES = 900
-sentences._CHUNK_BYTES = 700
-clean._BLOCK_BYTES = 900
-extract._BATCH_BYTES = 600
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 
 
@@ -68,25 +64,29 @@ def make_dump(directory, out):
     return extract.Settings(str(path), str(out), num_workers=1)
 
 
+# With the bytes of a block, so that a small input has several.
 STAGES = {
-    "create_pretraining_data": (create_pretraining_data, make_records),
+    "create_pretraining_data": (create_pretraining_data, make_records, 900),
     "sentences": (
         sentences,
         lambda directory, out: sentences.Settings(make_text(directory), str(out), num_workers=1),
+        700,
     ),
     "clean": (
         clean,
         lambda directory, out: clean.Settings(
             make_text(directory), str(out), min_characters=120, num_workers=1
         ),
+        900,
     ),
-    "extract": (extract, make_dump),
+    "extract": (extract, make_dump, 600),
 }
 
 
 def run(name, directory, out, kill_at=None):
     """What the stage said, None if it was killed; in a child."""
-    module, make_settings = STAGES[name]
+    module, make_settings, block = STAGES[name]
+    sizes = Sizes(block=block, document=1 << 18, file=1500)
     settings = make_settings(directory, out)
     said = directory / "said"
     child = os.fork()
@@ -98,7 +98,7 @@ def run(name, directory, out, kill_at=None):
                 os.environ["KILL_AT"] = str(kill_at)
             stream = io.StringIO()
             with contextlib.redirect_stderr(stream):
-                module.run(settings)
+                module.run(settings, sizes=sizes)
             said.write_text(stream.getvalue())
             status = 0
         finally:

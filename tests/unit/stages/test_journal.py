@@ -15,6 +15,7 @@ from bert_tf.stages.stage import Built, SharedDirectory, run_stage
 from bert_tf.util.errors import RepairableError, UserError
 from bert_tf.util.files import Written
 from data_prep.stages import sentences
+from data_prep.stages.stage import Sizes
 from tests.helpers.files import content_of, no_room
 
 ITEMS = [bytes([65 + number]) * (number + 1) for number in range(6)]
@@ -172,16 +173,16 @@ def test_records_are_continued(tmp_path):
     assert RecordSet([path]).read(range(20)) == records
 
 
-def test_a_full_disk_costs_what_did_not_fit(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 1000)
+def test_a_full_disk_costs_what_did_not_fit(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"This is number {number}. It ends here.\n\n" for number in range(300)))
     settings = functools.partial(sentences.Settings, str(text), num_workers=1)
-    expected = sentences.run(settings(str(tmp_path / "expected")))
+    split = functools.partial(sentences.run, sizes=Sizes(1000))
+    expected = split(settings(str(tmp_path / "expected")))
     with no_room(6000), pytest.raises(RepairableError, match=r"cannot write .*; free space there"):
-        sentences.run(settings(str(tmp_path / "out")))
+        split(settings(str(tmp_path / "out")))
     capsys.readouterr()
-    out = sentences.run(settings(str(tmp_path / "out")))
+    out = split(settings(str(tmp_path / "out")))
     assert "sentences: resumed at 0.0 of 0.0 MB" in capsys.readouterr().err
     for path in expected.iterdir():
         assert (out / path.name).read_bytes() == path.read_bytes()

@@ -17,8 +17,9 @@ from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from data_prep.conversion import convert_records, record_inputs
+from data_prep.conversion import convert_records
 from data_prep.conversion.convert_records import Settings
+from data_prep.conversion.record_inputs import BATCH_RECORDS
 from data_prep.inspection import inspect_data as inspect
 from data_prep.stages import create_pretraining_data
 from tests.helpers.archives import parquet_of
@@ -32,8 +33,9 @@ SENTENCES = [
 TEXT = "\n".join(s + ("\n" if n % 5 == 4 else "") for n, s in enumerate(SENTENCES)) + "\n"
 
 
-def convert(source, output, target, **options):
-    return convert_records.run(Settings(str(source), str(output), target, num_workers=1, **options))
+def convert(source, output, target, *, batch_records=BATCH_RECORDS, **options):
+    settings = Settings(str(source), str(output), target, num_workers=1, **options)
+    return convert_records.run(settings, batch_records=batch_records)
 
 
 def records_in(directory):
@@ -152,12 +154,12 @@ def test_text_comes_back(made, tmp_path):
     assert all("".join(line.split()).replace("##", "") in corpus for line in segments)
 
 
-def test_workers_and_batches_change_nothing(made, tmp_path, monkeypatch):
+def test_workers_and_batches_change_nothing(made, tmp_path):
     options = {"masking": "static", "max_predictions_per_seq": 3}
     one = convert(made / "dynamic", tmp_path / "one", "google", **options)
-    monkeypatch.setattr(record_inputs, "_BATCH_RECORDS", 3)
     other = convert_records.run(
-        Settings(str(made / "dynamic"), str(tmp_path / "two"), "google", num_workers=2, **options)
+        Settings(str(made / "dynamic"), str(tmp_path / "two"), "google", num_workers=2, **options),
+        batch_records=3,
     )
     assert records_in(one) == records_in(other)
     assert read_manifest(one) == read_manifest(other)
@@ -197,10 +199,8 @@ def test_any_records_come_back(tmp_path_factory, count, target, batch):
     with TFRecordWriter(root / "a.tfrecord") as writer:
         for record in PRETRAINING_MASKED.encode_batch(examples):
             writer.write(record)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_inputs, "_BATCH_RECORDS", batch)
-        convert(root / "a.tfrecord", root / "there", target)
-        back = convert(root / "there", root / "back", "google")
+    convert(root / "a.tfrecord", root / "there", target, batch_records=batch)
+    back = convert(root / "there", root / "back", "google", batch_records=batch)
     assert records_in(back) == PRETRAINING_MASKED.encode_batch(examples)
 
 

@@ -277,11 +277,11 @@ def test_real_records(data, tmp_path, capsys):
     ElementTree.fromstring(re.sub(r"<!DOCTYPE html>|<(meta|link)[^>]*>", "", html))
 
 
-def test_workers_find_the_same(data, capsys, monkeypatch):
+def test_workers_find_the_same(data, capsys):
     said = []
-    monkeypatch.setattr(inspect, "_WORTH_A_POOL", 0)
     for num_workers in (1, 2):
-        inspect.run(inspect.Settings(f"{data}/records/train", num_workers=num_workers))
+        settings = inspect.Settings(f"{data}/records/train", num_workers=num_workers)
+        inspect.run(settings, worth_a_pool=0)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != ""
 

@@ -1,12 +1,10 @@
 """Statistics of text, whatever its bytes, against a plain count."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_tf.records.hash_sample import HashSample
-from data_prep.inspection import text_statistics
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text
 
 
@@ -27,12 +25,10 @@ alphabet = st.sampled_from("ab \n\n\r\té中😀\0")
 
 
 @given(st.text(alphabet, max_size=60), st.integers(1, 9))
-def test_figures_are_those_counted_by_hand(tmp_path_factory, text, read_bytes):
+def test_figures_are_those_counted_by_hand(tmp_path_factory, text, piece_bytes):
     path = tmp_path_factory.mktemp("text") / "a.txt"
     path.write_bytes(text.encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_statistics, "_READ_BYTES", read_bytes)
-        found = count_text(path)
+    found = count_text(path, piece_bytes=piece_bytes)
     documents = counted_by_hand(text)
     lines = [line for document in documents for line in document]
     assert found.documents == len(documents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import collections
 import gzip
 import json
 import lzma
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 from bert_tf.stages.manifest import read_manifest
 from bert_tf.util.errors import UserError
-from data_prep.sources import containers, source_text
+from data_prep.sources.containers import open_sources
+from data_prep.sources.plain_text_files import LONGEST_DOCUMENT_BYTES
+from data_prep.sources.source_text import reduced
 from data_prep.stages.extract import Settings, run
 from tests.helpers.archives import parquet_of, tar_of, zip_of
 from tests.helpers.mediawiki import dump, page
@@ -263,22 +266,18 @@ def test_workers_and_batches_change_nothing(tmp_path):
 
 @given(st.text(alphabet="a \t\u3000"), st.integers(1, 5))
 def test_white_space_of_long_lines(line, at_once):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_text, "_REDUCED_CHARACTERS", at_once)
-        assert source_text.reduced([line]) == list(filter(None, [" ".join(line.split())]))
+    expected = list(filter(None, [" ".join(line.split())]))
+    assert reduced([line], at_once=at_once) == expected
 
 
-def test_long_documents_are_cut_and_counted(tmp_path, monkeypatch):
-    from data_prep.sources import plain_text_files
-
-    monkeypatch.setattr(plain_text_files, "LONGEST_DOCUMENT_BYTES", 2000)
-    monkeypatch.setattr(plain_text_files, "_READ_BYTES", 1000)
-    text = "".join(f"Word{n} ends. " for n in range(1000)).strip()
+def test_long_documents_are_cut_and_counted(tmp_path):
+    text = "".join(f"Word{n} ends. " for n in range(900_000)).strip()
+    assert len(text) > 3 * LONGEST_DOCUMENT_BYTES
     (tmp_path / "a.txt").write_text(text)
     out = extract(tmp_path, "a.txt")
     assert text_of(out).split() == text.split()
     counts = read_manifest(out).counts
-    assert counts["cut_documents"] == counts["articles"] - 1 > 5
+    assert counts["cut_documents"] == counts["articles"] - 1 >= 3
     assert all(line.endswith("ends.") for line in text_of(out).split("\n") if line)
 
 
@@ -332,12 +331,14 @@ def test_joined_tar_archives_are_refused(tmp_path, compress):
         extract(tmp_path, "two.tar")
 
 
-def test_bombs_end_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(containers, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
+def test_bombs_end_early(tmp_path):
     bomb = bytes(8 << 20).replace(b"\0", b"a ")
     cases = [gzip.compress(bomb), bz2.compress(bomb), tar_of({"a": bomb}, "w:xz")]
     cases += [zip_of({"a": bomb}), gzip.compress(gzip.compress(bomb))]
+    counts = collections.Counter()
     for content in cases:
         (tmp_path / "bomb").write_bytes(content)
         with pytest.raises(UserError, match="expands to more than 200 times its size"):
-            extract(tmp_path, "bomb", format="documents")
+            for source in open_sources(tmp_path / "bomb", counts, allowed_bytes=1 << 20):
+                while source.stream.read(1 << 16):
+                    pass

@@ -14,8 +14,8 @@ from bert_tf.stages.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.stages import clean
 from data_prep.stages.clean import Judge, Settings, run
-from data_prep.text import duplicates
-from data_prep.text.duplicates import find_duplicates, rows_of_band, sketch
+from data_prep.stages.stage import Sizes
+from data_prep.text.duplicates import SKETCH, find_duplicates, rows_of_band, sketch
 
 WORDS = [f"word{number}" for number in range(5000)]
 
@@ -103,8 +103,7 @@ def test_signatures_estimate_the_similarity(seed, share):
     begin = int(share * 300)
     first, second = " ".join(words), " ".join([*replaced[:begin], *words[begin:]])
     values = [
-        np.frombuffer(sketch(text, near=True), duplicates._SKETCH)["values"][0]
-        for text in (first, second)
+        np.frombuffer(sketch(text, near=True), SKETCH)["values"][0] for text in (first, second)
     ]
     # Five standard deviations of a mean of 128.
     assert np.mean(values[0] == values[1]) == pytest.approx(jaccard(first, second), abs=0.22)
@@ -122,7 +121,7 @@ def test_pairs_a_little_over_the_threshold_are_found(tmp_path, threshold):
         texts += [" ".join(words), " ".join([*other[:replaced], *words[replaced:]])]
     path = tmp_path / "sketches"
     path.write_bytes(b"".join(sketch(text, near=True) for text in texts))
-    values = np.fromfile(path, duplicates._SKETCH)["values"]
+    values = np.fromfile(path, SKETCH)["values"]
     agreeing = np.mean(values[::2] == values[1::2], axis=1) >= threshold
     assert agreeing.sum() > 50
     found = set(find_duplicates(path, threshold=threshold).near.tolist())
@@ -137,20 +136,19 @@ def test_bands_are_as_narrow_as_the_threshold_needs(threshold, rows):
 
 
 @pytest.mark.parametrize("part_documents", [1 << 22, 100, 30])
-def test_parts_change_nothing(tmp_path, monkeypatch, part_documents):
-    monkeypatch.setattr(duplicates, "_PART_DOCUMENTS", part_documents)
-    monkeypatch.setattr(duplicates, "_CHUNK_DOCUMENTS", 11)
+def test_parts_change_nothing(tmp_path, part_documents):
     rng = random.Random(0)
     texts = [text_of(rng.randrange(150)) for _ in range(300)]
     path = tmp_path / "sketches"
     path.write_bytes(b"".join(sketch(text, near=True) for text in texts))
     expected = [number for number, text in enumerate(texts) if text in texts[:number]]
-    found = find_duplicates(path, threshold=0.8)
+    sizes = {"part_documents": part_documents, "chunk_documents": 11}
+    found = find_duplicates(path, threshold=0.8, **sizes)
     assert found.exact.tolist() == expected
     assert found.near.tolist() == []
 
 
-def test_workers_change_nothing(tmp_path, monkeypatch):
+def test_workers_change_nothing(tmp_path):
     texts = [text_of(seed % 700, 200) for seed in range(1500)]
     outputs = []
     for workers in (1, 2):
@@ -182,20 +180,19 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
         run(Settings(str(path), str(tmp_path / "out"), num_workers=1))
 
 
-def test_memory_does_not_grow_with_the_documents(tmp_path, monkeypatch):
+def test_memory_does_not_grow_with_the_documents(tmp_path):
     """In parts, with sketches on disk."""
-    monkeypatch.setattr(duplicates, "_PART_DOCUMENTS", 500)
-    monkeypatch.setattr(duplicates, "_CHUNK_DOCUMENTS", 500)
     peaks = []
     for number in (1000, 5000):
         path = tmp_path / f"{number}"
-        found = np.zeros(number, duplicates._SKETCH)
+        found = np.zeros(number, SKETCH)
         found["exact"] = np.arange(number)
         found["values"] = np.arange(number, dtype=np.uint32)[:, None]
         found.tofile(path)
         del found
         tracemalloc.start()
-        assert not len(find_duplicates(path, threshold=0.8).near)
+        sizes = {"part_documents": 500, "chunk_documents": 500}
+        assert not len(find_duplicates(path, threshold=0.8, **sizes).near)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 5000 * 2 + 50_000
@@ -208,12 +205,12 @@ def test_the_stage_is_skipped_when_nothing_has_changed(tmp_path, capsys):
     assert f"{clean.STAGE}: {tmp_path / 'out'} is up to date" in capsys.readouterr().err
 
 
-def test_pieces_of_a_document_that_is_too_long_are_kept(tmp_path, monkeypatch, capsys):
+def test_pieces_of_a_document_that_is_too_long_are_kept(tmp_path, capsys):
     """A cut makes no document repetitive or too short, and its pieces no duplicates."""
-    monkeypatch.setattr(clean, "_MAX_DOCUMENT_BYTES", 2000)
     long = "The same sentence stands here again and again, in every line.\n" * 100
     (tmp_path / "a.txt").write_text(f"{long}\n{text_of(1)}\n\n{long}")
-    out = run(Settings(str(tmp_path / "a.txt"), str(tmp_path / "out"), num_workers=1))
+    settings = Settings(str(tmp_path / "a.txt"), str(tmp_path / "out"), num_workers=1)
+    out = run(settings, sizes=Sizes(document=2000))
     documents = (out / "clean-00000.txt").read_text().split("\n\n")
     assert "\n".join(documents[:-2]) + "\n" == long
     assert documents[-2] == text_of(1)

@@ -22,6 +22,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 from data_prep.inspection import inspect_data as inspect
 from data_prep.stages import create_pretraining_data as stage
+from data_prep.stages.stage import Sizes
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = [a + b for a in "abcdefgh" for b in "aeiou"]
@@ -91,41 +92,36 @@ def restored_ids(features):
     return ids
 
 
-@pytest.fixture(scope="module")
-def small_blocks():
-    """Blocks of 8 KiB, so that a small text makes several."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(stage, "_BLOCK_BYTES", 8192)
-    patch.setattr(stage, "_MAX_DOCUMENT_BYTES", 2048)
-    yield
-    patch.undo()
+def run(settings):
+    """In blocks of 8 KiB, so that a small text makes several."""
+    return stage.run(settings, sizes=Sizes(block=8192, document=2048))
 
 
 @pytest.fixture(scope="module")
-def static(corpus, tmp_path_factory, small_blocks):
-    return stage.run(settings_for(corpus, tmp_path_factory.mktemp("static")))
+def static(corpus, tmp_path_factory):
+    return run(settings_for(corpus, tmp_path_factory.mktemp("static")))
 
 
 @pytest.fixture(scope="module")
-def whole_words(corpus, tmp_path_factory, small_blocks):
+def whole_words(corpus, tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole_words")
-    return stage.run(settings_for(corpus, directory, do_whole_word_mask=True))
+    return run(settings_for(corpus, directory, do_whole_word_mask=True))
 
 
 @pytest.fixture(scope="module")
-def dynamic(corpus, tmp_path_factory, small_blocks):
+def dynamic(corpus, tmp_path_factory):
     directory = tmp_path_factory.mktemp("dynamic")
-    return stage.run(settings_for(corpus, directory, masking="dynamic"))
+    return run(settings_for(corpus, directory, masking="dynamic"))
 
 
 @pytest.fixture(scope="module")
-def single(corpus, tmp_path_factory, small_blocks):
+def single(corpus, tmp_path_factory):
     directory = tmp_path_factory.mktemp("single")
-    return stage.run(settings_for(corpus, directory, nsp=False, masking="dynamic"))
+    return run(settings_for(corpus, directory, nsp=False, masking="dynamic"))
 
 
 @pytest.fixture(scope="module")
-def ordered(corpus, tmp_path_factory, small_blocks):
+def ordered(corpus, tmp_path_factory):
     """Sentence order, with n-grams of whole words."""
     settings = settings_for(
         corpus,
@@ -134,7 +130,7 @@ def ordered(corpus, tmp_path_factory, small_blocks):
         do_whole_word_mask=True,
         ngram=3,
     )
-    return stage.run(settings)
+    return run(settings)
 
 
 def test_defaults_are_googles():
@@ -288,11 +284,11 @@ def test_documents_of_one_token_have_no_order(corpus, tmp_path):
     settings = settings_for(
         corpus, tmp_path / "out", input_file=f"{tmp_path}/a.txt", sentence_order=True, dupe_factor=1
     )
-    counts = read_manifest(stage.run(settings)).counts
+    counts = read_manifest(run(settings)).counts
     assert (counts["documents"], counts["documents_of_one_token"], counts["records"]) == (3, 2, 1)
     (tmp_path / "a.txt").write_text("ba\n\nbe\n")
     with pytest.raises(UserError, match="contains only documents of one token"):
-        stage.run(settings)
+        run(settings)
 
 
 def test_dynamic_records_mark_the_starts_of_words(dynamic):
@@ -385,7 +381,7 @@ def test_the_manifest_describes_the_directory(corpus, static):
 def test_dynamic_records_do_not_depend_on_settings_of_masks(corpus, tmp_path, dynamic):
     assert "masked_lm_prob" not in read_manifest(dynamic).parameters
     before = (dynamic / "manifest.json").stat().st_mtime_ns
-    stage.run(settings_for(corpus, dynamic, masking="dynamic", masked_lm_prob=0.5))
+    run(settings_for(corpus, dynamic, masking="dynamic", masked_lm_prob=0.5))
     assert (dynamic / "manifest.json").stat().st_mtime_ns == before
 
 
@@ -395,13 +391,13 @@ def contents(directory):
 
 def test_the_output_is_the_same_for_any_number_of_workers(corpus, tmp_path, static):
     for workers in (2, 3):
-        other = stage.run(settings_for(corpus, tmp_path / str(workers), num_workers=workers))
+        other = run(settings_for(corpus, tmp_path / str(workers), num_workers=workers))
         assert contents(other) == contents(static)
 
 
 def test_compressed_files_hold_the_same_records(corpus, tmp_path, static):
     settings = settings_for(corpus, tmp_path, compression="gzip", num_workers=2)
-    stage.run(settings)
+    run(settings)
     plain = record_files(static)
     files = [tmp_path / f"{path.name}.gz" for path in plain]
     assert sorted(tmp_path.glob("*.tfrecord*")) == sorted(
@@ -416,17 +412,24 @@ def test_compressed_files_hold_the_same_records(corpus, tmp_path, static):
     require_listed_files(str(tmp_path))
     inspect.run(inspect.Settings(str(tmp_path)))
     # The same directory without compression: nothing of before is left.
-    stage.run(dataclasses.replace(settings, compression="none"))
+    run(dataclasses.replace(settings, compression="none"))
     assert contents(tmp_path) == contents(static)
 
 
-def test_the_output_is_the_same_however_many_instances_are_encoded_at_once(
-    corpus, tmp_path, static, monkeypatch
-):
-    for at_once in (7, 10_000):
-        monkeypatch.setattr(stage, "_ENCODE_AT_ONCE", at_once)
-        other = stage.run(settings_for(corpus, tmp_path / str(at_once)))
-        assert contents(other) == contents(static)
+def test_the_output_is_the_same_however_many_instances_are_encoded_at_once(corpus):
+    settings = settings_for(corpus, corpus / "unused")
+    documents = stage.read_documents(corpus / "a.txt", max_bytes=1 << 20)
+    [block] = stage.group_documents(documents, block_bytes=1 << 20)
+    content = settings.tokenizer_files.read()
+    once, *others = (
+        stage.BlockEncoder(settings, 2, content, encode_at_once=number)(block)
+        for number in (100_000, 512, 7)
+    )
+    assert once.counts["records"] > 512
+    for other in others:
+        assert other.counts == once.counts
+        for group, expected in zip(other.groups, once.groups, strict=True):
+            assert bytes(group.content) == bytes(expected.content)
 
 
 def test_the_order_of_a_block_is_the_one_it_always_had(tmp_path):
@@ -444,7 +447,7 @@ def test_the_order_of_a_block_is_the_one_it_always_had(tmp_path):
         dupe_factor=1,
         num_output_files=1,
     )
-    found = read_features(stage.run(settings))["input_ids"][:, 1] - len(SPECIAL)
+    found = read_features(run(settings))["input_ids"][:, 1] - len(SPECIAL)
     assert sorted(found) == list(range(16))
     assert found.tolist() == [12, 10, 4, 9, 13, 3, 14, 7, 15, 1, 0, 5, 11, 8, 2, 6]
 
@@ -463,7 +466,7 @@ def test_packed_records_go_on_with_the_next_document(tmp_path):
         max_seq_length=13,
         dupe_factor=1,
     )
-    directory = stage.run(settings)
+    directory = run(settings)
     found = read_features(directory)
     lengths = found["input_mask"].sum(axis=1)
     texts = [ids[:length].tolist() for ids, length in zip(found["input_ids"], lengths)]
@@ -480,9 +483,9 @@ def test_packed_records_go_on_with_the_next_document(tmp_path):
 
 
 def test_other_seeds_and_passes_give_other_records(corpus, tmp_path, static):
-    other = stage.run(settings_for(corpus, tmp_path / "seed", random_seed=1))
+    other = run(settings_for(corpus, tmp_path / "seed", random_seed=1))
     assert contents(other) != contents(static)
-    once = stage.run(settings_for(corpus, tmp_path / "once", dupe_factor=1))
+    once = run(settings_for(corpus, tmp_path / "once", dupe_factor=1))
     ratio = read_manifest(static).counts["records"] / read_manifest(once).counts["records"]
     assert 1.9 < ratio < 2.1
     records = {
@@ -494,12 +497,12 @@ def test_other_seeds_and_passes_give_other_records(corpus, tmp_path, static):
 
 
 def test_a_second_run_is_skipped_and_a_changed_one_is_not(corpus, tmp_path, capfd):
-    directory = stage.run(settings_for(corpus, tmp_path / "out"))
+    directory = run(settings_for(corpus, tmp_path / "out"))
     before = contents(directory)
     capfd.readouterr()
-    stage.run(settings_for(corpus, directory, num_workers=2))
+    run(settings_for(corpus, directory, num_workers=2))
     assert "up to date, skipped" in capfd.readouterr().err
-    stage.run(settings_for(corpus, directory, num_output_files=2))
+    run(settings_for(corpus, directory, num_output_files=2))
     assert len(record_files(directory)) == 2
     assert contents(directory) != before
 
@@ -507,11 +510,11 @@ def test_a_second_run_is_skipped_and_a_changed_one_is_not(corpus, tmp_path, capf
 def test_output_file_takes_a_list_like_googles(corpus, tmp_path):
     names = f"{tmp_path}/x.tfrecord,{tmp_path}/y.tfrecord"
     settings = settings_for(corpus, None, output_file=names, dupe_factor=1)
-    assert stage.run(settings) == tmp_path
+    assert run(settings) == tmp_path
     assert {"x.tfrecord", "y.tfrecord", "manifest.json"} <= set(contents(tmp_path))
-    stage.run(dataclasses.replace(settings, max_seq_length=32))  # the same files may be made again
+    run(dataclasses.replace(settings, max_seq_length=32))  # the same files may be made again
     with pytest.raises(UserError, match=r"x\.tfrecord was made in one call with y\.tfrecord"):
-        stage.run(dataclasses.replace(settings, output_file=f"{tmp_path}/x.tfrecord"))
+        run(dataclasses.replace(settings, output_file=f"{tmp_path}/x.tfrecord"))
     assert "y.tfrecord" in contents(tmp_path)
 
 
@@ -522,13 +525,13 @@ def test_shards_of_the_same_name_in_several_directories(corpus, tmp_path, capsys
         shutil.copyfile(corpus / f"{name}.txt", tmp_path / name / "shard.txt")
     given = f"{tmp_path}/a/shard.txt,{tmp_path}/b,{tmp_path}/?/shard.txt"
     settings = settings_for(corpus, tmp_path / "both", input_file=given, num_output_files=1)
-    directory = stage.run(settings)
+    directory = run(settings)
     both = read_manifest(directory)
     assert [entry.name for entry in both.inputs] == ["shard.txt"] * 2
     assert both.counts["tokens"] == sum(map(len, document_texts(corpus)))
-    stage.run(settings)
+    run(settings)
     assert "up to date, skipped" in capsys.readouterr().err
-    single = stage.run(dataclasses.replace(settings, input_file=f"{tmp_path}/a",
+    single = run(dataclasses.replace(settings, input_file=f"{tmp_path}/a",
                                            output_dir=f"{tmp_path}/one"))  # fmt: skip
     name = record_files(directory)[0].name
     patterns = f"{single},{directory}/{name},{directory}/records*d"
@@ -549,11 +552,9 @@ def test_packed_and_other_documents_in_one_directory_are_noted(corpus, tmp_path,
         nsp=False,
         pack_documents=True,
     )
-    stage.run(packed)
+    run(packed)
     assert "warning" not in capsys.readouterr().err
-    stage.run(
-        dataclasses.replace(packed, output_file=f"{tmp_path}/other.tfrecord", pack_documents=False)
-    )
+    run(dataclasses.replace(packed, output_file=f"{tmp_path}/other.tfrecord", pack_documents=False))
     assert (
         f"warning: {tmp_path}/packed.tfrecord was made with pack_documents True, other.tfrecord "
         "without" in capsys.readouterr().err
@@ -585,7 +586,7 @@ def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
         max_predictions_per_seq=20,
         random_seed=7,
     )
-    stage.run(settings)
+    run(settings)
     directory = tmp_path / "out"
     names = [f"tf_{name}.tfrecord" for name in "abc"]
     assert [path.name for path in record_files(directory)] == names
@@ -607,18 +608,16 @@ def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
     for changes in ({"max_seq_length": 32}, {"max_predictions_per_seq": 5}, {"nsp": False}):
         [name] = changes
         with pytest.raises(UserError, match=rf"--output_file: .*tf_a\.tfrecord .* with {name} "):
-            stage.run(
-                dataclasses.replace(settings, output_file=f"{directory}/tf_d.tfrecord", **changes)
-            )
+            run(dataclasses.replace(settings, output_file=f"{directory}/tf_d.tfrecord", **changes))
     ordered = dataclasses.replace(
         settings, output_file=f"{directory}/tf_d.tfrecord", sentence_order=True
     )
     with pytest.raises(
         UserError, match=r"tf_a\.tfrecord was made without sentence_order, not True"
     ):
-        stage.run(ordered)
+        run(ordered)
     with pytest.raises(UserError, match=r"--output_dir: .*contains tf_a\.tfrecord from a run with"):
-        stage.run(settings_for(corpus, directory))
+        run(settings_for(corpus, directory))
     assert read_manifest(directory) == manifest
 
 
@@ -637,7 +636,7 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         minloglevel=2,
     )
     model = str(tmp_path / "spm.model")
-    directory = stage.run(
+    directory = run(
         settings_for(
             corpus,
             tmp_path / "out",
@@ -700,7 +699,7 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
 )
 def test_bad_settings_are_refused(corpus, tmp_path, changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        stage.run(settings_for(corpus, tmp_path / "out", **changes))
+        run(settings_for(corpus, tmp_path / "out", **changes))
     assert not list(tmp_path.glob("out/*.tfrecord*"))
 
 
@@ -718,7 +717,7 @@ def test_bad_text_is_refused(corpus, tmp_path, content, sentence, workers):
         corpus, tmp_path / "out", input_file=str(tmp_path / "bad.txt"), num_workers=workers
     )
     with pytest.raises(UserError, match=sentence):
-        stage.run(settings)
+        run(settings)
     assert not list((tmp_path / "out").glob("*.tfrecord*"))
 
 
@@ -726,7 +725,7 @@ def test_bad_text_is_refused(corpus, tmp_path, content, sentence, workers):
 def test_documents_of_one_sentence_give_pairs_of_one_label(corpus, tmp_path, capsys, nsp):
     (tmp_path / "text.txt").write_text("ba be .\n\n" * 50)
     text = str(tmp_path / "text.txt")
-    stage.run(settings_for(corpus, tmp_path / "out", input_file=text, num_output_files=1, nsp=nsp))
+    run(settings_for(corpus, tmp_path / "out", input_file=text, num_output_files=1, nsp=nsp))
     said = capsys.readouterr().err
     assert ("warning: all sentence pairs have label 1, so" in said) == nsp
 
@@ -748,7 +747,7 @@ def test_an_unknown_word_of_wikitext_is_the_unknown_token(corpus, tmp_path, caps
             dupe_factor=1,
             markup=markup,
         )
-        stage.run(settings)
+        run(settings)
         said = capsys.readouterr().err
         assert ("3 words are <unk>" in said) == (markup == "plain")
         manifest = read_manifest(tmp_path / markup)
@@ -772,7 +771,7 @@ def test_names_that_cannot_be_record_files_are_refused(corpus, tmp_path, name):
         tokenizer_files=TokenizerFiles(corpus / "vocab.txt"),
     )
     with pytest.raises(UserError, match=rf"--output_file=.*'{name}' cannot be the name"):
-        stage.run(settings)
+        run(settings)
     assert not (tmp_path / "out").exists()
 
 

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,13 @@ from hypothesis import strategies as st
 
 from bert_tf.stages.manifest import read_manifest
 from bert_tf.util.errors import UserError
-from data_prep.sources import mediawiki_dump
 from data_prep.sources.mediawiki_dump import read_pages
-from data_prep.stages import extract
 from data_prep.stages.extract import Settings, run
+from data_prep.stages.stage import Sizes
 from data_prep.text.mediawiki_text import Options, plain_text
 from tests.helpers.mediawiki import dump, page
 
+DEFAULT_SIZES = Sizes()
 HIDDEN = frozenset({"file", "image", "category", "datei", "kategorie", "bild", "tập tin"})
 
 
@@ -177,8 +178,9 @@ def write(tmp_path, content, name="dump.xml"):
     return path
 
 
-def extract_all(tmp_path, *paths, name="out", **options):
-    return run(Settings(",".join(map(str, paths)), str(tmp_path / name), **options))
+def extract_all(tmp_path, *paths, name="out", sizes=DEFAULT_SIZES, **options):
+    settings = Settings(",".join(map(str, paths)), str(tmp_path / name), **options)
+    return run(settings, sizes=sizes)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +223,7 @@ def test_a_dump_of_several_compressed_streams(tmp_path):
     assert (out / "articles-00000.txt").read_text() == TEXT
 
 
-def test_workers_change_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(extract, "_BATCH_BYTES", 500)
+def test_workers_change_nothing(tmp_path):
     pages = [page(f"P{n}", f"Sentence {n} of ''many''. " * (n % 40 + 1)) for n in range(100)]
     paths = [
         write(tmp_path, dump(*pages[:60]), "a.xml"),
@@ -230,7 +231,8 @@ def test_workers_change_nothing(tmp_path, monkeypatch):
     ]
     texts = [
         (
-            extract_all(tmp_path, *paths, name=f"{n}", num_workers=n) / "articles-00000.txt"
+            extract_all(tmp_path, *paths, name=f"{n}", sizes=Sizes(500), num_workers=n)
+            / "articles-00000.txt"
         ).read_bytes()
         for n in (1, 2)
     ]
@@ -264,12 +266,12 @@ def test_what_is_refused(tmp_path, content, sentence):
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_a_page_without_end_ends_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(mediawiki_dump, "_LONGEST_PAGE_BYTES", 1 << 20)
+def test_a_page_without_end_ends_early():
     content = dump()[: -len("</mediawiki>")] + b"<page><title>x</title><ns>0</ns><text>"
-    path = write(tmp_path, content + b"a" * (2 << 20))
-    with pytest.raises(UserError, match="a page of more than 1 MiB"):
-        extract_all(tmp_path, path, num_workers=1)
+    stream = io.BytesIO(content + b"a" * (2 << 20))
+    with pytest.raises(UserError, match=r"dump\.xml has a page of more than 1 MiB"):
+        list(read_pages(stream, "dump.xml", longest_page_bytes=1 << 20))
+    assert stream.tell() < 1.1 * 2**20
 
 
 def test_entities_do_not_explode(tmp_path):
@@ -282,26 +284,14 @@ def test_entities_do_not_explode(tmp_path):
 
 def test_memory_does_not_grow_with_the_dump(tmp_path):
     """The tree that the parser builds keeps no pages."""
-    content = dump(*[page(f"P{n}", "word " * 50) for n in range(2000)])
-    kept = set()
-
-    class Watched(mediawiki_dump._Bounded):
-        def read(self, size):
-            kept.add(len(roots[-1]) if roots else 0)
-            return super().read(size)
-
-    roots = []
-
-    def root(element, name):
-        roots.append(element)
-        return element
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mediawiki_dump, "_Bounded", Watched)
-        patch.setattr(mediawiki_dump, "_root", root)
-        assert sum(1 for _ in read_pages(io.BytesIO(content), "dump.xml")) == 2000
-    # The parser is fed 16 KiB or 64 KiB at a time, and hands out what is in them later.
-    assert max(kept) < 500
+    peaks = []
+    for number in (1000, 4000):
+        stream = io.BytesIO(dump(*[page(f"P{n}", "word " * 50) for n in range(number)]))
+        tracemalloc.start()
+        assert sum(1 for _ in read_pages(stream, "dump.xml")) == number
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]
 
 
 @pytest.mark.skipif(

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.stages.manifest import read_manifest
-from bert_tf.util import files
 from bert_tf.util.errors import UserError
-from data_prep.stages import sentences, stage
+from data_prep.stages import sentences
 from data_prep.stages.sentences import (
     SentenceSplitter,
     Settings,
@@ -21,15 +20,18 @@ from data_prep.stages.sentences import (
     read_chunks,
     run,
 )
+from data_prep.stages.stage import Sizes
 from data_prep.text.wikitext_corpus import MARKUPS
 
+DEFAULT_SIZES = Sizes()
 
-def _run(tmp_path, content, name="out", **options):
+
+def _run(tmp_path, content, name="out", *, sizes=DEFAULT_SIZES, **options):
     path = tmp_path / "input.txt"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     options.setdefault("num_workers", 1)
-    out = run(Settings(str(path), str(tmp_path / name), **options))
+    out = run(Settings(str(path), str(tmp_path / name), **options), sizes=sizes)
     return b"".join(path.read_bytes() for path in sorted(out.glob("*.txt"))).decode()
 
 
@@ -124,14 +126,13 @@ def test_lines_that_are_not_wrapped_stay(lines):
 
 
 @pytest.mark.parametrize("line_breaks", ["auto", "sentence"])
-def test_output_does_not_depend_on_the_number_of_workers(tmp_path, monkeypatch, line_breaks):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 500)
-    monkeypatch.setattr(stage, "_OUTPUT_FILE_BYTES", 9_000)
+def test_output_does_not_depend_on_the_number_of_workers(tmp_path, line_breaks):
     text = _prose(200)
     outputs = []
     for num_workers in (1, 2, 3):
         name = f"out{num_workers}"
-        _run(tmp_path, text, name, line_breaks=line_breaks, num_workers=num_workers)
+        options = {"line_breaks": line_breaks, "num_workers": num_workers}
+        _run(tmp_path, text, name, sizes=Sizes(block=500, file=9_000), **options)
         files = sorted((tmp_path / name).glob("[!.]*"))
         outputs.append({path.name: path.read_bytes() for path in files})
     assert outputs[0] == outputs[1] == outputs[2]
@@ -141,15 +142,13 @@ def test_output_does_not_depend_on_the_number_of_workers(tmp_path, monkeypatch, 
     assert sum(entry.count for entry in manifest.outputs) == 200
 
 
-def test_chunks_do_not_change_the_documents(tmp_path, monkeypatch):
+def test_chunks_do_not_change_the_documents(tmp_path):
     text = _prose(60)
     whole = _run(tmp_path, text)
     for size in (40, 333):
-        monkeypatch.setattr(sentences, "_CHUNK_BYTES", size)
         # Chunks that small may cut documents; their sentences stay the same.
-        assert _run(tmp_path, text, f"out{size}").split() == whole.split()
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 2000)
-    assert _run(tmp_path, text, "out2000") == whole
+        assert _run(tmp_path, text, f"out{size}", sizes=Sizes(size)).split() == whole.split()
+    assert _run(tmp_path, text, "out2000", sizes=Sizes(2000)) == whole
 
 
 @settings(max_examples=60, deadline=None)
@@ -157,9 +156,7 @@ def test_chunks_do_not_change_the_documents(tmp_path, monkeypatch):
 def test_chunks_hold_every_byte_and_whole_characters(tmp_path_factory, text, size):
     path = tmp_path_factory.mktemp("chunks") / "input.txt"
     path.write_bytes(text.encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "_CHUNK_BYTES", size)
-        chunks = list(read_chunks(path))
+    chunks = list(read_chunks(path, block_bytes=size))
     assert b"".join(chunk.content for chunk in chunks) == text.encode()
     assert [chunk.offset for chunk in chunks] == [
         sum(len(chunk.content) for chunk in chunks[:i]) for i in range(len(chunks))
@@ -170,10 +167,9 @@ def test_chunks_hold_every_byte_and_whole_characters(tmp_path_factory, text, siz
 
 
 def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 1000)
     monkeypatch.setattr(sentences, "MAX_DOCUMENT_BYTES", 600)
     text = " ".join(f"This is sentence number {n} of the text." for n in range(200))
-    documents = _run(tmp_path, text).split("\n\n")[:-1]
+    documents = _run(tmp_path, text, sizes=Sizes(1000)).split("\n\n")[:-1]
     assert max(map(len, documents)) <= 600
     assert len(documents) < 30
     lines = [line for document in documents for line in document.split("\n")]
@@ -182,9 +178,8 @@ def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch, capsys):
     assert f"were cut {len(documents) - 1} times" in capsys.readouterr().err
 
 
-def test_documents_that_are_not_cut_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 1000)
-    _run(tmp_path, _prose(60))
+def test_documents_that_are_not_cut_are_not_counted(tmp_path):
+    _run(tmp_path, _prose(60), sizes=Sizes(1000))
     assert "cut_documents" not in read_manifest(tmp_path / "out").counts
 
 
@@ -203,13 +198,12 @@ def test_no_character_is_lost(text):
         )
 
 
-def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 64)
+def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path):
     content = b"\xef\xbb\xbf" + b"Good text here.\n\n" * 20 + b"caf\xe9 bad\n"
     position = content.index(b"\xe9")
     for num_workers in (1, 2):
         with pytest.raises(UserError, match=rf"input\.txt is not UTF-8 at byte {position};"):
-            _run(tmp_path, content, num_workers=num_workers)
+            _run(tmp_path, content, num_workers=num_workers, sizes=Sizes(64))
     assert not list((tmp_path / "out").glob("[!.]*"))
 
 
@@ -244,15 +238,14 @@ def test_bad_input_is_one_sentence(tmp_path, content, options, message):
         _run(tmp_path, content, **options)
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 1 << 14)
-    monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 14)
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
     path, sizes, peaks = tmp_path / "input.txt", [], []
     for run_number, num_documents in enumerate((100, 1500, 6000)):  # the first one warms up
         path.write_text(_prose(num_documents))
         sizes.append(path.stat().st_size)
         tracemalloc.start()
-        run(Settings(str(path), str(tmp_path / f"out{run_number}"), num_workers=1))
+        settings = Settings(str(path), str(tmp_path / f"out{run_number}"), num_workers=1)
+        run(settings, sizes=Sizes(1 << 14))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # Of a chunk a count is kept, here some 3 % of its 16 KiB; its text would be all of it.
@@ -312,8 +305,7 @@ def test_text_that_looks_like_wikitext_is_said_to(tmp_path, capsys):
     }
 
 
-def test_articles_are_not_cut_between_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 512)
+def test_articles_are_not_cut_between_chunks(tmp_path):
     articles = [
         f" = Title {n} = \n \n Text {n} . \n \n = = Part = = \n \n{' More text .' * (n % 9)} \n"
         for n in range(60)
@@ -325,12 +317,14 @@ def test_articles_are_not_cut_between_chunks(tmp_path, monkeypatch):
             name=f"out{workers}",
             markup="wikitext",
             num_workers=workers,
+            sizes=Sizes(512),
         )
         documents = text.split("\n\n")[:-1]
         assert [document.split("\n")[0] for document in documents] == [
             f"= Title {n} =" for n in range(60)
         ]
-    assert len(list(read_chunks(tmp_path / "input.txt", markup="wikitext"))) > 4
+    path = tmp_path / "input.txt"
+    assert len(list(read_chunks(path, markup="wikitext", block_bytes=512))) > 4
 
 
 def test_other_markup_is_refused(tmp_path):

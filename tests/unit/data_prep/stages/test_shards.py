@@ -8,10 +8,9 @@ import tracemalloc
 import pytest
 
 from bert_tf.stages.manifest import read_manifest
-from bert_tf.util import files
 from bert_tf.util.errors import UserError
-from data_prep.stages import shards
 from data_prep.stages.shards import Settings, hash_of_document, run
+from data_prep.stages.stage import Sizes
 
 
 def _documents(count, seed=0):
@@ -60,11 +59,11 @@ def test_shards_differ_by_no_more_than_a_document(tmp_path):
         assert max(sizes) - min(sizes) <= max(map(len, documents)) + 1
 
 
-def test_buffers_change_nothing(tmp_path, monkeypatch):
+def test_buffers_change_nothing(tmp_path):
     documents = _documents(100)
     one = _run(tmp_path, documents, num_shards=4)
-    monkeypatch.setattr(shards, "_BUFFER_BYTES", 1000)
-    two = _run(tmp_path, documents, "two", num_shards=4)
+    settings = Settings(str(tmp_path / "input.txt"), str(tmp_path / "two"), num_shards=4)
+    two = run(settings, sizes=Sizes(block=1000))
     names = sorted(path.name for path in one.glob("[!.]*"))
     assert len(names) == 6
     for name in names:
@@ -175,16 +174,15 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, documents, options, message
     assert not list((tmp_path / "out").glob("[!.]*"))
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_BUFFER_BYTES", 1 << 12)
-    monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 14)
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
     peaks = []
     for run_number, count in enumerate((100, 1000, 4000)):  # the first one warms up
         documents = _documents(count)
         (tmp_path / "input.txt").write_text("\n".join(documents))
         del documents
         tracemalloc.start()
-        run(Settings(str(tmp_path / "input.txt"), str(tmp_path / f"out{run_number}"), num_shards=9))
+        out = str(tmp_path / f"out{run_number}")
+        run(Settings(str(tmp_path / "input.txt"), out, num_shards=9), sizes=Sizes(block=1 << 12))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.1 * peaks[1] + 50_000

@@ -16,13 +16,14 @@ from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file
-from bert_tf.util import files
 from bert_tf.util.errors import UserError
 from data_prep.stages import vocabulary
+from data_prep.stages.stage import Sizes
 from data_prep.stages.vocabulary import Settings, choose_alphabet, run
 
 ROOT = Path(__file__).parents[3]
 KINDS = ("wordpiece", "sentencepiece")
+DEFAULT_SIZES, SMALL_SIZES = Sizes(), Sizes(4000)
 
 
 def _text(num_lines=600, seed=0):
@@ -35,11 +36,11 @@ def _text(num_lines=600, seed=0):
     )
 
 
-def _run(tmp_path, text, vocab_size=120, name="out", **options):
+def _run(tmp_path, text, vocab_size=120, name="out", *, sizes=DEFAULT_SIZES, **options):
     path = tmp_path / "input.txt"
     path.write_text(text, encoding="utf-8")
     options.setdefault("num_workers", 1)
-    return run(Settings(str(path), str(tmp_path / name), vocab_size, **options))
+    return run(Settings(str(path), str(tmp_path / name), vocab_size, **options), sizes=sizes)
 
 
 def _load(path, **options):
@@ -116,13 +117,11 @@ def test_pairs_that_are_too_rare_are_no_entries(tmp_path, options, min_frequency
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_output_does_not_depend_on_the_number_of_workers(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 4000)
+def test_output_does_not_depend_on_the_number_of_workers(tmp_path, kind):
     outputs = []
     for num_workers in (1, 2, 3):
-        path = _run(
-            tmp_path, _text(), name=f"out{num_workers}", tokenizer=kind, num_workers=num_workers
-        )
+        options = {"name": f"out{num_workers}", "tokenizer": kind, "num_workers": num_workers}
+        path = _run(tmp_path, _text(), sizes=SMALL_SIZES, **options)
         outputs.append([file.read_bytes() for file in sorted(path.parent.glob("[!.]*"))])
     assert outputs[0] == outputs[1] == outputs[2]
 
@@ -141,10 +140,9 @@ def test_output_is_the_same_in_other_processes(tmp_path, kind):
         assert (out / path.name).read_bytes() == path.read_bytes()
 
 
-def test_sample_is_bounded_and_spread_over_the_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 4000)
+def test_sample_is_bounded_and_spread_over_the_text(tmp_path):
     text = _text(2000)
-    path = _run(tmp_path, text, vocab_sample_megabytes=0.05)
+    path = _run(tmp_path, text, sizes=SMALL_SIZES, vocab_sample_megabytes=0.05)
     sampled = read_manifest(path.parent).counts["sample_bytes"]
     assert 0.04e6 < sampled <= 0.05e6
     rule = vocabulary.SampleRule(1 << 31, 10**9)
@@ -157,10 +155,10 @@ def test_sample_is_bounded_and_spread_over_the_text(tmp_path, monkeypatch):
     assert 400 < sum(len(line) + 1 for line in short) <= 500
 
 
-def test_one_repeated_line_stays_within_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 4000)
+def test_one_repeated_line_stays_within_the_limit(tmp_path):
     text = "abc abc abd.\n" * 20_000
-    path = _run(tmp_path, text, 14, vocab_sample_megabytes=0.1, character_coverage=1.0)
+    options = {"vocab_sample_megabytes": 0.1, "character_coverage": 1.0}
+    path = _run(tmp_path, text, 14, sizes=SMALL_SIZES, **options)
     assert read_manifest(path.parent).counts["sample_bytes"] <= 0.1e6
 
 
@@ -213,9 +211,7 @@ def test_bad_input_is_one_sentence(tmp_path, text, vocab_size, options, message)
     assert not list((tmp_path / "out").glob("[!.]*"))
 
 
-def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 1 << 12)
-    monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 12)
+def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path):
     peaks = []
     for run_number, num_lines in enumerate((100, 2000, 8000)):  # the first one warms up
         text = _text(2000) * (num_lines // 2000) or _text(num_lines)
@@ -226,7 +222,8 @@ def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path, monkeypatch):
         run(
             Settings(
                 str(tmp_path / "input.txt"), out, 60, vocab_sample_megabytes=0.02, num_workers=1
-            )
+            ),
+            sizes=Sizes(1 << 12),
         )
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

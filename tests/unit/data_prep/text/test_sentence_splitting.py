@@ -4,7 +4,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_prep.text import sentence_splitting
 from data_prep.text.sentence_splitting import split_sentences
 
 PIECES = (
@@ -46,9 +45,7 @@ def test_the_language_decides():
 def test_the_whole_text_whatever_the_window(pieces, language):
     text = " ".join("".join(pieces).split())
     for window in (4, 50, 1 << 14):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sentence_splitting, "_WINDOW", window)
-            assert "".join(split_sentences(text, language)) == text
+        assert "".join(split_sentences(text, language, window=window)) == text
 
 
 def test_a_window_ends_at_a_sentence():
