@@ -70,6 +70,7 @@ setup(
         "docs": ["furo", "myst-parser", "sphinx"],
         "parquet": ["pyarrow"],
         "dev": [
+            "coverage",
             "distributed",
             "hypothesis",
             "matplotlib",
