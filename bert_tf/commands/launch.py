@@ -171,7 +171,7 @@ class Launcher:
             errors="replace",
             start_new_session=True,
         )
-        reader = threading.Thread(target=_pass_on_errors, args=[process], daemon=True)
+        reader = threading.Thread(target=pass_on_errors, args=[process], daemon=True)
         reader.start()
         status = process.wait()
         # Processes that mpirun started to reach a host may live longer and keep the pipe open.
@@ -217,12 +217,12 @@ class Launcher:
         return done.returncode == 0
 
 
-def _pass_on_errors(mpirun: subprocess.Popen) -> None:
-    """Copies the ranks' stderr; after an error, mpirun has some seconds to end.
+def pass_on_errors(mpirun: subprocess.Popen, seconds_to_end: float = _SECONDS_TO_END) -> None:
+    """Copies the ranks' stderr; after an error, mpirun has ``seconds_to_end``, and is killed then.
 
     Reading continues even if the copy cannot be written any more, so that mpirun does not block.
     """
-    kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
+    kill = threading.Timer(seconds_to_end, mpirun.kill)
     kill.daemon = True
     for line in mpirun.stderr:
         console.say(line, stream=sys.stderr, end="")

@@ -14,8 +14,6 @@ from typing import IO, Any, Callable, NamedTuple
 
 from bert_tf.util.errors import first_line
 
-_READ_BYTES = 1 << 16
-
 
 class DamagedStreamError(Exception):
     """What is wrong with a compressed stream, and at which byte; without a full stop."""
@@ -68,9 +66,12 @@ ZLIB = Compression("zlib", b"", lambda: _Inflater(zlib.MAX_WBITS), 0)
 class CompressedStreams:
     """The joined content of the streams in a file; memory is that of one block and its window."""
 
-    def __init__(self, raw: IO[bytes], compression: Compression) -> None:
-        """``raw`` is at the beginning of the first stream."""
+    def __init__(
+        self, raw: IO[bytes], compression: Compression, *, block_bytes: int = 1 << 16
+    ) -> None:
+        """``raw`` is at the beginning of the first stream, and read a block at a time."""
         self._raw = raw
+        self._block_bytes = block_bytes
         self._compression = compression
         self._decoder: Any = None
         self._pending = b""  # read, but not yet given to a decompressor
@@ -125,7 +126,7 @@ class CompressedStreams:
 
     def _fill(self) -> bool:
         """Whether there was more to read."""
-        block = self._raw.read(_READ_BYTES)
+        block = self._raw.read(self._block_bytes)
         self._bytes_read += len(block)
         self._pending += block
         return bool(block)

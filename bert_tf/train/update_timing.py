@@ -21,7 +21,6 @@ from bert_tf.train.xla import count_compiled_clusters, traced
 from bert_tf.tuning.session import session_config
 
 _WARM_UP_UPDATES = 3
-_TIMED_SECONDS = 2.0
 _FEWEST_UPDATES, _MOST_UPDATES = 5, 50
 _BATCHES = 9  # the one of median size is used, if sizes differ
 
@@ -61,11 +60,12 @@ def time_updates(
     *,
     warm_up_updates: int = _WARM_UP_UPDATES,
     fewest_updates: int = _FEWEST_UPDATES,
+    timed_seconds: float = 2.0,
 ) -> Trial:
     """Times updates of a fresh network, repeatedly on one batch. Collective.
 
-    At least ``fewest_updates`` are timed, after ``warm_up_updates``, of which there are two or
-    more.
+    Updates are timed for about ``timed_seconds``, but at least ``fewest_updates``, after
+    ``warm_up_updates``, of which there are two or more.
     """
     metadata = tf.RunMetadata()
     with tf.Graph().as_default():
@@ -87,7 +87,7 @@ def time_updates(
             session.run(initial_values)
             first = update(options=traced(), run_metadata=metadata)
             *others, last = (update() for _ in range(warm_up_updates - 1))
-            estimated = math.ceil(_TIMED_SECONDS / last)
+            estimated = math.ceil(timed_seconds / last)
             updates = min(max(estimated, fewest_updates), _MOST_UPDATES)
             seconds = [update() for _ in range(job.run.ranks.broadcast(updates))]
     median = statistics.median(seconds)
