@@ -34,9 +34,6 @@ from bert_tf.util.files import PathLike
 STAGE = "glue_features"
 VERSION = 1  # goes up when the records of equal input change
 
-_ROWS_PER_BATCH = 256
-_ROWS_PER_WORKER = 20_000  # encoding them takes about as long as starting a process
-
 
 def feature_stage(
     file: GlueFile,
@@ -45,6 +42,8 @@ def feature_stage(
     max_seq_length: int,
     training: bool,
     num_workers: int = 0,
+    rows_per_batch: int = 256,
+    rows_per_worker: int = 20_000,
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
@@ -57,12 +56,14 @@ def feature_stage(
       max_seq_length: positions per record.
       training: whether records include labels.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
+      rows_per_batch: how many a worker is handed at a time.
+      rows_per_worker: fewest rows; encoding these takes about as long as starting a process.
 
     Raises:
       UserError: if the length is too small or the number of workers invalid.
     """
     check_length(file.task, max_seq_length)
-    executor = Processes.of(num_workers, at_most=-(-len(file.rows) // _ROWS_PER_WORKER))
+    executor = Processes.of(num_workers, at_most=-(-len(file.rows) // rows_per_worker))
     spec = CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
     encoder = functools.partial(RowEncoder, tokenizer_files.load, max_seq_length, without_ids(spec))
     return SequenceStage(
@@ -72,7 +73,7 @@ def feature_stage(
         {"task": file.task.name, "max_seq_length": max_seq_length, "training": training},
         spec,
         version=VERSION,
-        write=functools.partial(_write, file, encoder, executor),
+        write=functools.partial(_write, file, encoder, rows_per_batch, executor),
     )
 
 
@@ -144,6 +145,7 @@ def sequence_of(
 def _write(
     file: GlueFile,
     make_encoder: Callable[[], RowEncoder],
+    rows_per_batch: int,
     executor: Executor,
     directory: Path,
 ) -> Built:
@@ -151,7 +153,7 @@ def _write(
         directory,
         file.rows,
         make_encoder,
-        items_per_batch=_ROWS_PER_BATCH,
+        items_per_batch=rows_per_batch,
         executor=executor,
         stage=STAGE,
         unit="examples",

@@ -61,9 +61,7 @@ def test_without_room_the_originals_are_read_and_a_warning_says_so(tmp_path, fil
 @pytest.fixture(autouse=True)
 def released():
     yield
-    if local_cache._in_use is not None:
-        local_cache._in_use.close()
-        local_cache._in_use = None
+    local_cache.release()
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
