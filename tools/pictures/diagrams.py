@@ -165,13 +165,14 @@ _SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
         "n-grams of whole words: --do_whole_word_mask --ngram=3",
         {"do_whole_word_mask": True, "ngram": 3},
     ),
+    ("spans of whole words: --span_masking", {"span_masking": True}),
 )
-_SEED = 59  # shows all three kinds of replacement
+_SEED = 137  # shows all three kinds of replacement
 
 
 def masks() -> Drawing:
     """A sentence with the masks that data preparation and training would draw for it."""
-    drawing = Drawing(920, 372, "The masks of a sentence by tokens, by whole words and by n-grams")
+    drawing = Drawing(920, 482, "The masks of a sentence by tokens, whole words, n-grams and spans")
     tokens = " ".join(_LINES).split()
     for row, (name, settings) in enumerate(_SCHEMES):
         corner = (16.0, 16.0 + 110 * row)
@@ -187,7 +188,7 @@ def masks() -> Drawing:
             left += _token(drawing, (left, top), token, in_place)
     _legend(
         drawing,
-        (16, 344),
+        (16, 454),
         [
             ("plain", "not predicted"),
             ("orange", "hidden by [MASK] (80 %)"),
