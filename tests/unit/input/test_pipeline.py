@@ -46,7 +46,7 @@ class Data:
         self.info = pipeline.inspect_records(paths)
         parts = [record_maker.examples(c, first=f, masked=masked) for c, f in zip(counts, firsts)]
         self.examples = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-        self.masking = None
+        self.scheme, self.masking = scheme, None
         if not masked:
             self.masking = MaskingSettings(
                 MaskingOptions(0.3, 3, **scheme), 50, self.info.special_ids
@@ -164,7 +164,8 @@ def test_a_batch_is_the_records_at_its_position(data):
 
 
 def test_compressed_records_give_the_same_batches(data, record_maker, tmp_path):
-    compressed = Data(record_maker, tmp_path, masked=data.masking is None, compression="gzip")
+    options = {"masked": data.masking is None, "compression": "gzip", **data.scheme}
+    compressed = Data(record_maker, tmp_path, **options)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "0.tfrecord", "0.tfrecord.offsets", "1.tfrecord", "1.tfrecord.offsets", "2.tfrecord",
         "2.tfrecord.offsets", "manifest.json",
