@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
-from bert_tf.checkpoint.formats import ConfiguredDirectory
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
 from bert_tf.model.bert import WORD_EMBEDDINGS, bert_specs
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
@@ -24,6 +23,9 @@ from bert_tf.model_directory.labels import Labels
 from bert_tf.model_directory.writing import write_model_files, write_tokenizer_config
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
+
+if TYPE_CHECKING:
+    from bert_tf.checkpoint.formats import ConfiguredDirectory
 
 Arrays = Mapping[str, np.ndarray]
 
