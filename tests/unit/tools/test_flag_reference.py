@@ -63,7 +63,7 @@ def test_text_of_help_is_not_taken_for_markdown():
 def test_settings_have_their_defaults_flags_and_bounds():
     page = settings_reference.page()
     for path in (ROOT / "bert_tf").rglob("*.py"):
-        declared = r"^class (\w+)\((?:Settings|\w+Settings)\):"
+        declared = r"^class (\w+)\((?:Settings|(?!Ramp)\w+Settings)\):"
         for name in re.findall(declared, path.read_text(encoding="utf-8"), flags=re.MULTILINE):
             assert f"\n## {name}\n" in page, path
     [row] = [line for line in page.splitlines() if line.startswith("| `display_loss_steps`")]
