@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from bert_tf.util.errors import UserError
+from bert_tf.util.parquet import import_parquet
 from data_prep.sources import json_files, mediawiki_dump, parquet_files, wikiextractor_files
 from data_prep.sources.containers import Source
 from data_prep.sources.plain_text_files import read_text
@@ -127,7 +128,7 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
     head = source.head
     found = _format_of(head, source.suffix) if reading.format == AUTO else reading.format
     if found == PARQUET:
-        parquet_files.import_parquet()
+        import_parquet()
         if not source.is_plain:
             raise UserError(
                 f"--input_file: {source.name} is a Parquet file inside another file, where it "
