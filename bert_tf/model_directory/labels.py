@@ -58,10 +58,10 @@ def find_labels(directory: Path, settings: Mapping[str, Any], config_file: Path)
         return read_labels(directory)
     if "BertForTokenClassification" not in str(architectures):
         return None
-    return _labels_of_settings(settings, config_file)
+    return labels_of_settings(settings, config_file)
 
 
-def _labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
+def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
     """The labels in Hugging Face's settings, by transformers' names if they are not named."""
     named = settings.get("id2label")
     if named is None:

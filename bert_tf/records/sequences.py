@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bert_tf.records.layouts import SEQUENCE, UNIQUE_IDS, RecordSpec
+from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
 from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
 from bert_tf.stages.executor import Executor, batched
 from bert_tf.stages.manifest import (
@@ -52,6 +52,7 @@ class SequenceRecords:
       spec: layout of the records.
       max_seq_length: positions of a record.
       counts: the stage's totals.
+      num_targets: values of a label.
     """
 
     files: list[Path]
@@ -60,6 +61,7 @@ class SequenceRecords:
     spec: RecordSpec
     max_seq_length: int
     counts: Mapping[str, int]
+    num_targets: int = 1
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -67,7 +69,7 @@ class SequenceRecords:
     @property
     def record_lengths(self) -> dict[str, int]:
         """The lengths for ``spec.parse_spec``."""
-        return {SEQUENCE: self.max_seq_length}
+        return {SEQUENCE: self.max_seq_length, TARGETS: self.num_targets}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ class SequenceStage:
       source: the file.
       tokenizer_files: the tokenizer.
       parameters: JSON values that, with the file and the vocabulary, decide the records; one of
-        them is ``max_seq_length``.
+        them is ``max_seq_length``, and may be ``num_targets``.
       spec: layout of the records.
       write: writes the records to a directory by :func:`write_sequences`.
       version: that of the code that writes the records.
@@ -144,6 +146,7 @@ class SequenceStage:
             spec=self.spec,
             max_seq_length=max_seq_length,
             counts=manifest.counts,
+            num_targets=self.parameters.get(TARGETS, 1),
         )
 
     def _vocabulary(self) -> VocabularyEntry:

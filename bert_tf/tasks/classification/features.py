@@ -25,13 +25,12 @@ from bert_tf.records.sequences import (
 )
 from bert_tf.stages.executor import Executor, Processes
 from bert_tf.stages.stage import Built
-from bert_tf.tasks.classification.formats import GlueFile, GlueTask, Row
+from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 
-STAGE = "glue_features"
 VERSION = 1  # goes up when the records of equal input change
 
 _ROWS_PER_BATCH = 256
@@ -39,7 +38,7 @@ _ROWS_PER_WORKER = 20_000  # encoding them takes about as long as starting a pro
 
 
 def feature_stage(
-    file: GlueFile,
+    file: TextFile,
     *,
     tokenizer_files: TokenizerFiles,
     max_seq_length: int,
@@ -64,19 +63,22 @@ def feature_stage(
     check_length(file.task, max_seq_length)
     executor = Processes.of(num_workers, at_most=-(-len(file.rows) // _ROWS_PER_WORKER))
     spec = CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
-    encoder = functools.partial(RowEncoder, tokenizer_files.load, max_seq_length, without_ids(spec))
+    encoder = functools.partial(
+        RowEncoder, tokenizer_files.load, max_seq_length, without_ids(spec), file.task.num_targets
+    )
+    parameters = {"task": file.task.name, "max_seq_length": max_seq_length, "training": training}
     return SequenceStage(
-        STAGE,
+        file.task.stage,
         file.path,
         tokenizer_files,
-        {"task": file.task.name, "max_seq_length": max_seq_length, "training": training},
+        {**parameters, **file.task.parameters},
         spec,
         version=VERSION,
         write=functools.partial(_write, file, encoder, executor),
     )
 
 
-def build_features(file: GlueFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
+def build_features(file: TextFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
     """Makes the records of a file in a directory of their own, unless it has them.
 
     ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
@@ -84,7 +86,7 @@ def build_features(file: GlueFile, output_dir: PathLike, **options: Any) -> Sequ
     return feature_stage(file, **options).build(output_dir)
 
 
-def check_length(task: GlueTask, max_seq_length: int) -> None:
+def check_length(task: TextTask, max_seq_length: int) -> None:
     """Raises UserError for a length without room for a token of each sentence."""
     least = 1 + 2 * len(task.sentences)
     if max_seq_length < least:
@@ -98,12 +100,20 @@ class RowEncoder:
     """Encodes rows as records; each worker process has one."""
 
     def __init__(
-        self, open_tokenizer: Callable[[], Tokenizer], max_seq_length: int, spec: RecordSpec
+        self,
+        open_tokenizer: Callable[[], Tokenizer],
+        max_seq_length: int,
+        spec: RecordSpec,
+        num_targets: int = 1,
     ):
-        """Opens the tokenizer; ``spec`` defines the features of the records."""
+        """Opens the tokenizer.
+
+        ``spec`` defines the features of the records, ``num_targets`` the values of a label.
+        """
         self._tokenizer = open_tokenizer()
         self._max_seq_length = max_seq_length
         self._spec = spec
+        self._num_targets = num_targets
 
     def __call__(self, rows: Sequence[Row]) -> EncodedSequences:
         """Encodes rows, in order."""
@@ -114,10 +124,21 @@ class RowEncoder:
             "input_ids": padded(ids, size, fill=self._tokenizer.pad_id),
             "input_mask": padded([[1] * len(row) for row in ids], size),
             "segment_ids": padded(segments, size),
-            "labels": np.array([[row.label or 0.0] for row in rows], np.float32),
+            "labels": targets_of([row.label for row in rows], self._num_targets),
         }
         counts = {"examples": len(rows), "cut_examples": sum(are_cut)}
         return EncodedSequences.of(self._spec, features, counts)
+
+
+def targets_of(labels: Sequence[Label | None], num_targets: int) -> np.ndarray:
+    """Labels as in records: float32 [N, num_targets]; texts without a label have zeros."""
+    found = np.zeros((len(labels), num_targets), np.float32)
+    for row, label in zip(found, labels):
+        if isinstance(label, tuple):
+            row[list(label)] = 1
+        else:
+            row[0] = label or 0.0
+    return found
 
 
 def sequence_of(
@@ -142,7 +163,7 @@ def sequence_of(
 
 
 def _write(
-    file: GlueFile,
+    file: TextFile,
     make_encoder: Callable[[], RowEncoder],
     executor: Executor,
     directory: Path,
@@ -153,7 +174,7 @@ def _write(
         make_encoder,
         items_per_batch=_ROWS_PER_BATCH,
         executor=executor,
-        stage=STAGE,
+        stage=file.task.stage,
         unit="examples",
         total=len(file.rows),
     )

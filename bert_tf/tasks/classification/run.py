@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from pathlib import Path
 
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TEXT_CLASSES_NAME, TextClasses
 from bert_tf.tasks.classification.features import check_length, feature_stage
-from bert_tf.tasks.classification.formats import (
+from bert_tf.tasks.classification.glue import (
     DEV,
     GLUE_TASKS,
     TEST,
     TRAIN,
-    GlueTask,
     find_split,
     read_glue,
 )
+from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
+from bert_tf.tasks.classification.own_files import Texts, own_task, read_texts, require_same_kind
 from bert_tf.tasks.classification.pooling import CLS, Pooling
 from bert_tf.tasks.classification.prediction import (
     PROBABILITIES_NAME,
     ClassificationEvaluation,
     ClassificationPrediction,
 )
-from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.settings import BALANCED, ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.text_task import TextTask
 from bert_tf.tasks.finetuning.directory_run import (
+    Files,
     FileTask,
     OpenedFiles,
     check_trained_on,
@@ -34,8 +41,10 @@ from bert_tf.tasks.finetuning.run import (
     report_seeds,
     run_with_seeds,
 )
+from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
+from bert_tf.util.errors import UserError
 
 
 def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
@@ -51,13 +60,13 @@ def _run_once(
     pooling: Pooling, settings: ClassificationSettings, by_seed: dict[int, Results]
 ) -> Results | None:
     """A single run, which adds its results to those of earlier seeds."""
-    task = GLUE_TASKS[settings.task_name]
     with begin(settings.run, settings.runtime) as run:
-        results = run_on_files(open_classification(settings, run, pooling), run)
+        opened = open_classification(settings, run, pooling)
+        results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
-                names = [f"eval_{name}" for name in task.metrics]
+                names = [f"eval_{name}" for name in opened.files.dev.task.metrics]
                 report_seeds(settings, run, by_seed, names, digits=4)
         return results
 
@@ -66,30 +75,91 @@ def open_classification(
     settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    task = GLUE_TASKS[settings.task_name]
+    stored = _stored_classes(run)
+    if settings.task_name:
+        glue = GLUE_TASKS[settings.task_name]
+        task: TextTask = glue
+        files = read_files(
+            settings,
+            find=functools.partial(find_split, glue),
+            read=functools.partial(read_glue, glue),
+            splits=(TRAIN, DEV, TEST),
+        )
+    else:
+        task, files = _own_files(settings, run, stored)
+    _check_trained_on(run, task)
+    loss = ClassificationLoss(
+        task.kind,
+        balanced_weights(files.train)
+        if files.train and settings.loss.class_weights == BALANCED
+        else None,
+        settings.loss.label_smoothing,
+    )
     model, length = open_finetuning(
-        settings, run, lambda config: ClassificationTask(config, task.num_outputs, pooling)
+        settings, run, lambda config: ClassificationTask(config, task.num_outputs, pooling, loss)
     )
     check_length(task, length)
-    _check_classes(run, task)
-    files = read_files(
-        settings,
-        find=functools.partial(find_split, task),
-        read=functools.partial(read_glue, task),
-        splits=(TRAIN, DEV, TEST),
-    )
+    threshold = stored.threshold if stored else DEFAULT_THRESHOLD
+    classes = dataclasses.replace(task.stored_classes, threshold=threshold)
     of_files = FileTask(
         task.name,
         feature_stage,
         ClassificationEvaluation,
-        ClassificationPrediction,
+        functools.partial(ClassificationPrediction, threshold=threshold),
         PROBABILITIES_NAME,
     )
     max_records = len(files.train.rows) if files.train else 1
+    model = dataclasses.replace(model, text_classes=classes)
     return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 
-def _check_classes(run: Run, task: GlueTask) -> None:
+def _own_files(
+    settings: ClassificationSettings, run: Run, stored: TextClasses | None
+) -> tuple[TextTask, Files]:
+    """The task that a user's files describe, and the files. Collective."""
+    table = settings.table
+
+    def read(path: Path, *, flag: str, needs_labels: bool) -> Texts:
+        return read_texts(path, table, flag=flag, needs_labels=needs_labels)
+
+    texts = read_files(settings, find=_no_directory, read=read, splits=(TRAIN, DEV, TEST))
+    classes = None
+    if run.ranks.is_chief and not table.regression:
+        if stored is not None:
+            require_same_kind(stored, table, source=_weights(run))
+        classes = stored.labels if stored is not None else _classes_of(texts.train, run)
+    classes = run.ranks.broadcast(classes) or ()
+    first = next(found for found in texts if found is not None)
+    task = own_task(first.columns, table, classes)
+    return task, Files(*(found and found.with_numbers(task) for found in texts))
+
+
+def _classes_of(train: Texts | None, run: Run) -> tuple[str, ...]:
+    if train is None:
+        check_trains(run)
+        raise UserError(
+            f"{_weights(run)} has no {TEXT_CLASSES_NAME} beside it, so its classes are unknown; "
+            "restore the file, or give other weights."
+        )
+    return train.classes()
+
+
+def _no_directory(directory: object, split: str, *, flag: str) -> Path:
+    raise AssertionError(f"{directory}: {split} has a flag other than {flag}")
+
+
+def _weights(run: Run) -> str | None:
+    """The weights that the run starts from, resumed or given."""
+    return run.start.checkpoint or run.settings.start.init_checkpoint
+
+
+def _stored_classes(run: Run) -> TextClasses | None:
+    """The classes of the weights that a run starts from; None if they have no such head."""
+    source = _weights(run)
+    return None if source is None else ModelDirectory.of(source).text_classes
+
+
+def _check_trained_on(run: Run, task: TextTask) -> None:
     """Raises UserError if a run would use the head of another task."""
     names = [known.name for known in GLUE_TASKS.values()]
     check_trained_on(

@@ -30,6 +30,7 @@ _DECOMPRESSED: dict[str, Callable[..., Any]] = {
     ".xz": lzma.open,
 }
 _BATCH_ROWS = 1024
+LINE, ROW = "line", "row"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -37,11 +38,11 @@ class TableRow(NamedTuple):
     """A row of a table.
 
     Attributes:
-      where: "line 7 of FILE", or "row 7 of FILE" in Parquet; of a row of several lines, the first.
+      number: of its line, in Parquet and JSON arrays of the row; of several lines, the first.
       cells: as many as the table has columns. JSON and Parquet have values that are not text.
     """
 
-    where: str
+    number: int
     cells: Sequence[Any]
 
 
@@ -53,13 +54,19 @@ class Table:
       path: the file.
       flag: the flag that named it.
       columns: their names, in the order of the cells; in a file without a header "1", "2", ...
+      unit: what the rows' numbers count, "line" or "row".
       rows: can be read once. Raises UserError for a malformed row, naming its line.
     """
 
     path: Path
     flag: str
     columns: tuple[str, ...]
+    unit: str
     rows: Iterator[TableRow]
+
+    def place_of(self, number: int) -> str:
+        """Where the row of this number is, for messages."""
+        return f"{self.unit} {number} of {self.path}"
 
     def number_of(self, column: str, *, flag: str) -> int:
         """The place of a column; UserError, with ``flag`` that named it, if there is none."""
@@ -93,14 +100,14 @@ def open_table(path: Path, *, flag: str, has_header: bool = True) -> Table:
             f"--{flag}: {path} is none of {', '.join(_READERS)} by its name; save the table in one "
             "of these formats (of a spreadsheet: as CSV), and name it so."
         )
-    columns, rows = reader(path, flag, has_header)
+    columns, unit, rows = reader(path, flag, has_header)
     repeated = next((name for name in columns if columns.count(name) > 1), None)
     if repeated is not None:
         raise UserError(f"--{flag}: {path} has two columns {short_repr(repeated)}; rename one.")
-    return Table(path, flag, tuple(columns), rows)
+    return Table(path, flag, tuple(columns), unit, rows)
 
 
-_Opened = tuple[list[str], Iterator[TableRow]]
+_Opened = tuple[list[str], str, Iterator[TableRow]]
 
 
 def _text_of(path: Path, flag: str) -> str:
@@ -124,40 +131,41 @@ def _read_separated(path: Path, flag: str, has_header: bool, **dialect: Any) -> 
     if first is None:
         raise UserError(f"--{flag}: {path} has no rows.")
     if has_header:
-        return [str(cell).strip() for cell in first.cells], _checked(rows, len(first.cells), flag)
+        names = [str(cell).strip() for cell in first.cells]
+        return names, LINE, _checked(rows, len(names), path, flag)
     columns = [str(number) for number in range(1, 1 + len(first.cells))]
-    return columns, _checked(itertools.chain([first], rows), len(columns), flag)
+    return columns, LINE, _checked(itertools.chain([first], rows), len(columns), path, flag)
 
 
 def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
     """The rows of a csv.reader; empty lines are left out."""
     while True:
-        where = f"line {reader.line_num + 1} of {path}"
+        number = reader.line_num + 1
         try:
             cells = next(reader, None)
         except csv.Error as error:
             raise UserError(
-                f"--{flag}: {where} begins a row that cannot be read ({error}); is a quotation "
-                "mark in it not closed, or not doubled inside quotes?"
+                f"--{flag}: line {number} of {path} begins a row that cannot be read ({error}); is "
+                "a quotation mark in it not closed, or not doubled inside quotes?"
             ) from error
         if cells is None:
             return
         if cells:
-            yield TableRow(where, cells)
+            yield TableRow(number, cells)
 
 
-def _checked(rows: Iterator[TableRow], count: int, flag: str) -> Iterator[TableRow]:
+def _checked(rows: Iterator[TableRow], count: int, path: Path, flag: str) -> Iterator[TableRow]:
     for row in rows:
         if len(row.cells) != count:
             raise UserError(
-                f"--{flag}: {row.where} has {len(row.cells)} columns instead of {count}; correct "
-                "it."
+                f"--{flag}: line {row.number} of {path} has {len(row.cells)} columns instead of "
+                f"{count}; correct it."
             )
         yield row
 
 
 def _read_csv(path: Path, flag: str, has_header: bool) -> _Opened:
-    columns, rows = _read_separated(path, flag, has_header)
+    columns, unit, rows = _read_separated(path, flag, has_header)
     only = columns[0]
     for name, separator in (("semicolons", ";"), ("tabs", "\t")):
         if len(columns) == 1 and separator in only:
@@ -165,46 +173,47 @@ def _read_csv(path: Path, flag: str, has_header: bool) -> _Opened:
                 f"--{flag}: the columns of {path} are separated by {name}; save it with commas"
                 + (", or name it .tsv." if separator == "\t" else ".")
             )
-    return columns, rows
+    return columns, unit, rows
 
 
 def _read_tsv(path: Path, flag: str, has_header: bool) -> _Opened:
     return _read_separated(path, flag, has_header, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _read_json_lines(path: Path, flag: str, has_header: bool) -> _Opened:
-    """The columns are the keys of the first line."""
+def _read_json(path: Path, flag: str, has_header: bool) -> _Opened:
+    """Objects, one per line or in an array that is the whole file; the first has all columns."""
     del has_header
-    rows = _objects(path, flag)
-    first = next(rows, None)
+    text = _text_of(path, flag)
+    if text.lstrip().startswith("["):
+        unit, values = ROW, _parsed(text, str(path), flag)
+    else:
+        unit, values = LINE, text.split("\n")
+    objects = _objects(values, unit, path, flag)
+    first = next(objects, None)
     if first is None:
         raise UserError(f"--{flag}: {path} has no rows.")
     columns = list(first[1])
+    rows = (
+        TableRow(number, [found.get(name) for name in columns])
+        for number, found in itertools.chain([first], objects)
+    )
+    return columns, unit, rows
 
-    def cells() -> Iterator[TableRow]:
-        for where, values in itertools.chain([first], rows):
-            yield TableRow(where, [values.get(name) for name in columns])
 
-    return columns, cells()
-
-
-def _objects(path: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of JSON lines, or of an array that is the whole file."""
-    text = _text_of(path, flag)
-    if text.lstrip().startswith("["):
-        values = _parsed(text, str(path), flag)
-        found = ((f"item {number} of {path}", value) for number, value in enumerate(values, 1))
-    else:
-        lines = enumerate(text.split("\n"), start=1)
-        filled = ((f"line {number} of {path}", line) for number, line in lines if line.strip())
-        found = ((where, _parsed(line, where, flag)) for where, line in filled)
-    for where, value in found:
-        if not isinstance(value, dict):
+def _objects(
+    values: Sequence[Any], unit: str, path: Path, flag: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, value in enumerate(values, start=1):
+        where = f"{unit} {number} of {path}"
+        if unit == LINE and not value.strip():
+            continue
+        found = _parsed(value, where, flag) if unit == LINE else value
+        if not isinstance(found, dict):
             raise UserError(
-                f"--{flag}: {where} is {short_repr(value)}, not a JSON object with the columns as "
+                f"--{flag}: {where} is {short_repr(found)}, not a JSON object with the columns as "
                 "keys; correct it."
             )
-        yield where, value
+        yield number, found
 
 
 def _parsed(text: str, where: str, flag: str) -> Any:
@@ -226,16 +235,16 @@ def _read_parquet(path: Path, flag: str, has_header: bool) -> _Opened:
         numbers = itertools.count(1)
         for batch in parquet_batches(opened, path, columns, batch_rows=_BATCH_ROWS, flag=flag):
             for values in rows_of(batch, str(path), flag=flag):
-                yield TableRow(f"row {next(numbers)} of {path}", [values[c] for c in columns])
+                yield TableRow(next(numbers), [values[name] for name in columns])
 
-    return columns, rows()
+    return columns, ROW, rows()
 
 
 _READERS: dict[str, Callable[[Path, str, bool], _Opened]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
-    ".jsonl": _read_json_lines,
-    ".ndjson": _read_json_lines,
-    ".json": _read_json_lines,
+    ".jsonl": _read_json,
+    ".ndjson": _read_json,
+    ".json": _read_json,
     ".parquet": _read_parquet,
 }

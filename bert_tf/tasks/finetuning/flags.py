@@ -109,15 +109,16 @@ def define_directory_flags(define: Definer, *, files: str, predictions: str) -> 
     )
 
 
-def directory_settings(kind: type[_OfDirectory], values: flags.FlagValues) -> _OfDirectory:
+def directory_settings(
+    kind: type[_OfDirectory], values: flags.FlagValues, *, needs_directory: bool = True
+) -> _OfDirectory:
     """As :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
 
-    Raises UserError also for a directory that is missing but needed.
+    Raises UserError also for a directory that is missing, unless files without a flag of their own
+    need none.
     """
-    evaluates = values.do_eval and not values.eval_file
-    needs_files = values.do_train or evaluates or (values.do_predict and not values.predict_file)
     settings = finetuning_settings(kind, values, does=["do_train", "do_eval", "do_predict"])
-    if needs_files:
+    if needs_directory and settings.missing_files():
         require(values, "data_dir")
     if settings.data_dir is not None and not settings.data_dir.is_dir():
         raise UserError(

@@ -7,7 +7,8 @@ import pytest
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.classification import features as stage
 from bert_tf.tasks.classification.features import build_features, feature_stage, sequence_of
-from bert_tf.tasks.classification.formats import GLUE_TASKS, Row, read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
+from bert_tf.tasks.classification.text_task import Row
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import VOCABULARY

@@ -9,7 +9,7 @@ from bert_tf.tasks.classification.flags import (
     classification_settings,
     define_classification_flags,
 )
-from bert_tf.tasks.classification.formats import GLUE_TASKS
+from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.prediction import scores, write_predictions
 from bert_tf.util.errors import UserError
 from tests.helpers.glue_files import write_data
