@@ -88,10 +88,10 @@ class Texts:
         names.update(*(label for label in labels if isinstance(label, tuple)))
         shown = f"--{self.table.flag}: column {short_repr(self.columns[2])} of {self.table.path}"
         if len(names) < 2:
+            found = f"only the label {short_repr(*names)}" if names else "no label"
             raise UserError(
-                f"{shown} has {'no label' if not names else 'only the label'}"
-                f"{''.join(map(repr, names))}, so there is nothing to distinguish; give a file "
-                "with two labels or more."
+                f"{shown} has {found}, so there is nothing to distinguish; give a file with two "
+                "labels or more."
             )
         if len(names) > max(_MOST_CLASSES, len(self.examples) // 2):
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.model_directory.text_classes import (
-    DEFAULT_THRESHOLD,
     read_text_classes,
     write_text_classes,
 )
+from bert_tf.tasks.classification.answers import Answers, labels_of
+from bert_tf.tasks.classification.glue import GlueTask
 from bert_tf.tasks.classification.metrics import METRICS, best_threshold
+from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.text_task import TextFile, TextTask
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.train.evaluation import Figure
@@ -21,55 +24,7 @@ from bert_tf.util.files import atomic_open
 
 PROBABILITIES_NAME = "test_results.tsv"
 PREDICTIONS_NAME = "predictions.tsv"
-
-
-@dataclasses.dataclass(frozen=True)
-class Answers:
-    """What is predicted of texts.
-
-    Attributes:
-      task: what the outputs mean.
-      logits: [N, num_outputs] float32.
-      threshold: the probability from which a text has a class, if it may have several.
-    """
-
-    task: TextTask
-    logits: np.ndarray
-    threshold: float = DEFAULT_THRESHOLD
-
-    @property
-    def probabilities(self) -> np.ndarray:
-        """Of the classes, [N, classes] float64."""
-        if self.task.multi_label:
-            return _sigmoid(self.logits.astype(np.float64))
-        return np.exp(log_probabilities(self.logits))
-
-    @property
-    def predicted(self) -> np.ndarray:
-        """Class numbers or ratings [N]; where texts may have several classes, bool [N, classes]."""
-        if self.task.multi_label:
-            return self.probabilities >= self.threshold
-        if self.task.is_regression:
-            return self.logits[:, 0].astype(np.float64)
-        return self.logits.argmax(axis=1)
-
-    def losses(self, labels: np.ndarray) -> np.ndarray:
-        """The unweighted losses [N] against ``labels`` as in :func:`labels_of`, float64."""
-        if self.task.is_regression:
-            return np.square(self.predicted - labels)
-        if self.task.multi_label:
-            logits = self.logits.astype(np.float64)
-            return (np.logaddexp(0, logits) - labels * logits).mean(axis=1)
-        return -log_probabilities(self.logits)[np.arange(len(labels)), labels.astype(int)]
-
-    def shown(self, number: int, separator: str = ",") -> str:
-        """A prediction as text."""
-        if self.task.is_regression:
-            return f"{self.logits[number, 0].astype(np.float64):.3f}"
-        if self.task.multi_label:
-            chosen = np.flatnonzero(_sigmoid(self.logits[number]) >= self.threshold)
-            return separator.join(self.task.classes[n] for n in chosen)
-        return self.task.classes[self.logits[number].argmax()]
+OWN_PREDICTIONS_NAME = "predictions.csv"
 
 
 class ClassificationEvaluation(PredictionEvaluation):
@@ -87,17 +42,19 @@ class ClassificationEvaluation(PredictionEvaluation):
         self.figure = Figure(figure_name(file.task), higher_is_better=True)
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """The task's metrics and the loss."""
-        task, labels, logits = self._file.task, labels_of(self._file), predictions["logits"]
-        if not task.multi_label:
-            return scores(Answers(task, logits), labels)
-        threshold = best_threshold(labels, Answers(task, logits).probabilities)
-        stored = dataclasses.replace(task.stored_classes, threshold=threshold)
-        write_text_classes(output_dir, stored)
-        return {
-            **scores(Answers(task, logits, threshold), labels),
-            "eval_threshold": threshold,
-        }
+        """The task's metrics and the loss; writes ``report.html``."""
+        task, labels = self._file.task, labels_of(self._file)
+        answers = Answers(task, predictions["logits"])
+        found = {}
+        if task.multi_label:
+            threshold = best_threshold(labels, answers.probabilities)
+            answers = dataclasses.replace(answers, threshold=threshold)
+            stored = dataclasses.replace(task.stored_classes, threshold=threshold)
+            write_text_classes(output_dir, stored)
+            found["eval_threshold"] = threshold
+        results = {**scores(answers, labels), **found}
+        write_report(output_dir, self._file, answers, results)
+        return results
 
 
 class ClassificationPrediction(PredictionEvaluation):
@@ -112,31 +69,25 @@ class ClassificationPrediction(PredictionEvaluation):
           *args, **kwargs: as for :class:`PredictionEvaluation`.
         """
         super().__init__(*args, **kwargs)
-        self._task = file.task
+        self._file = file
         self._threshold = threshold
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """Writes two files to ``output_dir``; returns no scores."""
         stored = read_text_classes(output_dir)
         threshold = self._threshold if stored is None else stored.threshold
-        write_predictions(Answers(self._task, predictions["logits"], threshold), output_dir)
+        answers = Answers(self._file.task, predictions["logits"], threshold)
+        if isinstance(self._file.task, GlueTask):
+            write_predictions(answers, output_dir)
+        else:
+            write_probabilities(answers, output_dir)
+            write_own_predictions(self._file, answers, output_dir / OWN_PREDICTIONS_NAME)
         return {}
 
 
 def figure_name(task: TextTask) -> str:
     """The name of the result by which checkpoints are compared."""
     return f"eval_{task.metrics[0]}"
-
-
-def labels_of(file: TextFile) -> np.ndarray:
-    """The labels of a file: [N], or bool [N, classes] where texts may have several classes."""
-    if not file.task.multi_label:
-        return np.array([row.label for row in file.rows])
-    found = np.zeros((len(file.rows), len(file.task.classes)), bool)
-    for row, example in zip(found, file.rows):
-        if isinstance(example.label, tuple):
-            row[list(example.label)] = True
-    return found
 
 
 def scores(answers: Answers, labels: np.ndarray) -> dict[str, float]:
@@ -146,30 +97,45 @@ def scores(answers: Answers, labels: np.ndarray) -> dict[str, float]:
     return {**metrics, "eval_loss": float(answers.losses(labels).mean())}
 
 
-def log_probabilities(logits: np.ndarray) -> np.ndarray:
-    """Logits [N, classes] -> log probabilities [N, classes], float64."""
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-
-
 def write_predictions(answers: Answers, output_dir: Path) -> None:
-    """Writes ``test_results.tsv`` and ``predictions.tsv``.
+    """Writes ``test_results.tsv``, see :func:`write_probabilities`, and ``predictions.tsv``.
 
-    The first is in google-research/bert's format: one line per example with the probability of each
-    class, or the score, without a header. The second has GLUE's columns, ``index`` and
-    ``prediction``, with a header.
+    The latter has GLUE's columns, ``index`` and ``prediction``, with a header.
+    """
+    write_probabilities(answers, output_dir)
+    rows = ([str(n), answers.shown(n)] for n in range(len(answers.logits)))
+    _write(output_dir / PREDICTIONS_NAME, [["index", "prediction"], *rows])
+
+
+def write_probabilities(answers: Answers, output_dir: Path) -> None:
+    """Writes ``test_results.tsv`` in google-research/bert's format.
+
+    It has one line per example with the probability of each class, or the score, and no header.
     """
     if answers.task.is_regression:
         numbers = [[str(score)] for score in answers.predicted.tolist()]
     else:
         numbers = [list(map(str, row)) for row in answers.probabilities.tolist()]
     _write(output_dir / PROBABILITIES_NAME, numbers)
-    rows = ([str(n), answers.shown(n)] for n in range(len(answers.logits)))
-    _write(output_dir / PREDICTIONS_NAME, [["index", "prediction"], *rows])
 
 
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0, -logits))
+def write_own_predictions(file: TextFile, answers: Answers, path: Path) -> None:
+    """Writes the texts of a file with what is predicted of them, as CSV with a header.
+
+    A single class has its probability beside it.
+    """
+    task = file.task
+    has_probability = not task.is_regression and not task.multi_label
+    probabilities = answers.probabilities.max(axis=1) if has_probability else None
+    with atomic_open(path) as output:
+        writer = csv.writer(output, lineterminator="\n")
+        names = ["prediction", *["probability"][:has_probability]]
+        writer.writerow([*task.sentences, *names])
+        for number, row in enumerate(file.rows):
+            shown = [answers.shown(number)]
+            if probabilities is not None:
+                shown.append(f"{probabilities[number]:.4f}")
+            writer.writerow([*row.sentences, *shown])
 
 
 def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:

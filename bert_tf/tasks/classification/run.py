@@ -18,13 +18,21 @@ from bert_tf.tasks.classification.glue import (
     read_glue,
 )
 from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
-from bert_tf.tasks.classification.own_files import Texts, own_task, read_texts, require_same_kind
+from bert_tf.tasks.classification.own_files import (
+    TableSettings,
+    Texts,
+    own_task,
+    read_texts,
+    require_same_kind,
+)
 from bert_tf.tasks.classification.pooling import CLS, Pooling
 from bert_tf.tasks.classification.prediction import (
+    OWN_PREDICTIONS_NAME,
     PROBABILITIES_NAME,
     ClassificationEvaluation,
     ClassificationPrediction,
 )
+from bert_tf.tasks.classification.report import REPORT_NAME
 from bert_tf.tasks.classification.settings import BALANCED, ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.text_task import TextTask
@@ -66,6 +74,7 @@ def _run_once(
         if results is not None:
             by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
+                run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
                 names = [f"eval_{name}" for name in opened.files.dev.task.metrics]
                 report_seeds(settings, run, by_seed, names, digits=4)
         return results
@@ -106,7 +115,7 @@ def open_classification(
         feature_stage,
         ClassificationEvaluation,
         functools.partial(ClassificationPrediction, threshold=threshold),
-        PROBABILITIES_NAME,
+        PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
     )
     max_records = len(files.train.rows) if files.train else 1
     model = dataclasses.replace(model, text_classes=classes)
@@ -125,23 +134,34 @@ def _own_files(
     texts = read_files(settings, find=_no_directory, read=read, splits=(TRAIN, DEV, TEST))
     classes = None
     if run.ranks.is_chief and not table.regression:
-        if stored is not None:
-            require_same_kind(stored, table, source=_weights(run))
-        classes = stored.labels if stored is not None else _classes_of(texts.train, run)
+        classes = _agree_on_classes(texts.train, run, table, stored)
     classes = run.ranks.broadcast(classes) or ()
     first = next(found for found in texts if found is not None)
     task = own_task(first.columns, table, classes)
     return task, Files(*(found and found.with_numbers(task) for found in texts))
 
 
-def _classes_of(train: Texts | None, run: Run) -> tuple[str, ...]:
-    if train is None:
-        check_trains(run)
-        raise UserError(
-            f"{_weights(run)} has no {TEXT_CLASSES_NAME} beside it, so its classes are unknown; "
-            "restore the file, or give other weights."
-        )
-    return train.classes()
+def _agree_on_classes(
+    train: Texts | None, run: Run, table: TableSettings, stored: TextClasses | None
+) -> tuple[str, ...]:
+    """The classes of a run, by number.
+
+    A run that resumes or does not train has those stored with its weights, as does one that trains
+    further on some of them. Otherwise they are those of the training file.
+    """
+    own = None if train is None else train.classes()
+    if stored is not None and (
+        own is None or run.start.checkpoint is not None or set(own) <= set(stored.labels)
+    ):
+        require_same_kind(stored, table, source=_weights(run))
+        return stored.labels
+    if own is not None:
+        return own
+    check_trains(run)
+    raise UserError(
+        f"{_weights(run)} has no {TEXT_CLASSES_NAME} beside it, so its classes are unknown; "
+        "restore the file, or give other weights."
+    )
 
 
 def _no_directory(directory: object, split: str, *, flag: str) -> Path:

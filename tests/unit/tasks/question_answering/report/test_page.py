@@ -332,27 +332,6 @@ def test_seeds_have_mean_and_sample_deviation():
     assert "± std" not in tables.seeds_table({1: {"f1": 80.0}})
 
 
-def test_values_over_steps():
-    log = [
-        {"step": 1, "loss": 5.0},
-        {"step": 2, "loss": 4.0},
-        {"step": 3, "loss": math.nan},
-        {"step": 2, "loss": 3.0},  # a resumed run repeats a step
-        {"step": 4},
-    ]
-    assert curves.values_over_steps(log, "loss") == [(1, 5.0), (2, 3.0)]
-    assert curves.values_over_steps(log, "absent", "loss") == [(1, 5.0), (2, 3.0)]
-    assert curves.values_over_steps(log, "absent") == []
-    assert curves.values_over_steps([], "loss") == []
-
-
-def test_averaged_points():
-    points = [(step, float(step % 2)) for step in range(10)]
-    assert curves.averaged(points, most=10) == (points, 1)
-    assert curves.averaged(points, most=5) == ([(0.5 + 2 * i, 0.5) for i in range(5)], 2)
-    assert curves.averaged([], most=5) == ([], 1)
-
-
 def test_thinned_points_keep_ends_and_peak():
     points = [(x, 1.0 if x == 37 else 0.0) for x in range(100)]
     assert curves.thinned(points, most=100) == points
