@@ -7,6 +7,7 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, require
 from bert_tf.cli.training_flags import warn_of_ignored
+from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
 from bert_tf.tasks.classification.settings import ClassificationSettings, LossSettings
 from bert_tf.tasks.finetuning.flags import (
@@ -25,7 +26,7 @@ def define_classification_flags(values: flags.FlagValues) -> None:
         label_flag="alpha_label",
         max_seq_length={
             "default": 128,
-            "help_text": "Maximum tokens of a sentence or a pair; the rest is cut off.",
+            "help_text": "Maximum tokens of a sentence or a pair; see --long_texts.",
         },
     )
 
@@ -35,6 +36,7 @@ def _define_classification_flags(define: Definer) -> None:
     define.settings(ClassificationSettings, task_name={"default": None})
     define.settings(TableSettings)
     define.settings(LossSettings)
+    define.settings(LongTexts)
     define_directory_flags(
         define,
         files="the task's train.tsv, dev.tsv and test.tsv",

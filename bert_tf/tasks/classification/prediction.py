@@ -13,6 +13,7 @@ from bert_tf.model_directory.text_classes import (
     read_text_classes,
     write_text_classes,
 )
+from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.glue import GlueTask
 from bert_tf.tasks.classification.metrics import METRICS, best_threshold
@@ -27,7 +28,25 @@ PREDICTIONS_NAME = "predictions.tsv"
 OWN_PREDICTIONS_NAME = "predictions.csv"
 
 
-class ClassificationEvaluation(PredictionEvaluation):
+class TextPrediction(PredictionEvaluation):
+    """Predicts texts, each from one sequence or from several windows."""
+
+    def __init__(self, file: TextFile, records: SequenceRecords, *args, **kwargs) -> None:
+        """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
+        super().__init__(records, *args, **kwargs)
+        self._file = file
+        self._windows = records.records_per_item
+
+    def logits_of_texts(self, logits: np.ndarray) -> np.ndarray:
+        """Logits [records, outputs] -> [texts, outputs]: the means over a text's windows."""
+        if self._windows is None:
+            return logits
+        ends = np.cumsum(self._windows)
+        sums = np.add.reduceat(logits.astype(np.float64), ends - self._windows, axis=0)
+        return (sums / self._windows[:, np.newaxis]).astype(np.float32)
+
+
+class ClassificationEvaluation(TextPrediction):
     """Scores the predictions for a file with labels, under google-research/bert's names.
 
     ``eval_loss`` is the mean of the cross entropies, or of the squared errors in a regression.
@@ -36,15 +55,14 @@ class ClassificationEvaluation(PredictionEvaluation):
     """
 
     def __init__(self, file: TextFile, *args, **kwargs) -> None:
-        """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
-        super().__init__(*args, **kwargs)
-        self._file = file
+        """Predicts ``file``; the other arguments are those of :class:`TextPrediction`."""
+        super().__init__(file, *args, **kwargs)
         self.figure = Figure(figure_name(file.task), higher_is_better=True)
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """The task's metrics and the loss; writes ``report.html``."""
         task, labels = self._file.task, labels_of(self._file)
-        answers = Answers(task, predictions["logits"])
+        answers = Answers(task, self.logits_of_texts(predictions["logits"]))
         found = {}
         if task.multi_label:
             threshold = best_threshold(labels, answers.probabilities)
@@ -57,7 +75,7 @@ class ClassificationEvaluation(PredictionEvaluation):
         return results
 
 
-class ClassificationPrediction(PredictionEvaluation):
+class ClassificationPrediction(TextPrediction):
     """Writes the predictions for a file: probabilities, and the class or the score."""
 
     def __init__(self, file: TextFile, *args, threshold: float, **kwargs) -> None:
@@ -68,15 +86,14 @@ class ClassificationPrediction(PredictionEvaluation):
           threshold: as in :class:`Answers`, unless an evaluation of the run stores another one.
           *args, **kwargs: as for :class:`PredictionEvaluation`.
         """
-        super().__init__(*args, **kwargs)
-        self._file = file
+        super().__init__(file, *args, **kwargs)
         self._threshold = threshold
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """Writes two files to ``output_dir``; returns no scores."""
         stored = read_text_classes(output_dir)
         threshold = self._threshold if stored is None else stored.threshold
-        answers = Answers(self._file.task, predictions["logits"], threshold)
+        answers = Answers(self._file.task, self.logits_of_texts(predictions["logits"]), threshold)
         if isinstance(self._file.task, GlueTask):
             write_predictions(answers, output_dir)
         else:

@@ -112,7 +112,7 @@ def open_classification(
     classes = dataclasses.replace(task.stored_classes, threshold=threshold)
     of_files = FileTask(
         task.name,
-        feature_stage,
+        functools.partial(feature_stage, long_texts=settings.length),
         ClassificationEvaluation,
         functools.partial(ClassificationPrediction, threshold=threshold),
         PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from bert_tf.config.declared import Settings, group, setting
 from bert_tf.tasks.classification.glue import GLUE_TASKS, find_task
+from bert_tf.tasks.classification.long_texts import WINDOWS, LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
 from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.util.options import Interval
@@ -46,10 +47,16 @@ class ClassificationSettings(DirectorySettings):
     )
     table: TableSettings = group(TableSettings)
     loss: LossSettings = group(LossSettings)
+    length: LongTexts = group(LongTexts)
 
     def contradictions(self) -> Iterator[str]:
         """Actions without files, and what one kind of labels or files does not have."""
         yield from self._missing_files()
+        has_pairs = self.table.pair_column or (
+            self.task_name and GLUE_TASKS[self.task_name].second is not None
+        )
+        if has_pairs and self.length.long_texts == WINDOWS:
+            yield "--long_texts=windows is for single texts, not for pairs; give another value."
         is_rating = self.table.regression or (
             self.task_name and GLUE_TASKS[self.task_name].is_regression
         )
