@@ -1,4 +1,4 @@
-"""Fine-tunes BERT on a task of GLUE, predicts classes and scores them."""
+"""Fine-tunes BERT on a GLUE task, predicts classes and scores them."""
 
 from bert_tf.commands.classifier import run
 

@@ -1,4 +1,4 @@
-"""Evaluates masked LMs on texts: perplexity and pseudo-perplexity."""
+"""Evaluates masked language models on texts: perplexity and pseudo-perplexity."""
 
 from bert_tf.commands.evaluate import run
 

@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to label tokens (NER, POS), predicts and scores."""
+"""Fine-tunes BERT to label tokens (NER, POS), predicts labels and scores them."""
 
 from bert_tf.commands.ner import run
 

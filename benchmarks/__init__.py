@@ -1,1 +1,1 @@
-"""Ratios against peers and limits; each module is a script with ``--json=PATH``."""
+"""Comparisons with peers and limits; each module is a script with a ``--json=PATH`` flag."""

@@ -1,13 +1,13 @@
-"""Time and memory of each stage of data preparation, as the corpus grows.
+"""Measures time and memory of each stage of data preparation as the corpus grows.
 
     python -m benchmarks.corpus_sizes --sizes_mb=20,200,2000 --directory=scratch \
         --json=corpus_sizes.json
 
-For each size, a text is generated (benchmarks.generated_text), and the stages turn it into records,
-each in a process of its own with ``--num_workers``: rate, memory of the main process and of the
-largest worker, and size of the output. ``dump`` generates a MediaWiki dump in place of a text, and
-``extract`` reads it. The outputs of a size are removed before the next one; the largest takes
-about 8 times its size on the disk.
+For each size, a text is generated (benchmarks.generated_text) and the stages turn it into records,
+each in a separate process with ``--num_workers``. Reports the rate, the memory of the main process
+and of the largest worker, and the size of the output. ``dump`` generates a MediaWiki dump instead
+of a text, and ``extract`` reads it. The outputs of a size are removed before the next one; the
+largest takes about 8 times its size on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MB, _MIB = 10**6, 1 << 20
 
 
 class Step(NamedTuple):
-    """A stage with the output of another stage that it reads, and its own flags."""
+    """A stage, the stage whose output it reads, and its own flags."""
 
     stage: str
     reads: str
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 def steps(dupe_factor: int, vocab_size: int, *, from_dump: bool) -> list[Step]:
     """The stages from the text, or from a dump, to records."""
-    left_out = {"download"} if from_dump else {"download", "extract"}
+    left_out = {"download", "filter_language", *(() if from_dump else ("extract",))}
     own = {
         "sentences": ("--line_breaks=paragraph",),
         "shards": ("--heldout_fraction=0",),
@@ -71,7 +71,7 @@ def write_text(path: Path, num_bytes: int) -> None:
 
 
 def write_dump(path: Path, num_bytes: int) -> None:
-    """Writes a dump of MediaWiki whose articles are generated text with some markup."""
+    """Writes a MediaWiki dump whose articles are generated text with some markup."""
     with open(path, "w", encoding="ascii") as file:
         file.write('<mediawiki version="0.11" xml:lang="en">\n')
         for number, text in enumerate(documents(num_bytes)):
@@ -88,7 +88,7 @@ def write_dump(path: Path, num_bytes: int) -> None:
 
 
 def measure() -> Iterator[Result]:
-    """Runs the stages for all sizes of the flags."""
+    """Runs the stages for all sizes given by the flags."""
     values = flags.FLAGS
     sizes = whole_numbers("sizes_mb")
     root = make_output_dir(values.directory, flag="directory")
@@ -136,7 +136,7 @@ def results(
     written: float,
     config: dict[str, object],
 ) -> Iterator[Result]:
-    """The figures of a stage; its start is part of the time."""
+    """The results of a stage; its start-up counts towards its time."""
     described = {**config, "corpus_mb": size, "input_mb": megabytes}
     yield result(f"{stage}: rate", megabytes / peaks.seconds, "MB/s", described)
     yield result(f"{stage}: memory of the main process", peaks.main, "bytes", described)
@@ -151,11 +151,11 @@ def _size_of(directory: Path) -> int:
 FLAGS = {
     "sizes_mb": (["20", "200"], "Comma-separated sizes of the corpus, in MB."),
     "directory": (REQUIRED, "An empty directory for the corpora and the outputs of the stages."),
-    "source": (("text", "dump"), "Generated text, or a dump of MediaWiki with it."),
+    "source": (("text", "dump"), "Generated text, or a MediaWiki dump that contains it."),
     "num_workers": (0, "As in the stages; 0 means all cores.", 0),
     "dupe_factor": (1, "As in data_prep.create_pretraining_data.", 1),
     **shared_flags("json"),
-    "vocab_size": (30000, "As in data_prep.vocabulary; a text of a few MB has room for less.", 6),
+    "vocab_size": (30000, "As in data_prep.vocabulary; a few MB of text support fewer.", 6),
 }
 
 

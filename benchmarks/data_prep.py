@@ -1,15 +1,15 @@
-"""Megabytes of raw text a second that become records of pre-training, here and elsewhere.
+"""Compares how fast programs turn raw text into pre-training records, in MB per second.
 
     python -m benchmarks.data_prep --input_file=corpus.txt --vocab_file=vocab.txt \
         --google_bert_dir=bert --json=data_prep.json
 
-The text has one sentence a line and blank lines between documents; ``tools.demo.corpus`` makes
+The text has one sentence per line and blank lines between documents; ``tools.demo.corpus`` makes
 one. Ours is data_prep.create_pretraining_data, on all cores and on one, with its checksums; the
-peer is google's script of that name, with the same flags. ``tokenizers`` is Hugging Face's, which
-only cuts the text into words: a part of the work, on all cores and on one. ``limit-tokenizer`` is
-that part of ours. ``ours-sentences-1-worker`` is the stage before, data_prep.sentences, and
-``limit-splitter`` the library that finds its sentences; both get a document as one paragraph.
-Start-up is not counted.
+peer is google's script of that name, with the same flags. ``tokenizers`` is Hugging Face's library,
+which only tokenizes the text: a part of the work, on all cores and on one. ``limit-tokenizer`` is
+the same part of our work. ``ours-sentences-1-worker`` is the preceding stage, data_prep.sentences,
+and ``limit-splitter`` the library that finds its sentences; both get each document as one
+paragraph. Start-up is not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STAGE_FLAGS = {
 
 
 def measure() -> Iterator[Result]:
-    """Runs the comparison of the flags."""
+    """Runs the comparison given by the flags."""
     values = flags.FLAGS
     rules = {name: values[name].value for name in _STAGE_FLAGS}
     rules["threads"] = threads_from_flags()
@@ -53,7 +53,7 @@ def measure() -> Iterator[Result]:
 
 FLAGS = {
     **comparison_flags(MAKING_RECORDS, "threads"),
-    "input_file": (REQUIRED, "Text, one sentence a line: comma-separated files and globs."),
+    "input_file": (REQUIRED, "Text, one sentence per line: comma-separated files and globs."),
     "vocab_file": (REQUIRED, "WordPiece vocabulary."),
     **_STAGE_FLAGS,
 }

@@ -1,11 +1,11 @@
-"""What --precision=auto is worth: every setting of the pre-training step by hand, and auto.
+"""How good --precision=auto is: compares it with every setting of the pre-training step by hand.
 
     python -m benchmarks.fastest_setting --json=fastest_setting.json
 
-The settings are precision x operations x threads. All are in one process and take a step in turn,
-so that what else the machine does hits all alike: ratios are taken turn by turn. Precisions that
-the processor only emulates take part too: that they are slow is what auto has to find out. Layers
-are alike, and ``--layers`` of them are enough to compare.
+The settings are precision x operations x threads. All run in one process and take turns, so that
+disturbances of the machine affect all alike; ratios are taken turn by turn. Precisions that the
+processor only emulates take part too, since auto has to find out that they are slow. Layers are
+alike, so ``--layers`` of them suffice for a comparison.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AUTO = "auto"
 
 
 def every_setting(threads: int) -> list[Subject]:
-    """What a user can set, auto first; all threads, and half of them."""
+    """The settings that a user can choose, auto first; with all threads and with half of them."""
     settings = [Subject(AUTO, OURS)]
     for count in sorted({threads, max(1, threads // 2)}, reverse=True):
         for precision in ("fp32", "bf16"):
@@ -43,7 +43,7 @@ def every_setting(threads: int) -> list[Subject]:
 
 
 def measure() -> Iterator[Result]:
-    """Compares the settings of the flags."""
+    """Compares the settings given by the flags."""
     environment.give_sessions_their_own_threads()
     from benchmarks.speed.ours import Settings, running_step
 
@@ -89,7 +89,7 @@ def measure() -> Iterator[Result]:
 FLAGS = {
     **shared_flags("bert_config_file", "batch_size", "seq_length", "predictions", "threads"),
     **shared_flags("json", warmup_steps=2, turns=9),
-    "layers": (2, "Of the network: all settings share memory.", 1),
+    "layers": (2, "Layers of the network, since all settings share memory.", 1),
 }
 
 

@@ -1,8 +1,8 @@
-"""Text of any size for measurements: words by Zipf's law, of which there are always new ones.
+"""Generates text of any size for measurements, with an endless supply of words by Zipf's law.
 
-The text means nothing, but what it costs to work on is like that of real text: a few words are
-frequent, and however long it is, new ones keep coming, so that caches of words fill up. Two of a
-hundred documents are copies of earlier ones, one of them with a few other words.
+The text is meaningless, but costs as much to process as real text: a few words are frequent, and
+new ones keep occurring however long it is, so that caches of words fill up. Two of a hundred
+documents are copies of earlier ones, one of them with a few changed words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARE_OF_COPIES = 0.02
 
 
 def documents(num_bytes: int, seed: int = 0) -> Iterator[str]:
-    """Documents of at least ``num_bytes`` bytes in all, each a paragraph of ASCII text."""
+    """Documents with a total of at least ``num_bytes`` bytes, each a paragraph of ASCII text."""
     generator = np.random.default_rng(seed)
     earlier: list[str] = []
     written = 0
@@ -57,9 +57,9 @@ def _some_documents(generator: np.random.Generator) -> Iterator[str]:
 
 
 def word(rank: int) -> str:
-    """The word with a rank by frequency, 1 for the most frequent; rarer ones are longer."""
+    """The word with a given frequency rank, 1 being the most frequent; rarer words are longer."""
     syllables = []
-    rest = rank + len(_SYLLABLES) - 1  # two syllables at least: about the length of English words
+    rest = rank + len(_SYLLABLES) - 1  # at least two syllables, about the length of English words
     while rest:
         rest, digit = divmod(rest, len(_SYLLABLES))
         syllables.append(_SYLLABLES[digit])

@@ -1,16 +1,16 @@
-"""How long a span model takes for a batch, here, in google-research/bert and in transformers.
+"""Compares batch times of a span model here, in google-research/bert and in transformers.
 
     python -m benchmarks.inference --google_bert_dir=bert --batch_sizes=1,8 --json=inference.json
 
-Sequences a second and percentiles of the batches of a turn, one batch at a time on all cores;
-medians of the turns. The weights are random, as the time does not depend on them; the sequences are
-full. Who takes part and how is as in benchmarks.step.
+Reports sequences per second and percentiles over the batches of a turn, one batch at a time on all
+cores, as medians over the turns. The weights are random, since they do not affect the time; the
+sequences are full. The subjects and the procedure are those of benchmarks.step.
 
     python -m benchmarks.inference --squad_file=dev-v1.1.json --vocab_file=vocab.txt
 
-takes sequences as long as ``--sequences`` windows of a SQuAD file, spread over it and sorted by
-length, and percentiles over all their batches. Ours are padded to the longest of a batch, and those
-of the peers, and of ``ours-padded``, to ``--seq_length``, as their programs do it.
+uses sequences of the lengths of ``--sequences`` windows of a SQuAD file, spread over it and sorted
+by length, and percentiles over all their batches. Ours are padded to the longest of a batch; those
+of the peers, and of ``ours-padded``, to ``--seq_length``, as their programs do.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ PERCENTILES = (50, 90, 99)
 
 
 def batch_figures(job: PredictionJob, number: int, found: Found) -> Figures:
-    """Sequences a second and percentiles of a turn, for one of the job's batch sizes."""
+    """Sequences per second and percentiles of a turn, for one of the job's batch sizes."""
     size, seconds = job.batch_sizes[number], found["batch_seconds"][number]
     name = f"prediction, batch of {size}"
-    # The batches of real sequences are of many lengths, and all of them count.
+    # Batches of real sequences differ in length, and all of them count.
     middle = np.mean if job.lengths else np.median
     latencies = {
         f"{name}, p{p}": (float(np.percentile(seconds, p)) * 1e3, "ms") for p in PERCENTILES
@@ -56,8 +56,8 @@ def batch_figures(job: PredictionJob, number: int, found: Found) -> Figures:
 def window_lengths(
     squad_file: PathLike, vocab_file: PathLike, *, seq_length: int, most: int
 ) -> tuple[int, ...]:
-    """Tokens of the windows of a file, as run_squad.py cuts them; ``most`` of them, spread."""
-    from benchmarks.sequences import squad_windows  # brings TensorFlow
+    """Token counts of a file's windows, as cut by run_squad.py; at most ``most``, evenly spaced."""
+    from benchmarks.sequences import squad_windows  # loads TensorFlow
 
     vocab_file = require_file(vocab_file, flag="vocab_file")
     with tempfile.TemporaryDirectory() as directory:
@@ -76,14 +76,14 @@ def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
     if values.squad_file is None:
         return ()
     if values.vocab_file is None:
-        raise UserError("--squad_file needs --vocab_file, which its texts are cut with.")
+        raise UserError("--squad_file needs --vocab_file, to tokenize its texts.")
     return window_lengths(
         values.squad_file, values.vocab_file, seq_length=values.seq_length, most=values.sequences
     )
 
 
 def measure() -> Iterator[Result]:
-    """Runs the comparison of the flags."""
+    """Runs the comparison given by the flags."""
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
     job = PredictionJob(
@@ -110,13 +110,13 @@ def measure() -> Iterator[Result]:
 
 FLAGS = {
     **comparison_flags({**PREDICTING, PADDED.name: PADDED}, "threads", "bert_config_file"),
-    "batch_sizes": (["1", "2", "4", "8", "16", "32"], "Sequences of a batch."),
-    "seq_length": (384, "Positions of a sequence.", 8),
-    "squad_file": (str, "Take the lengths of its windows; full if not given."),
+    "batch_sizes": (["1", "2", "4", "8", "16", "32"], "Sequences per batch."),
+    "seq_length": (384, "Sequence length.", 8),
+    "squad_file": (str, "SQuAD file whose window lengths to use (default: full sequences)."),
     "vocab_file": (str, "Uncased WordPiece vocabulary, for --squad_file."),
-    "sequences": (256, "Windows of --squad_file to take.", 1),
-    "repetitions": (10, "Measured batches of a size and turn.", 1),
-    "warmup": (2, "Batches of a size before them.", 1),
+    "sequences": (256, "Windows of --squad_file to use.", 1),
+    "repetitions": (10, "Measured batches per size and turn.", 1),
+    "warmup": (2, "Batches per size before the measured ones.", 1),
 }
 
 

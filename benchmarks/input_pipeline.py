@@ -1,11 +1,11 @@
-"""How many times faster the input pipeline is than the training that it feeds.
+"""Measures how many times faster the input pipeline is than the training it feeds.
 
     python -m benchmarks.input_pipeline --input_file=records --batch_size=16
 
-Measures sequences a second of the training input alone and those of a training step:
-``--training_sequences_per_second`` from a run's log where that is known; otherwise the matrix
-products of a BERT-base step alone, forward and backward, which no training on this machine can
-exceed, so that the true ratio is higher.
+Compares sequences per second of the training input alone with those of a training step:
+``--training_sequences_per_second`` from a run's log if that is known, otherwise only the matrix
+products of a BERT-base step, forward and backward. No training on this machine can be faster than
+these, so the true ratio is higher.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _WARMUP_STEPS, _STEPS = 3, 3
 
 
 def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tuple[float, object]:
-    """Sequences a second of the training input, and what is known about the records."""
+    """Sequences per second of the training input, and what is known about the records."""
     import tensorflow.compat.v1 as tf
 
+    from bert_tf.config.masking import MaskingOptions
     from bert_tf.input import pipeline
     from bert_tf.input.batches import user_errors
     from bert_tf.input.masking import MaskingSettings
@@ -42,7 +43,8 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     masking = None
     if not info.masked:
         predictions = masked_words(info.seq_length)
-        masking = MaskingSettings(0.15, predictions, info.vocab_size, info.special_ids)
+        masks = MaskingOptions(max_predictions_per_seq=predictions)
+        masking = MaskingSettings(masks, info.vocab_size, info.special_ids)
     with tf.Graph().as_default(), tf.Session() as session, user_errors():
         records = pipeline.PretrainingRecords(
             RecordSet(files),
@@ -53,7 +55,7 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
         )
         batch = GlobalBatchSlice(batch_size)
         dataset = pipeline.training_dataset(records, batch, start_position=0, seed=1)
-        # Consumed in the graph, as training does: fetching would add a copy to numpy.
+        # Consume in the graph, as training does: fetching would add a copy to numpy.
         features = tf.data.make_one_shot_iterator(dataset).get_next()
         step = tf.group(*features.values())
         for _ in range(_WARMUP_STEPS):
@@ -101,8 +103,8 @@ def measure() -> Iterator[Result]:
 
 FLAGS = {
     "input_file": (REQUIRED, "Training records: files, globs or directories."),
-    "seconds": (5.0, "How long to measure the input."),
-    "training_sequences_per_second": (float, "Of BERT-base on this machine, if it is known."),
+    "seconds": (5.0, "Duration of the input measurement."),
+    "training_sequences_per_second": (float, "Rate of BERT-base on this machine, if known."),
     **shared_flags("batch_size", "json"),
 }
 

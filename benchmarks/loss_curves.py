@@ -1,16 +1,16 @@
-"""Whether precision and compilation change what is learnt: loss curves compared.
+"""Checks whether precision or compilation changes what is learnt, by comparing loss curves.
 
     python -m benchmarks.loss_curves --input_file=data/records/train \
         --eval_file=data/records/heldout --bert_config_file=recipes/bert_tiny.json \
         --output_dir=curves --json=loss_curves.json --picture=loss_curves.svg
 
-Trains the same network with run_pretraining.py in float32 with each of ``--seeds``, and with the
-first one each of ``--variants``: the same weights at the start, the same batches, the same masks.
-The smoothed training loss of each variant is compared with that of float32, and the difference
-with the differences between the seeds, which differ in nothing but weights, order, masks and
-dropout. A variant that is further away than two seeds from each other is named at the end, and
-the exit status is not 0. Trainings run one after the other; started again, the command resumes
-where it was stopped and keeps what is finished. docs/measurements/loss_curves.md shows a result.
+Trains the same network with run_pretraining.py in float32 with each of ``--seeds``, and each of
+``--variants`` with the first seed: same initial weights, same batches, same masks. Compares the
+smoothed training loss of each variant with that of float32, and the difference with the differences
+between the seeds, which change nothing but weights, order, masks and dropout. Reports at the end
+every variant that differs more than two seeds from each other; the exit status is then not 0.
+Trainings run one at a time; when restarted, the command resumes and keeps finished trainings.
+docs/measurements/loss_curves.md shows a result.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from benchmarks.trainings import Training, record_of, run_trainings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir, require_file
 
-# Flags of run_pretraining.py that all trainings have.
+# Flags of run_pretraining.py common to all trainings.
 _TRAINING_FLAGS = {
     "bert_config_file": (REQUIRED, "As run_pretraining.py's."),
     "input_file": (REQUIRED, "As run_pretraining.py's."),
     "eval_file": (REQUIRED, "As run_pretraining.py's."),
     "max_seq_length": (128, "As run_pretraining.py's."),
     "max_predictions_per_seq": (20, "As run_pretraining.py's."),
-    "train_batch_size": (32, "Sequences of an update."),
+    "train_batch_size": (32, "Sequences per update."),
     "num_train_steps": (1000, "Updates of each training."),
     "num_warmup_steps": (100, "As run_pretraining.py's."),
     "learning_rate": (2e-3, "As run_pretraining.py's."),
-    "display_loss_steps": (10, "Updates of a line in log.jsonl.", 1),
-    "num_threads": (int, "Of each training; all cores if not given."),
+    "display_loss_steps": (10, "Updates per line of log.jsonl.", 1),
+    "num_threads": (int, "Threads of each training (default: all cores)."),
 }
 _EVAL_BATCH_SIZE = 64
 _MEASURES = {
@@ -55,11 +55,11 @@ _MEASURES = {
 
 
 def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
-    """Runs the benchmark from its flags; raises UserError for a variant that is too far away."""
+    """Runs the benchmark given by its flags; raises UserError if a variant is too far away."""
     variants = known_names("variants", VARIANTS, values)
     seeds = list(dict.fromkeys(whole_numbers("seeds", least=0, values=values)))
     if len(seeds) < 2:
-        raise UserError("--seeds: give two at least; their difference is what others are held to.")
+        raise UserError("--seeds: give at least two; their difference is the standard for others.")
     require_file(values.bert_config_file, flag="bert_config_file")
     _check_before_long_work(values)
     output_dir = make_output_dir(values.output_dir, flag="output_dir")
@@ -79,14 +79,14 @@ def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
             {t.variant: curves[t] for t in others if t.variant != REFERENCE},
             path=Path(values.picture),
             title=f"{Path(values.bert_config_file).stem}, {values.train_batch_size} sequences of "
-            f"{values.max_seq_length} tokens an update, means of {values.smoothing_steps} updates",
+            f"{values.max_seq_length} tokens per update, means of {values.smoothing_steps} updates",
         )
         print(f"picture: {values.picture}")
     check_verdict({t.variant: found[t] for t in others if t.variant != REFERENCE}, of_seeds)
 
 
 def check_verdict(found: Mapping[str, Difference], of_seeds: Difference) -> None:
-    """Raises UserError where a variant is further from float32 than two seeds from each other."""
+    """Raises UserError if a variant is further from float32 than two seeds from each other."""
     too_far = [
         f"{variant}: {_MEASURES[name]} {getattr(differs, name):.4f} nats, "
         f"two seeds {getattr(of_seeds, name):.4f}"
@@ -106,7 +106,7 @@ def table(
     found: Mapping[Training, Difference],
     of_seeds: Difference,
 ) -> list[str]:
-    """A line for each training, and the largest difference of two seeds at the end."""
+    """A line for each training, and the largest difference between two seeds at the end."""
     lines = [
         f"{'':24}{'from the first, nats':>22}{'held-out':>21}{'skipped':>9}",
         f"{'':24}{'mean':>11}{'largest':>11}{'loss':>11}{'apart':>10}{'updates':>9}",
@@ -131,7 +131,7 @@ def results(
     of_seeds: Difference,
     config: Mapping[str, Any],
 ) -> Iterator[Result]:
-    """All figures; the smoothed curves are in the configuration of the final loss."""
+    """All results; the smoothed curves are in the configuration of the final loss."""
     for name, words in _MEASURES.items():
         yield result(f"loss curve, two seeds, {words}", getattr(of_seeds, name), "nats", config)
     for training, curve in curves.items():
@@ -150,7 +150,7 @@ def results(
 
 
 def training_flags(values: flags.FlagValues) -> dict[str, Any]:
-    """The flags of run_pretraining.py that all trainings have."""
+    """The flags of run_pretraining.py common to all trainings."""
     return {
         **{n: values[n].value for n in _TRAINING_FLAGS if values[n].value is not None},
         "do_train": True,
@@ -162,7 +162,7 @@ def training_flags(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _check_before_long_work(values: flags.FlagValues) -> None:
-    """Raises UserError for what would only fail after the last training."""
+    """Raises UserError for problems that would otherwise show up after the last training."""
     spacing, steps = values.display_loss_steps, values.num_train_steps
     if steps % spacing:
         raise UserError(
@@ -176,15 +176,15 @@ def _check_before_long_work(values: flags.FlagValues) -> None:
 
 FLAGS = {
     **_TRAINING_FLAGS,
-    "output_dir": (REQUIRED, "Where the trainings are kept, a directory each."),
-    "smoothing_steps": (100, "Updates that a point of a curve is the mean of."),
+    "output_dir": (REQUIRED, "Directory for the trainings, with a subdirectory for each."),
+    "smoothing_steps": (100, "Updates averaged for each point of a curve."),
     "variants": (
         ["bf16", "amp", "fp32-xla", "bf16-xla", "fp16-xla", "bf16-tensorflow"],
         f"What to compare with fp32: some of {', '.join(VARIANTS)}. fp16 without XLA is hundreds "
         "of times slower on a CPU.",
     ),
-    "seeds": (["1", "2", "3"], "Of fp32; variants take the first."),
-    "picture": (str, "Where to write the picture, an SVG."),
+    "seeds": (["1", "2", "3"], "Seeds of fp32; variants use the first."),
+    "picture": (str, "Path of the picture, an SVG."),
     **shared_flags("json"),
 }
 

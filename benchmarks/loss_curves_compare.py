@@ -1,4 +1,4 @@
-"""Whether curves of the loss differ by more than those of two seeds do, and a picture of them."""
+"""Decides whether loss curves differ by more than those of two seeds, and draws them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bert_tf.util.pictures import COLOURS, stacked_panels
 
 
 class Curve(NamedTuple):
-    """The loss of a training and of what it was evaluated on.
+    """The training loss of a run, and its held-out loss.
 
     Attributes:
-      steps: updates done, evenly spaced.
-      losses: of the training, nats: at each of ``steps`` the mean since the one before. Infinite
-        where the loss was no number.
-      held_out: loss of the held-out records after the last update.
+      steps: number of updates done, evenly spaced.
+      losses: training loss in nats, at each of ``steps`` the mean since the previous one. Infinite
+        where the loss was not finite.
+      held_out: loss on the held-out records after the last update.
     """
 
     steps: tuple[int, ...]
@@ -29,11 +29,11 @@ class Curve(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How far two curves are from each other, in nats.
+    """How far two curves are apart, in nats.
 
     Attributes:
-      mean, largest: of the absolute differences of the smoothed training losses.
-      held_out: absolute difference of the final losses of the held-out records.
+      mean, largest: mean and maximum of the absolute differences of the smoothed training losses.
+      held_out: absolute difference of the final held-out losses.
     """
 
     mean: float
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 
 
 def smooth(curve: Curve, window_steps: int) -> Curve:
-    """The means of the last ``window_steps`` updates, from the first step that has that many.
+    """Means over the last ``window_steps`` updates, from the first step that has that many.
 
     Raises UserError as :func:`points_of_window` does.
     """
@@ -53,9 +53,9 @@ def smooth(curve: Curve, window_steps: int) -> Curve:
 
 
 def points_of_window(window_steps: int, *, spacing: int, last_step: int) -> int:
-    """How many points of a curve, ``spacing`` updates apart, a mean of ``window_steps`` takes.
+    """The number of points, ``spacing`` updates apart, averaged in a window of ``window_steps``.
 
-    Raises UserError for a window that is not a multiple of the spacing or longer than the curve.
+    Raises UserError if the window is not a multiple of the spacing or is longer than the curve.
     """
     points, rest = divmod(window_steps, spacing)
     if rest or not spacing <= window_steps <= last_step:
@@ -67,7 +67,7 @@ def points_of_window(window_steps: int, *, spacing: int, last_step: int) -> int:
 
 
 def difference(one: Curve, other: Curve) -> Difference:
-    """How far two smoothed curves are from each other; infinite where one is not a number."""
+    """How far two smoothed curves are apart; infinite where one is not a number."""
     apart = np.abs(deviations(one, other))
     return Difference(
         float(apart.mean()), float(apart.max()), abs(_gap(one.held_out, other.held_out))
@@ -75,13 +75,13 @@ def difference(one: Curve, other: Curve) -> Difference:
 
 
 def deviations(curve: Curve, reference: Curve) -> list[float]:
-    """The training loss above that of the reference, at each step; infinite for no number.
+    """The training loss minus the reference's, at each step; infinite where it is not finite.
 
-    Raises UserError for curves with different steps.
+    Raises UserError if the curves have different steps.
     """
     if curve.steps != reference.steps:
         raise UserError(
-            f"two runs logged other steps ({len(curve.steps)} lines to {curve.steps[-1]}, "
+            f"two runs logged different steps ({len(curve.steps)} lines to {curve.steps[-1]}, "
             f"{len(reference.steps)} to {reference.steps[-1]}); remove both directories and start "
             "again."
         )
@@ -89,13 +89,13 @@ def deviations(curve: Curve, reference: Curve) -> list[float]:
 
 
 def between_seeds(curves: Sequence[Curve]) -> Difference:
-    """The largest of each figure over all pairs of runs that differ in nothing but the seed."""
+    """The maximum of each difference over all pairs of runs that differ only in the seed."""
     pairs = [difference(a, b) for a, b in itertools.combinations(curves, 2)]
     return Difference(*(max(values) for values in zip(*pairs)))
 
 
 def excess(found: Difference, seeds: Difference) -> list[str]:
-    """What of a difference is more than that of two seeds; empty when nothing is."""
+    """Which parts of a difference exceed that of two seeds; empty if none does."""
     return [name for name in Difference._fields if not getattr(found, name) <= getattr(seeds, name)]
 
 
@@ -112,10 +112,10 @@ def draw(
     path: Path,
     title: str,
 ) -> None:
-    """Writes an SVG of smoothed curves, and below how far each is from the reference.
+    """Writes an SVG of smoothed curves, with their distances from the reference below.
 
     Args:
-      reference: black above, the zero line below.
+      reference: black in the upper panel, the zero line in the lower one.
       seeds: the reference's other seeds, by name; grey.
       variants: coloured.
       path: the file.

@@ -1,4 +1,4 @@
-"""The trainings that loss_curves compares."""
+"""The trainings compared by loss_curves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.loss_curves_compare import Curve
 from benchmarks.trainings import Training, held_out, log_of, number
 
-# Name -> flags of run_pretraining.py in addition to the shared ones. A row more is a variant more.
+# Name -> flags of run_pretraining.py in addition to the common ones. Add a row to add a variant.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "fp32"},
     "bf16": {"precision": "bf16"},
@@ -42,7 +42,7 @@ def plan_trainings(
 
 
 def read_curve(training: Training) -> Curve:
-    """What a finished training logged."""
+    """The curve logged by a finished training."""
     lines = log_of(training)
     return Curve(
         tuple(line["step"] for line in lines),
@@ -52,7 +52,7 @@ def read_curve(training: Training) -> Curve:
 
 
 def skipped_updates(training: Training) -> int:
-    """Updates that the loss scale skipped; a resumed process counts from 0 again."""
+    """Updates skipped because of the loss scale; a resumed process counts from 0 again."""
     total, before = 0, 0
     for line in log_of(training):
         count = int(line.get("skipped_updates", 0))

@@ -1,4 +1,4 @@
-"""What a figure was measured on, for the results of benchmarks."""
+"""Describes the machine of a measurement, for the results of benchmarks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from bert_tf.util import environment
 
-_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # what the speed of products depends on
+_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # these determine the speed of products
 
 
 def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, object]:
-    """``cpu`` (its name), ``cpu_features`` (those for fast products) and ``cores`` to run on."""
+    """``cpu`` (its name), ``cpu_features`` (for fast products) and available ``cores``."""
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
     name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
     flags = re.search(r"^flags\s*: (.+)$", text, re.MULTILINE)
@@ -25,6 +25,6 @@ def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, object]
 
 
 def machine_line() -> str:
-    """The CPU, what it has for fast products, and the cores."""
+    """The CPU, its features for fast products, and the number of cores."""
     machine = describe_machine()
     return f"{machine['cpu']}, {machine['cores']} cores, {' '.join(machine['cpu_features'])}"

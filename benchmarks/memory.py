@@ -1,11 +1,11 @@
-"""Peak memory of a pre-training update and the largest batch for a limit, here and elsewhere.
+"""Compares the peak memory of a pre-training update, and the largest batch for a limit.
 
     python -m benchmarks.memory --google_bert_dir=bert --limit_gib=16 --json=memory.json
 
-Each measurement is a separate process, and its figure the largest resident memory of it, start and
-first update included. A few batch sizes give a line, whose slope is a sequence's memory;
-the line gives the largest batch for the limit, and ``--tries`` more processes look for it there.
-docs/measurements/memory.md says who takes part.
+Each measurement is the maximum resident memory of a separate process, including its start and first
+update. A line through a few batch sizes gives the memory per sequence as its slope, and the largest
+batch for the limit; ``--tries`` further processes search for it there. docs/measurements/memory.md
+describes the subjects.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ Peaks = dict[int, float]
 
 
 def measure_peak(subject: Subject, job: StepJob, batch_size: int) -> float:
-    """Bytes of memory that a process takes at most in some steps of ``batch_size`` sequences."""
+    """Peak memory in bytes of a process that does some steps of ``batch_size`` sequences."""
     of_size = dataclasses.replace(job, batch_size=batch_size)
     found = run_in_process(subject, of_size.to_json(), "train")
     peak = found["peak_memory_bytes"]
     print(
         f"{subject.name}: {batch_size} sequences of {job.seq_length}: {peak / _MIB:.0f} MiB, "
-        f"{found['seconds']:.1f} s a step",
+        f"{found['seconds']:.1f} s per step",
         flush=True,
     )
     return peak
 
 
 class Fit(NamedTuple):
-    """What peaks of one subject and length say.
+    """What the peaks for one subject and length imply.
 
     Attributes:
-      line: through them.
-      largest: the largest batch for the limit. What was tried counts; where nothing too large was,
-        the line does.
+      line: the line through them.
+      largest: the largest batch for the limit, by trial or, if no batch that was tried is too
+        large, by the line.
       exceeds: the smallest batch that was tried and does not fit, if any.
     """
 
@@ -72,7 +72,7 @@ class Fit(NamedTuple):
 def subject_results(
     subject: Subject, peaks: Peaks, *, limit: float, config: Mapping[str, Any]
 ) -> list[Result]:
-    """Peaks, memory without sequences, memory of a sequence and largest batch for the limit.
+    """Peaks, memory without sequences, memory per sequence and largest batch for the limit.
 
     ``peaks`` and ``limit`` are in bytes.
     """
@@ -92,7 +92,7 @@ def subject_results(
 
 
 def ratio_results(results: Sequence[Result], subjects: Sequence[Subject]) -> Iterator[Result]:
-    """How many times larger the largest batches of ours are, for each length."""
+    """The ratios of our largest batches to those of others, for each length."""
     by_name = {subject.name: subject for subject in subjects}
     largest = [row for row in results if row["name"] == "largest batch"]
     for ours, peer in itertools.product(largest, largest):
@@ -104,7 +104,7 @@ def ratio_results(results: Sequence[Result], subjects: Sequence[Subject]) -> Ite
 
 
 def memory_table(peaks: Mapping[tuple[str, int], Peaks], limit: float) -> list[str]:
-    """A line for each subject and length; ``<`` where the largest batch was tried, and a larger."""
+    """A line per subject and length; ``<`` if both the largest and a larger batch were tried."""
     head = f"largest in {limit / _GIB:g} GiB"
     lines = [f"{'':28}{'tokens':>8}{'MiB + MiB a sequence':>24}{head:>22}   peaks, MiB"]
     for (name, length), found in peaks.items():
@@ -117,12 +117,12 @@ def memory_table(peaks: Mapping[tuple[str, int], Peaks], limit: float) -> list[s
 
 
 def measure() -> Iterator[Result]:
-    """Measures as the flags say, and prints a table."""
+    """Measures as specified by the flags, and prints a table."""
     values = flags.FLAGS
     lengths = whole_numbers("lengths", least=2)
     tokens = sorted(set(whole_numbers("tokens", least=2 * max(lengths))))
     if len(tokens) < 2:
-        raise UserError(f"--tokens={','.join(values.tokens)}: give two numbers, to draw a line.")
+        raise UserError(f"--tokens={','.join(values.tokens)}: give two numbers, to fit a line.")
     job = StepJob.from_flags(PRETRAINING, batch_size=1, seq_length=lengths[0])
     check_length("lengths", max(lengths), job.network)
     subjects = subjects_from_flags(IN_MEMORY)
@@ -147,10 +147,10 @@ def measure() -> Iterator[Result]:
 FLAGS = {
     **subject_flags(IN_MEMORY),
     **shared_flags("threads", "bert_config_file", warmup_steps=1, steps=2),
-    "lengths": (["128", "256", "512"], "Tokens of a sequence."),
-    "tokens": (["2048", "8192"], "Tokens of the batches that the line is drawn through."),
-    "limit_gib": (16.0, "Memory that a process may take.", 0.1),
-    "tries": (4, "Further batches about the limit, 0: none.", 0),
+    "lengths": (["128", "256", "512"], "Tokens per sequence."),
+    "tokens": (["2048", "8192"], "Tokens of the batches through which the line is fitted."),
+    "limit_gib": (16.0, "Memory limit of a process in GiB.", 0.1),
+    "tries": (4, "Further batches to try around the limit (0: none).", 0),
 }
 
 

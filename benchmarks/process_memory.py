@@ -1,4 +1,4 @@
-"""The peak memory of a program and of the processes that it starts."""
+"""Measures the peak memory of a program and of the processes that it starts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PROC = Path("/proc")
 
 
 class Peaks(NamedTuple):
-    """What a program took.
+    """Time and memory used by a program.
 
     Attributes:
       seconds: from its start to its end.
       main: peak resident memory of the program's own process, in bytes.
-      worker: that of the largest process that it started, 0 without any.
+      worker: peak of the largest process that it started; 0 without any.
     """
 
     seconds: float
@@ -30,15 +30,15 @@ class Peaks(NamedTuple):
 
 
 def run_measured(command: Sequence[str]) -> Peaks:
-    """Runs a program to its end, looking at its processes ten times a second.
+    """Runs a program to its end, checking its processes ten times a second.
 
-    Linux keeps the peak of each process, so that nothing is missed but what a process takes in its
-    last tenth of a second. What the program says is kept back.
+    Linux keeps the peak of each process, so nothing is missed except what a process allocates in
+    its last tenth of a second. The program's output is withheld.
 
-    Raises UserError if the program fails, with its last line, or if the system has no /proc.
+    Raises UserError with the program's last line if it fails, or if the system has no /proc.
     """
     if not (_PROC / "self" / "status").exists():
-        raise UserError("memory is read from /proc, which this system does not have.")
+        raise UserError("memory is read from /proc, which this system lacks.")
     start = time.perf_counter()
     peaks: dict[int, int] = {}
     with (
@@ -59,7 +59,7 @@ def run_measured(command: Sequence[str]) -> Peaks:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that it and its children have started."""
+    """A process, and all processes that it and its children have started."""
     found = [pid]
     for parent in found:
         try:

@@ -1,4 +1,4 @@
-"""Results of benchmarks: figures with what they were measured on, as printed and as JSON."""
+"""Results of benchmarks: values with the conditions of measurement, as printed and as JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Result = dict[str, Any]
 def result(
     name: str, value: float, unit: str, config: Mapping[str, Any], subject: str = "ours"
 ) -> Result:
-    """One figure, as --json has it."""
+    """One result, as written by --json."""
     return {"name": name, "subject": subject, "value": value, "unit": unit, "config": config}
 
 
 def spread_result(
     name: str, values: Sequence[float], unit: str, config: Mapping[str, Any], subject: str = "ours"
 ) -> Result:
-    """The median of the turns, with all of them in its configuration."""
+    """The median of the turns, with all turns in its configuration."""
     described = {**config, "turns": list(values)}
     return result(name, statistics.median(values), unit, described, subject)
 
@@ -34,12 +34,12 @@ def ratio_result(
     config: Mapping[str, Any],
     subject: str = "ours",
 ) -> Result:
-    """The ratio of two measurements, turn by turn: what disturbs a turn disturbs both."""
+    """The ratio of two measurements turn by turn, since a disturbance of a turn affects both."""
     return spread_result(name, [a / b for a, b in zip(above, below)], "ratio", config, subject)
 
 
 def median_ratio(above: Result, below: Result) -> float:
-    """The ratio of two measurements, turn by turn."""
+    """The median of the ratios of two measurements turn by turn."""
     of_turns = zip(above["config"]["turns"], below["config"]["turns"])
     return statistics.median(a / b for a, b in of_turns)
 
@@ -47,11 +47,11 @@ def median_ratio(above: Result, below: Result) -> float:
 def print_table(
     results: Iterable[Result], *, to: str | None = None, most_foreign: float = 1.0
 ) -> None:
-    """Prints a line for each subject, of its results but for ratios.
+    """Prints a line of each subject's results, except ratios.
 
-    The first of them is a rate, shown with the range of its turns and how many times higher that of
-    ``to`` is (the first of ours if not given). An asterisk stands where other processes took more
-    than the share ``most_foreign`` of the machine in a turn.
+    The first result is a rate, shown with the range of its turns and its ratio to the rate of
+    ``to`` (by default the first of ours). An asterisk means that other processes used more than the
+    fraction ``most_foreign`` of the machine in a turn.
     """
     by_subject: dict[str, list[Result]] = {}
     for row in results:
@@ -74,7 +74,7 @@ def print_table(
 
 
 def printed(results: Iterable[Result]) -> Iterator[Result]:
-    """The results, each printed when it is known: its median, and the range of its turns."""
+    """Prints each result once it is known: its median, and the range of its turns."""
     for found in results:
         turns = found["config"].get("turns", [])
         spread = f"  ({min(turns):.4g} to {max(turns):.4g})" if len(turns) > 1 else ""
@@ -83,6 +83,6 @@ def printed(results: Iterable[Result]) -> Iterator[Result]:
 
 
 def write_results(path: PathLike, results: Iterable[Result]) -> None:
-    """Writes results as JSON, the machine in the configuration of each."""
+    """Writes results as JSON, with the machine in the configuration of each."""
     machine = describe_machine()
     write_json(path, [{**row, "config": {**row["config"], **machine}} for row in results])

@@ -1,13 +1,13 @@
-"""How long a pseudo-perplexity takes, here and in the loops that others score sentences with.
+"""Compares the time of a pseudo-perplexity here with the loops that others use for scoring.
 
     python -m benchmarks.scoring --input_file=wikitext-2-valid.tokens --vocab_file=vocab.txt
 
 Every token of ``--sequences`` texts, spread over the file, is masked in turn. Ours is the code of
-run_evaluation.py. The peers are loops with transformers on torch, written here after public tools,
-which need old packages: ``transformers-...`` has the copies of a sentence in batches of up to
-``--peer_batch_size`` and takes logits at all positions, as mlm-scoring and minicons do;
-``naive-...`` has one copy in a batch. The weights are random, as the time does not depend on them.
-Who takes part and how is as in benchmarks.step.
+run_evaluation.py. The peers are loops with transformers on torch, written here after public tools
+that need old packages: ``transformers-...`` puts the copies of a sentence into batches of up to
+``--peer_batch_size`` and computes logits at all positions, as mlm-scoring and minicons do;
+``naive-...`` has batches of one copy. The weights are random, since they do not affect the time.
+The subjects and the procedure are those of benchmarks.step.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import Found
 from benchmarks.speed.steps import Job
 from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.stages.manifest import SPECIAL_NAMES
 from bert_tf.tasks.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts
@@ -67,13 +68,13 @@ SUBJECTS = by_name(
 
 @dataclasses.dataclass(frozen=True)
 class ScoringJob(Job):
-    """What all subjects score.
+    """The task for all subjects.
 
     Attributes:
-      sequences: the tokens of each, with [CLS] and [SEP].
-      mask_id: of [MASK].
-      batch_tokens: of ours.
-      peer_batch_size: most copies in a batch of a peer.
+      sequences: the tokens of each sequence, with [CLS] and [SEP].
+      mask_id: id of [MASK].
+      batch_tokens: tokens in our batches.
+      peer_batch_size: maximum number of copies in a peer's batch.
       threads: cores to use.
     """
 
@@ -85,12 +86,12 @@ class ScoringJob(Job):
 
     @property
     def tokens(self) -> int:
-        """Tokens to score."""
+        """Number of tokens to score."""
         return sum(len(sequence) - 2 for sequence in self.sequences)
 
 
 def score(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the scores of all tokens, after those of the longest and the shortest sequence."""
+    """Times the scoring of all tokens, after that of the longest and the shortest sequence."""
     job, settings = ScoringJob.from_json(request), request["settings"]
     run = _ours(job, settings) if settings.get("ours") else _peer(job, settings)
     in_order = sorted(job.sequences, key=len)
@@ -125,10 +126,9 @@ def _ours(job: ScoringJob, settings: Mapping[str, Any]):
         threads=job.threads,
     )
     masking = MaskingSettings(
-        masked_lm_prob=0.15,
-        max_predictions_per_seq=1,
-        vocab_size=job.network.vocab_size,
-        special_ids={**dict.fromkeys(SPECIAL_NAMES, 0), "mask": job.mask_id},
+        MaskingOptions(),
+        job.network.vocab_size,
+        {**dict.fromkeys(SPECIAL_NAMES, 0), "mask": job.mask_id},
     )
 
     def run(sequences) -> None:
@@ -175,7 +175,7 @@ def _peer(job: ScoringJob, settings: Mapping[str, Any]):
 
 
 def measure() -> Iterator[Result]:
-    """Runs the comparison of the flags."""
+    """Runs the comparison given by the flags."""
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
     check_length("seq_length", values.seq_length, network)
@@ -206,7 +206,7 @@ def measure() -> Iterator[Result]:
     def figures(found: Found) -> Figures:
         return {
             "pseudo-perplexity": (job.tokens / found["seconds"], "tokens/s"),
-            # Of one thread, which never waits for others, it holds on a busy machine too.
+            # In one thread, which never waits for others, this holds on a busy machine, too.
             "a CPU second": (job.tokens / found["cpu_seconds"], "tokens"),
             "peak memory": (found["peak_memory_bytes"] / _MIB, "MiB"),
         }
@@ -216,11 +216,11 @@ def measure() -> Iterator[Result]:
 
 FLAGS = {
     **comparison_flags(SUBJECTS, "threads", "bert_config_file", "seq_length"),
-    "input_file": (REQUIRED, "Texts, one a line."),
+    "input_file": (REQUIRED, "Texts, one per line."),
     "vocab_file": (REQUIRED, "Uncased WordPiece vocabulary, no larger than the network's."),
     "sequences": (20, "Sequences to score.", 1),
-    "batch_tokens": (2048, "Tokens in a batch of ours.", 1),
-    "peer_batch_size": (32, "Most copies in a batch of a peer.", 1),
+    "batch_tokens": (2048, "Tokens in our batches.", 1),
+    "peer_batch_size": (32, "Maximum number of copies in a peer's batch.", 1),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the programs of all benchmarks share: flags, their checks, and writing the results."""
+"""Shared by all benchmark programs: flags, their checks, and writing of the results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from bert_tf.util.files import require_file
 
 REQUIRED = object()
 
-# Name -> default, help and, of a number, the least that it may be. In place of a default stand a
-# type where there is none, ``REQUIRED`` for a text without which nothing can be done, and a tuple
-# for one of several words, the first if not given.
+# Name -> default, help and, for a number, its minimum. Instead of a default there may be a type,
+# which means no default; ``REQUIRED``, for a string that must be given; or a tuple of choices, the
+# first of which is the default.
 FlagTable = Mapping[str, tuple[Any, ...]]
 
 _SHARED_FLAGS: FlagTable = {
-    "accumulation_steps": (1, "Micro batches of an update.", 1),
-    "batch_size": (16, "Sequences of a micro batch.", 1),
-    "bert_config_file": (str, "Another network than the default one."),
-    "json": (str, "Where to write the results."),
-    "micro_batch_size": (8, "Sequences of a rank's micro batch.", 1),
-    "micro_batches_a_turn": (8, "About this many a case.", 1),
+    "accumulation_steps": (1, "Micro batches per update.", 1),
+    "batch_size": (16, "Sequences per micro batch.", 1),
+    "bert_config_file": (str, "A network other than the default one."),
+    "json": (str, "Path for the results as JSON."),
+    "micro_batch_size": (8, "Sequences in a rank's micro batch.", 1),
+    "micro_batches_a_turn": (8, "Approximate micro batches per case and turn.", 1),
     "precision": ("auto", "Precision of products, as in training."),
-    "predictions": (20, "Masked words of a sequence.", 1),
-    "seq_length": (128, "Tokens of a sequence.", 2),
-    "steps": (5, "Timed steps of a turn.", 1),
-    "threads": (int, "Cores to use; all if not given.", 1),
-    "turns": (5, "Turns of everything that is compared.", 1),
+    "predictions": (20, "Masked tokens per sequence.", 1),
+    "seq_length": (128, "Tokens per sequence.", 2),
+    "steps": (5, "Timed steps per turn.", 1),
+    "threads": (int, "Cores to use (default: all).", 1),
+    "turns": (5, "Turns of each subject.", 1),
     "warmup_steps": (3, "Steps before the timed ones.", 1),
 }
 _DEFINE = {
@@ -46,13 +46,13 @@ _DEFINE = {
 
 
 def shared_flags(*names: str, **defaults: object) -> FlagTable:
-    """``names`` of the flags that several benchmarks have, and others with ``defaults``."""
+    """The named flags that several benchmarks share, and flags with other ``defaults``."""
     found = {name: _SHARED_FLAGS[name] for name in (*names, *defaults)}
     return {name: (defaults.get(name, flag[0]), *flag[1:]) for name, flag in found.items()}
 
 
 def define_flags(table: FlagTable, values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags of a table."""
+    """Defines the flags in a table."""
     for name, (default, text, *least) in table.items():
         more = {"lower_bound": least[0]} if least else {}
         if default is REQUIRED:
@@ -66,12 +66,12 @@ def define_flags(table: FlagTable, values: flags.FlagValues = flags.FLAGS) -> No
 
 
 def run_benchmark(table: FlagTable, measure: Callable[[], Iterable[Result] | None]) -> None:
-    """Parses the flags, measures without TensorFlow's messages, and writes --json.
+    """Parses flags, measures without TensorFlow's messages, and writes --json.
 
     Args:
       table: the flags.
-      measure: gives the results, if it does not write them itself. What it had given when it raised
-        an error is written too; a UserError ends the process as one sentence.
+      measure: yields the results, unless it writes them itself. Results that precede an error are
+        written, too; a UserError ends the process with one sentence.
     """
     define_flags(table)
 
@@ -89,7 +89,7 @@ def run_benchmark(table: FlagTable, measure: Callable[[], Iterable[Result] | Non
 
 
 def start_tensorflow() -> None:
-    """TensorFlow with graphs, as training has it, and without its messages."""
+    """Imports TensorFlow for graphs, as in training, without its messages."""
     import tensorflow.compat.v1 as tf
 
     environment.quiet_tensorflow(verbose=False)
@@ -97,9 +97,9 @@ def start_tensorflow() -> None:
 
 
 def network_from_flags(default: BertConfig | None = None) -> BertConfig:
-    """The network of --bert_config_file, or ``default`` where that flag may be left out.
+    """The network of --bert_config_file; ``default`` is used if the flag may be omitted.
 
-    Raises UserError where --seq_length is given and the network has fewer positions.
+    Raises UserError if --seq_length is given and the network has fewer positions.
     """
     values = flags.FLAGS
     path = values.bert_config_file
@@ -113,7 +113,7 @@ def network_from_flags(default: BertConfig | None = None) -> BertConfig:
 
 
 def check_length(flag: str, length: int, network: BertConfig) -> None:
-    """Raises UserError where the network has fewer positions."""
+    """Raises UserError if the network has fewer positions."""
     positions = network.max_position_embeddings
     if length > positions:
         raise UserError(
@@ -122,7 +122,7 @@ def check_length(flag: str, length: int, network: BertConfig) -> None:
 
 
 def threads_from_flags() -> int:
-    """--threads, or all cores."""
+    """--threads, or the number of all cores."""
     return flags.FLAGS.threads or environment.available_cores()
 
 
@@ -133,20 +133,20 @@ def whole_numbers(
     may_be_empty: bool = False,
     values: flags.FlagValues = flags.FLAGS,
 ) -> list[int]:
-    """The numbers of a flag that is a list; raises UserError for what is less or no number."""
+    """The numbers in a list flag; raises UserError if one is too small or not a number."""
     texts = values[flag].value
     numbers = [int(text) if text.isdecimal() else least - 1 for text in texts]
     if min(numbers, default=least if may_be_empty else least - 1) < least:
-        raise UserError(f"--{flag}={','.join(texts)}: give whole numbers from {least} on.")
+        raise UserError(f"--{flag}={','.join(texts)}: give whole numbers of at least {least}.")
     return numbers
 
 
 def known_names(
     flag: str, known: Iterable[str], values: flags.FlagValues = flags.FLAGS
 ) -> list[str]:
-    """The names of a flag that is a list, each once; raises UserError for an unknown one."""
+    """The names in a list flag, without duplicates; raises UserError for an unknown one."""
     names = list(dict.fromkeys(values[flag].value))
     for name in names:
         if name not in known:
-            raise UserError(f"--{flag}: {name!r} is none of {', '.join(known)}.")
+            raise UserError(f"--{flag}: {name!r} is not one of {', '.join(known)}.")
     return names

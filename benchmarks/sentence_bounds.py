@@ -1,12 +1,12 @@
-"""How many bounds of sentences data_prep.sentences finds of those that a treebank marks.
+"""Scores the sentence boundaries found by data_prep.sentences against those in a treebank.
 
     python -m benchmarks.sentence_bounds --language=de \
         --input_file=de_gsd-ud-dev.conllu,de_gsd-ud-test.conllu
 
-The files are CoNLL-U, as the Universal Dependencies publish them. Successive sentences are joined
-to paragraphs of at most ten. A paragraph also ends where the treebank ends one, and after a
-sentence without final punctuation, such as a heading, whose bound no rule can find. For each file,
-the program prints precision, recall and F1 of the bounds inside paragraphs, for sentencex alone and
+The files are CoNLL-U, as published by Universal Dependencies. Consecutive sentences are joined to
+paragraphs of at most ten. A paragraph also ends where the treebank ends one, and after a sentence
+without final punctuation, such as a heading, whose boundary no rule can find. For each file, the
+program prints precision, recall and F1 of the boundaries inside paragraphs, for sentencex alone and
 with data_prep.text.sentence_rules.
 """
 
@@ -33,7 +33,7 @@ _TEXT = "# text = "
 
 
 class Score(NamedTuple):
-    """Bounds that the treebank has, that were found, and that are both."""
+    """Numbers of boundaries in the treebank, of those found, and of those in both."""
 
     marked: int
     found: int
@@ -41,12 +41,12 @@ class Score(NamedTuple):
 
     @property
     def precision(self) -> float:
-        """Fraction of the bounds found that are right."""
+        """Fraction of the found boundaries that are right."""
         return self.right / max(1, self.found)
 
     @property
     def recall(self) -> float:
-        """Fraction of the marked bounds that were found."""
+        """Fraction of the marked boundaries that were found."""
         return self.right / max(1, self.marked)
 
     @property
@@ -56,7 +56,7 @@ class Score(NamedTuple):
 
 
 def read_paragraphs(path: Path) -> Iterator[list[str]]:
-    """The sentences of each paragraph of a CoNLL-U file."""
+    """The sentences of each paragraph in a CoNLL-U file."""
     paragraph: list[str] = []
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -74,7 +74,7 @@ def read_paragraphs(path: Path) -> Iterator[list[str]]:
 
 
 def score(paragraphs: Iterable[list[str]], split: Callable[[str], Iterable[str]]) -> Score:
-    """Compares the bounds that ``split`` finds with those between the sentences."""
+    """Compares the boundaries found by ``split`` with those between the sentences."""
     total = Score(0, 0, 0)
     for paragraph in paragraphs:
         marked, found = _bounds(paragraph), _bounds(split(" ".join(paragraph)))
@@ -84,7 +84,7 @@ def score(paragraphs: Iterable[list[str]], split: Callable[[str], Iterable[str]]
 
 
 def _bounds(sentences: Iterable[str]) -> set[int]:
-    """Bounds as numbers of characters that are not blank, which splitters treat differently."""
+    """Boundaries as counts of non-space characters; splitters treat spaces differently."""
     lengths = [len("".join(sentence.split())) for sentence in sentences]
     return set(itertools.accumulate(lengths[:-1])) - {0, sum(lengths)}
 
@@ -103,7 +103,7 @@ def measure() -> None:
             found = score(paragraphs, split)
             if not found.marked:
                 raise UserError(
-                    f'--input_file: {path} has no bounds of sentences; give CoNLL-U with "{_TEXT}".'
+                    f'--input_file: {path} has no sentence boundaries; give CoNLL-U with "{_TEXT}".'
                 )
             print(
                 f"{path.name}: {found.marked:,} bounds, {name}: precision "

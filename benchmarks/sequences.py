@@ -1,4 +1,4 @@
-"""Examples of real files as arrays."""
+"""Examples from real files as arrays."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Batch = dict[str, np.ndarray]
 
 
 class Sequences(NamedTuple):
-    """A file's examples.
+    """The examples of a file.
 
     Attributes:
       features: ``INPUTS`` [N, S] integers, padded to S; labels [N, 1].
-      lengths: [N], the tokens of each.
+      lengths: [N], number of tokens in each.
     """
 
     features: Mapping[str, np.ndarray]
@@ -34,7 +34,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def read(cls, records: SequenceRecords) -> Sequences:
-        """All of them."""
+        """Reads all examples."""
         decoded = map(records.spec.decode, RecordSet(records.files).read(range(len(records))))
         columns: dict[str, list[np.ndarray]] = {}
         for example in decoded:
@@ -46,12 +46,12 @@ class Sequences(NamedTuple):
         return cls(features, records.lengths)
 
     def batch(self, indices: np.ndarray, positions: int) -> Batch:
-        """The features of some of them, cut to so many positions."""
+        """The features of some examples, cut to ``positions`` positions."""
         rows = {name: values[indices] for name, values in self.features.items()}
         return {n: v[:, :positions] if n in INPUTS else v for n, v in rows.items()}
 
     def spread(self, most: int | None) -> Sequences:
-        """So many of them, evenly spread; all where there are no more, and for None."""
+        """At most ``most`` examples, evenly spaced; None selects all."""
         total = len(self.lengths)
         kept = total if most is None else min(most, total)
         rows = np.arange(kept) * total // kept
@@ -68,9 +68,9 @@ def squad_windows(
     work_dir: Path,
     max_seq_length: int,
 ) -> Sequences:
-    """A SQuAD file in the windows of run_squad.py; records are kept in ``work_dir``.
+    """The windows of a SQuAD file, as cut by run_squad.py; keeps records in ``work_dir``.
 
-    ``flag`` named the file. Few positions make steps and questions shorter than usual.
+    ``flag`` named the file. With few positions, strides and questions are shorter than usual.
     """
     usual = WindowSettings()
     records = squad_features.build_features(

@@ -1,19 +1,19 @@
-"""A training step of BERT here, in google-research/bert and in transformers.
+"""Compares a BERT training step here, in google-research/bert and in transformers.
 
     python -m benchmarks.step --google_bert_dir=bert --json=pretraining_step.json
     python -m benchmarks.step --task=fine-tuning --google_bert_dir=bert
     python -m benchmarks.step --task=distillation
 
-``pretraining`` is masked words and next sentence, ``fine-tuning`` is SQuAD's: forward and backward
-pass, gradients clipped, Adam with decay. All subjects (``--subjects``) get the same features
-without padding, and all cores. ``limit-*`` are the matrix products of the step and nothing else.
-Each turn of a subject is a separate process, and the order of the subjects changes from turn to
-turn. docs/measurements/speed.md says who they are.
+``pretraining`` predicts masked words and the next sentence, ``fine-tuning`` is SQuAD's: forward and
+backward pass, gradient clipping, Adam with decay. All subjects (``--subjects``) get the same
+features without padding, and all cores. ``limit-*`` are the matrix products of the step and nothing
+else. Each turn of a subject is a separate process, and the order of the subjects changes from turn
+to turn. docs/measurements/speed.md describes the subjects.
 
-In ``distillation`` the network of --bert_config_file (BERT-base) is the teacher, and the student
-has half of its layers; the losses are those of the published DistilBERT, soft targets at all tokens
-or, with --restrict_ce_to_mask, at masked ones. Subjects with a cached teacher compute its targets
-at masked words once for three epochs; their step is an epoch's share.
+In ``distillation``, the network of --bert_config_file (BERT-base) is the teacher, and the student
+has half of its layers; the losses are those of the published DistilBERT, with soft targets at all
+tokens or, with --restrict_ce_to_mask, at masked ones. Subjects with a cached teacher compute its
+targets at masked tokens once for three epochs; their step includes one epoch's part of that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bert_tf.util.errors import UserError
 
 _MIB = 1 << 20
 _SPAN_DEFAULTS = {"batch_size": 8, "seq_length": 384}
-# What only some of the tasks have.
+# Flags that only some of the tasks have.
 _TASKS_WITH = {
     "predictions": (PRETRAINING, DISTILLATION),
     "restrict_ce_to_mask": (DISTILLATION,),
@@ -40,11 +40,11 @@ _TASKS_WITH = {
 
 
 def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
-    """Compares the steps of the flags."""
+    """Compares the steps given by the flags."""
     task = values.task
     for name, tasks in _TASKS_WITH.items():
         if values[name].present and task not in tasks:
-            raise UserError(f"--{name} is of --task={' and --task='.join(tasks)}; leave it out.")
+            raise UserError(f"--{name} is for --task={' and --task='.join(tasks)}; leave it out.")
     masked_words = {}
     if task == SPANS:
         masked_words = {"predictions": 0}
@@ -66,14 +66,14 @@ def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
 
 
 FLAGS = {
-    "task": ((PRETRAINING, SPANS, DISTILLATION), "What the step is of."),
+    "task": ((PRETRAINING, SPANS, DISTILLATION), "Task of the step."),
     **comparison_flags(
         {**SUBJECTS, **DISTILLING}, "threads", "bert_config_file", "accumulation_steps"
     ),
     **shared_flags("warmup_steps", "steps", "predictions"),
-    "batch_size": (16, "Sequences of a micro batch; 8 in fine-tuning.", 1),
-    "seq_length": (128, "Tokens of a sequence; 384 in fine-tuning.", 2),
-    "restrict_ce_to_mask": (False, "Compare soft targets at masked words only, in distillation."),
+    "batch_size": (16, "Sequences per micro batch; 8 in fine-tuning.", 1),
+    "seq_length": (128, "Tokens per sequence; 384 in fine-tuning.", 2),
+    "restrict_ce_to_mask": (False, "Compare soft targets at masked tokens only, in distillation."),
 }
 
 if __name__ == "__main__":

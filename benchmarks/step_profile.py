@@ -1,10 +1,10 @@
-"""Where the time of our training step goes, by class of operation.
+"""Profiles the time of our training step by class of operation.
 
     python -m benchmarks.step_profile --task=pretraining --precision=bf16
 
-Traced steps with all operations one after the other, so that their times add up: the whole is
-slower than a step in training, where some run side by side. What the optimizer costs in each form
-is in the runs with ``--native_ops`` and without, for ``--optimizer_type`` adamw and lamb.
+In traced steps, all operations run one at a time, so that their times add up; in total they are
+slower than a training step, in which some run in parallel. To see the cost of each form of an
+optimizer, compare runs with and without ``--native_ops``, for ``--optimizer_type`` adamw and lamb.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 REST = "the rest"
 
-# Class, pattern of the kernel's type, pattern of the operation's name; the first rule whose
-# patterns are both found decides. Kernels say what they do better than names, so they come first.
+# Class, pattern of the kernel's type, pattern of the operation's name; the first rule with two
+# matching patterns applies. Kernels are more specific than names, so they come first.
 _RULES = [
     (name, re.compile(kernel), re.compile(operation))
     for name, kernel, operation in (
@@ -54,7 +54,7 @@ _RULES = [
 
 
 def class_of(kernel: str, operation: str) -> str:
-    """The class of an operation from its kernel's type and its name in the graph."""
+    """The class of an operation, from its kernel's type and its name in the graph."""
     for name, of_kernel, of_operation in _RULES:
         if of_kernel.search(kernel) and of_operation.search(operation):
             return name
@@ -62,13 +62,13 @@ def class_of(kernel: str, operation: str) -> str:
 
 
 def kernel_of(label: str) -> str:
-    """The kernel's type from a trace's label, ``[memory] name = Type(inputs)``."""
+    """The kernel's type, from a trace's label, ``[memory] name = Type(inputs)``."""
     found = re.search(r" = (\w+)\(", label)
     return found[1] if found else ""
 
 
 def seconds_by_class(metadata: tf.RunMetadata) -> Counter[str]:
-    """Seconds of each class in a traced run."""
+    """Seconds spent in each class in a traced run."""
     seconds: Counter[str] = Counter()
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
@@ -80,7 +80,7 @@ def seconds_by_class(metadata: tf.RunMetadata) -> Counter[str]:
 def profile_results(
     traced: Sequence[Mapping[str, float]], config: Mapping[str, Any]
 ) -> list[Result]:
-    """Seconds of each class, the longest first, and of all; medians of the steps."""
+    """Seconds per class, the longest first, and in total; medians over the steps."""
     classes = {name: [step.get(name, 0.0) for step in traced] for name in set().union(*traced)}
     results = [spread_result(name, seconds, "s", config) for name, seconds in classes.items()]
     results.sort(key=lambda found: -found["value"])
@@ -88,7 +88,7 @@ def profile_results(
 
 
 def measure() -> Iterator[Result]:
-    """Profiles the step of the flags."""
+    """Profiles the step given by the flags."""
     import tensorflow.compat.v1 as tf
 
     from benchmarks.speed.ours import Settings, running_step
@@ -110,8 +110,8 @@ def measure() -> Iterator[Result]:
 
 
 FLAGS = {
-    "task": ((PRETRAINING, SPANS), "What the step is of."),
-    "native_ops": (True, "As in training, where they are built."),
+    "task": ((PRETRAINING, SPANS), "Task of the step."),
+    "native_ops": (True, "As in training, if they are built."),
     "optimizer_type": (("adamw", "lamb"), "As in training."),
     **shared_flags("bert_config_file", "precision", "batch_size", "seq_length", "predictions"),
     **shared_flags("threads", "warmup_steps", "steps", "json"),

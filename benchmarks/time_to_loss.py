@@ -1,16 +1,16 @@
-"""How long a BERT has to train to a held-out loss of masked words: ours against its peers.
+"""Compares the training time that ours and its peers need to reach a held-out masked-LM loss.
 
     python -m benchmarks.time_to_loss --input_file=text --google_bert_dir=bert \
         --output_dir=race --json=time_to_loss.json --picture=time_to_loss.svg
 
 All train the same network on the same text with one vocabulary: google-research/bert with its own
-records, transformers as its run_mlm.py does, ours with a recipe. Peers train for --peer_seconds,
-ours for --our_seconds; start-up, checkpoints and evaluations do not count. All checkpoints are
-judged by run_evaluation.py on the same held-out records with the same masks. Ours has reached the
-loss that a peer ends with at its first checkpoint with at most this loss.
+records, transformers like its run_mlm.py, ours with a recipe. Peers train for --peer_seconds, ours
+for --our_seconds; start-up, checkpoints and evaluations do not count. run_evaluation.py evaluates
+all checkpoints on the same held-out records with the same masks. Ours has reached a peer's final
+loss at its first checkpoint whose loss is not higher.
 
-A contender of --subjects may have other settings, as in google-bert:learning_rate=1e-3. Trainings
-run one after the other, then evaluations; started again, the command keeps what is finished.
+A contender in --subjects may have other settings, as in google-bert:learning_rate=1e-3. Trainings
+run one at a time, then evaluations; when restarted, the command keeps finished work.
 docs/measurements/time_to_loss.md shows a result.
 """
 
@@ -45,7 +45,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir, require_file, write_json
 
-# google-research/bert's BERT-Tiny; the vocabulary's size is that of --vocab_size.
+# google-research/bert's BERT-Tiny; --vocab_size sets the size of the vocabulary.
 _BERT_TINY = BertConfig(
     vocab_size=30522,
     hidden_size=128,
@@ -60,7 +60,7 @@ Curves = Mapping[str, Mapping[int, Curve]]
 
 
 def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
-    """Runs the benchmark from its flags."""
+    """Runs the benchmark given by its flags."""
     contenders = _contenders(values)
     seeds = whole_numbers("seeds", values=values)
     if values.picture and importlib.util.find_spec("matplotlib") is None:
@@ -135,7 +135,7 @@ def _plan(values: flags.FlagValues, directory: Path, contenders: list[Contender]
 def _results(
     contenders: list[Contender], found: Curves, config: Mapping[str, Any], plan: Plan
 ) -> Iterator[Result]:
-    """All figures; the curves are in the configuration of the final losses."""
+    """All results; the curves are in the configuration of the final losses."""
     peers = {one.name: found[one.name] for one in contenders if not one.is_ours}
     best = curves_of.best_peer(peers)
     for one in contenders:
@@ -159,22 +159,22 @@ def _results(
 
 FLAGS = {
     "input_file": (REQUIRED, "Text, as data_prep.pipeline's."),
-    "output_dir": (REQUIRED, "Where data, trainings and results are kept."),
-    "google_bert_dir": (str, "A checkout of google-research/bert."),
+    "output_dir": (REQUIRED, "Directory for data, trainings and results."),
+    "google_bert_dir": (str, "Directory of a checkout of google-research/bert."),
     "subjects": (
         ["ours-fast", "transformers", "google-bert"],
-        "Who takes part, each with other settings after colons if need be.",
+        "Contenders, each optionally with other settings after colons.",
     ),
-    "seeds": (["1", "2", "3"], "Of each training."),
-    "peer_seconds": (120.0, "Of a peer's training."),
-    "our_seconds": (40.0, "Of a training of ours."),
-    "checkpoints": (10, "Evaluated in each training.", 1),
+    "seeds": (["1", "2", "3"], "Seeds of each training."),
+    "peer_seconds": (120.0, "Duration of a peer's training."),
+    "our_seconds": (40.0, "Duration of our training."),
+    "checkpoints": (10, "Checkpoints to evaluate per training.", 1),
     "train_only": (False, "Leave evaluation and results to a later call."),
-    "num_draws": (2, "Draws of masks in an evaluation.", 1),
-    "vocab_size": (6000, "Of the vocabulary made from the training text.", 100),
-    "heldout_fraction": (0.02, "Share of the documents that is held out."),
+    "num_draws": (2, "Draws of masks per evaluation.", 1),
+    "vocab_size": (6000, "Size of the vocabulary made from the training text.", 100),
+    "heldout_fraction": (0.02, "Fraction of the documents to hold out."),
     "dupe_factor": (5, "Passes over the text in the records of google-research/bert and ours.", 1),
-    "picture": (str, "Where to write the picture, an SVG."),
+    "picture": (str, "Path of the picture, an SVG."),
     **shared_flags("bert_config_file", "seq_length", "threads", "json"),
 }
 

@@ -1,4 +1,4 @@
-"""Trainings that are compared: run_pretraining.py, one process after the other."""
+"""Runs the trainings to compare: run_pretraining.py, one process at a time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _RESULTS = "eval_results.json"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Training:
-    """One training with its directory.
+    """One training and its directory.
 
     Attributes:
       variant: its name.
-      seed: of weights, data order, masks and dropout.
-      flags: all of run_pretraining.py's that are given, name to value.
-      directory: its --output_dir; what it prints goes to a file next to it.
+      seed: seed of weights, data order, masks and dropout.
+      flags: the given flags of run_pretraining.py, name to value.
+      directory: its --output_dir; its output is redirected to a file next to it.
     """
 
     variant: str
@@ -36,12 +36,12 @@ class Training:
 
     @property
     def name(self) -> str:
-        """The variant, and the seed in words."""
+        """The variant and the seed, in words."""
         return f"{self.variant}, seed {self.seed}"
 
     @property
     def output(self) -> Path:
-        """The file of what it prints."""
+        """The file with its output."""
         return self.directory.with_name(f"{self.directory.name}.txt")
 
     def command(self) -> list[str]:
@@ -50,13 +50,13 @@ class Training:
 
 
 def run_trainings(trainings: Sequence[Training], *, may_diverge: bool = False) -> None:
-    """Runs what has not ended, one process at a time, each from where it stopped.
+    """Runs unfinished trainings, one process at a time, each from where it stopped.
 
     Args:
       trainings: in the order in which they run.
-      may_diverge: whether a training that stops at a loss or gradient that is not finite has ended.
+      may_diverge: whether a training that stops at a non-finite loss or gradient is finished.
 
-    Raises UserError for a directory that another training wrote, and for one that fails.
+    Raises UserError if another training wrote a directory, or if a training fails.
     """
     for training in trainings:
         _check_same_flags(training)
@@ -72,7 +72,7 @@ def run_trainings(trainings: Sequence[Training], *, may_diverge: bool = False) -
 
 
 def has_diverged(training: Training) -> bool:
-    """Whether it was stopped by a loss or gradient that was not finite."""
+    """Whether it was stopped by a non-finite loss or gradient."""
     return any(training.directory.glob("nonfinite_*"))
 
 
@@ -82,19 +82,19 @@ def record_of(training: Training) -> dict[str, Any]:
 
 
 def held_out(training: Training, name: str = "loss") -> float:
-    """A figure of a finished training's last evaluation; infinite where it was no number."""
+    """A metric of a finished training's last evaluation; infinite if it was not finite."""
     return number(read_json(training.directory / _RESULTS, what="results")[name])
 
 
 def log_of(training: Training) -> list[dict[str, Any]]:
-    """The lines of its log.jsonl so far."""
-    from bert_tf.train.run_log import STEPS, read_history  # brings TensorFlow
+    """The current lines of its log.jsonl."""
+    from bert_tf.train.run_log import STEPS, read_history  # loads TensorFlow
 
     return read_history(training.directory, STEPS)
 
 
 def number(value: float | None) -> float:
-    """A logged figure, which is null where it was infinite or no number."""
+    """A logged value, which is null if it was not finite."""
     return math.inf if value is None else value
 
 
@@ -104,14 +104,14 @@ def _run(training: Training, may_diverge: bool) -> None:
     status = run_script(command, output)
     if status and not (may_diverge and has_diverged(training)):
         raise UserError(
-            f"{training.name} ended with status {status}; {output} says why. Start again to resume."
+            f"{training.name} ended with status {status}; see {output}. Start again to resume."
         )
     if not _has_ended(training, may_diverge):
-        raise UserError(f"{training.name} ended before its last update; {output} says why.")
+        raise UserError(f"{training.name} ended before its last update; see {output}.")
 
 
 def _check_same_flags(training: Training) -> None:
-    """Raises UserError where the directory holds a training with other flags."""
+    """Raises UserError if the directory contains a training with other flags."""
     if not (training.directory / "run.json").is_file():
         return
     recorded = record_of(training)["flags"]

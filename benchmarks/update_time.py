@@ -1,11 +1,11 @@
-"""How long an update and its parts take, as one rank of a job; rank 0 prints it as JSON.
+"""Measures an update and its parts as one rank of a job; rank 0 prints the times as JSON.
 
     mpirun -np 2 python -m benchmarks.update_time --horovod \
         --bert_config_file=recipes/bert_tiny.json \
         --cases=delayed:4,every_micro_batch:4,compute:4,communication
 
-The update is the one that training runs, on features made up. delayed_allreduce, scaling_model
-and ranks_per_host start this program on the links that they compare.
+The update is that of training, on made-up features. delayed_allreduce, scaling_model and
+ranks_per_host start this program on the links that they compare.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bert_tf.util.files import write_json
 
 
 def run() -> None:
-    """Measures the cases of the flags."""
+    """Measures the cases given by the flags."""
     import tensorflow.compat.v1 as tf
 
     from benchmarks.communication import case_graphs
@@ -85,10 +85,10 @@ _CASES = "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
 FLAGS = {
     "cases": (["delayed:1"], f"What to time, KIND[:NUMBER[:COMPRESSION]]. {_CASES}"),
     "horovod": (False, "Whether mpirun started several ranks."),
-    "num_threads": (int, "Cores of a rank; its share if not given."),
-    "cycle_time_ms": (float, "How often Horovod looks for gradients."),
-    "bert_config_file": (REQUIRED, "The network, in a distillation the teacher."),
-    "task": ((PRETRAINING, DISTILLATION), "What the update is of."),
+    "num_threads": (int, "Cores per rank (default: its part of the host's)."),
+    "cycle_time_ms": (float, "Interval at which Horovod looks for gradients, in ms."),
+    "bert_config_file": (REQUIRED, "The network; in a distillation, the teacher."),
+    "task": ((PRETRAINING, DISTILLATION), "Task of the update."),
     **shared_flags("micro_batch_size", "precision", "micro_batches_a_turn", "json"),
     **shared_flags(seq_length=64, turns=3),
 }

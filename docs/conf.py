@@ -20,6 +20,8 @@ smartquotes = False
 
 html_theme = "furo"
 html_title = f"bert_tf {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 

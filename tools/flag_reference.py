@@ -1,10 +1,10 @@
-"""The reference of all commands' flags, as Markdown pages made from the definitions.
+"""The reference of all commands' flags, as Markdown pages generated from the definitions.
 
     python -m tools.flag_reference docs/reference/generated/commands
 
-Each command is started with --help, in a process of its own, and describes its flags instead of
-printing them. So a page has what the command accepts, wherever the flags are defined. TensorFlow is
-not imported.
+Each command is started with --help in a separate process, and describes its flags instead of
+printing them. So a page contains what the command accepts, wherever the flags are defined.
+TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 _SHOWS_ITSELF = "from tools.flag_reference import show_as_json; show_as_json()"
 _FLAG = re.compile(r"(--\w[\w-]*(?:=[^\s,;()]*[^\s,;():.'\"])?)")
 _CHOICES = re.compile(r"^<[^>]+>: ")
-# absl has no mark of such flags but this message.
+# absl marks required flags only by this message.
 _REQUIRED = "must have a value other than None"
-# What the source of a command has, and that of other modules beside it lacks.
+# Text in the source of a command that other modules next to it do not contain.
 _MARKS = {"data_prep": '\nif __name__ == "__main__":', "bert_tf/commands": "run_command("}
 # A command with this flag also takes the flags of the training script that it names.
 _SCRIPT = "script"
@@ -53,7 +53,7 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """The flags of a command, by heading in the order of its --help."""
+    """The flags of a command by heading, in the order of its --help."""
 
     about: str
     groups: dict[str, list[dict[str, Any]]]
@@ -72,7 +72,7 @@ def commands() -> list[Command]:
 
 
 def show_as_json() -> None:
-    """Runs the command in ``sys.argv`` with --help, which prints the description of its flags."""
+    """Runs the command in ``sys.argv`` with --help, which prints its flags' descriptions."""
     from bert_tf.cli import flags
 
     def described(values: Any, about: str | None) -> str:
@@ -103,7 +103,7 @@ def _described(flag: Any) -> dict[str, Any]:
 
 
 def _limits(flag: Any) -> str:
-    """What a number must, such as ``be at least 1``; empty for any."""
+    """The requirement for a number, such as ``be at least 1``; empty if there is none."""
     from bert_tf.config.declared import options_of
     from bert_tf.util.options import Interval
 
@@ -116,7 +116,7 @@ def _limits(flag: Any) -> str:
 
 
 def flags_of(command: Command) -> Flags:
-    """The flags of a command, without those of a script that it takes as well."""
+    """The flags of a command, without those of a script that it also takes."""
     done = subprocess.run(
         [sys.executable, "-c", _SHOWS_ITSELF, command.target],
         cwd=ROOT,
@@ -159,7 +159,7 @@ def _lines(command: Command, flags: Flags) -> Iterator[str]:
 
 _COMMON = (
     "```{option} --flagfile <file>",
-    "Flags from a file, one on each line; flags after it on the command line take precedence.",
+    "Flags from a file, one per line; flags after it on the command line take precedence.",
     "```",
     "",
     "```{option} --help",
@@ -191,7 +191,7 @@ def _kind(flag: dict[str, Any]) -> str:
 
 
 def _default(flag: dict[str, Any]) -> str:
-    """A sentence about the default; empty where the help text has one."""
+    """A sentence about the default; empty if the help text states it."""
     value = flag["default"]
     if flag["required"]:
         return "Required."
@@ -221,14 +221,14 @@ def _plain(text: str) -> str:
 
 
 def _escaped_blocks(text: str) -> str:
-    """A docstring as Markdown: indented lines are code in both, all else is plain text."""
+    """Converts a docstring to Markdown: indented lines are code in both, the rest is plain text."""
     return "\n".join(
         line if line.startswith("    ") else as_markdown(line) for line in text.splitlines()
     )
 
 
 def write_pages(directory: Path) -> None:
-    """Writes a page for each command; pages that are as they should be are left alone."""
+    """Writes a page for each command; leaves unchanged pages alone."""
     directory.mkdir(parents=True, exist_ok=True)
     wanted = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -242,13 +242,13 @@ def write_pages(directory: Path) -> None:
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """Writes a page, unless it is there already: a site is built again only where it changed."""
+    """Writes a page unless it is unchanged, since a site is rebuilt only where it changed."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes the pages to the directory that is given."""
+    """Writes the pages to the given directory."""
     [directory] = arguments
     write_pages(Path(directory))
 

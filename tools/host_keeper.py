@@ -1,13 +1,13 @@
 """A process that keeps one host of :mod:`tools.hosts` alive, and the way to enter that host.
 
-It runs as a script in its own namespaces, and needs only the standard library:
+It runs as a script in its own namespaces and needs only the standard library:
 
     python tools/host_keeper.py keep NAME HOSTS_FILE [PATH DIRECTORY] ...
     python tools/host_keeper.py enter HOST=PID ... [ssh's options] HOST COMMAND ...
 
-``keep`` runs until its standard input ends, which happens however its owner ends, and then kills
-every process on its host; the kernel removes the host with the last process. ``enter`` is what Open
-MPI uses in place of ssh.
+``keep`` runs until its standard input ends, which happens however its owner ends. Then it kills
+every process on its host; the kernel removes the host along with the last process. Open MPI uses
+``enter`` in place of ssh.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def keep(name: str, hosts_file: str, *mounts: str) -> None:
     Args:
       name: the host name.
       hosts_file: the host's /etc/hosts.
-      mounts: alternately a path and the directory that the host sees there.
+      mounts: alternating paths and the directories that the host sees there.
     """
     socket.sethostname(name)
     pairs = iter(("/etc/hosts", hosts_file, *mounts))
@@ -75,13 +75,13 @@ def keep(name: str, hosts_file: str, *mounts: str) -> None:
 
 
 def enter(*arguments: str) -> None:
-    """Becomes ``COMMAND`` on ``HOST``, with that host's cores and a bare environment as in ssh."""
+    """Becomes ``COMMAND`` on ``HOST``, with its cores and, as in ssh, a bare environment."""
     keepers: dict[str, int] = {}
     rest = list(arguments)
     while "=" in rest[0]:
         name, _, pid = rest.pop(0).partition("=")
         keepers[name] = int(pid)
-    while rest[0].startswith("-"):  # ssh's options as given by Open MPI have no values
+    while rest[0].startswith("-"):  # the ssh options that Open MPI passes have no values
         rest.pop(0)
     host, *command = rest
     os.sched_setaffinity(0, os.sched_getaffinity(keepers[host]))

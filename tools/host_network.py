@@ -1,7 +1,7 @@
 """Creates, throttles, cuts and removes hosts in network namespaces joined by a switch.
 
-The switch is another namespace, with a bridge in it. The machine's own network is therefore left
-alone, and any number of such networks can coexist with the same names and addresses.
+The switch is another namespace, which contains a bridge. The machine's own network is therefore
+left alone, and any number of such networks can coexist with the same names and addresses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.host_keeper import (
 
 KEEPER = Path(__file__).with_name("host_keeper.py")
 SWITCH = "switch"
-# The name of a host's link on the host; on the switch, it has the host's name.
+# The name of a host's link on the host; on the switch, the link has the host's name.
 DEVICE = "eth0"
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 MIN_BURST_BYTES = 128 * 1024
@@ -158,8 +158,8 @@ class Network:
 def token_bucket(mbit_per_second: float) -> list[str]:
     """The arguments for tc that throttle a device.
 
-    Bursts are limited to one millisecond at the rate, but at least two of the 64 KiB packets that
-    TCP hands to a device; the queue holds 50 ms at the rate.
+    Bursts are limited to one millisecond at the rate, but to no less than two of the 64 KiB packets
+    that TCP passes to a device; the queue holds 50 ms at the rate.
     """
     bytes_per_second = mbit_per_second * 1e6 / 8
     burst = max(MIN_BURST_BYTES, round(bytes_per_second * 1e-3))
@@ -168,7 +168,7 @@ def token_bucket(mbit_per_second: float) -> list[str]:
 
 
 def trial_error() -> str | None:
-    """Tries to create a namespace with all that a network needs; the error message, or None."""
+    """Tries to create a namespace with everything a network needs; returns the error, or None."""
     trial = (
         f"mount --bind /etc/hosts /etc/hosts && mount -t tmpfs trial {SHARED_MEMORY}"
         " && ip link add bridge type bridge && ip link add one type veth peer name other"
@@ -183,7 +183,7 @@ def trial_error() -> str | None:
 
 
 def divide_cores(count: int, cores_per_host: int | None) -> list[list[int]]:
-    """The cores of each host, assigned from this process's in turn; None divides them evenly."""
+    """The cores of each host, assigned in turn from this process's; None divides them evenly."""
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // count) if cores_per_host is None else cores_per_host
     if not 1 <= share <= len(cores):
@@ -201,7 +201,7 @@ def directories_of_hosts(
     for path, directories in private.items():
         if len(directories) != count:
             raise UserError(
-                f"{path}: {count} hosts need as many directories, not {len(directories)}."
+                f"{path}: {count} hosts need one directory each, not {len(directories)}."
             )
         for directory in (path, *directories):
             if not Path(directory).is_dir():

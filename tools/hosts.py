@@ -2,12 +2,12 @@
 
 Each host has its own network, host name, /etc/hosts, cores and, if requested, directories; all
 other files and the memory are shared. Its link to the switch can be throttled, delayed and cut.
-Programs run over the hosts with the real mpirun, which enters another host where it would use ssh.
-This needs root, and the programs of iproute2 and util-linux:
+Programs run across the hosts with the real mpirun, which enters another host where it would use
+ssh. This needs root, and the programs of iproute2 and util-linux:
 
     python -m tools.hosts --hosts=2 --mbit=1000 -- python run_pretraining.py --horovod ...
 
-Nothing outlives the owning process, even if that is killed: a host exists as long as its keeper
+Nothing outlives the owning process, even if it is killed: a host exists as long as its keeper
 (:mod:`tools.host_keeper`), and keepers end with their owner.
 """
 
@@ -174,7 +174,7 @@ class Hosts:
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def set_rate(self, mbit_per_second: float | None) -> None:
-        """Throttles all links to another rate, at once; None removes the limit."""
+        """Throttles all links to another rate, immediately; None removes the limit."""
         rate = _checked_rate(mbit_per_second)
         self._network.shape(mbit_per_second=rate, delay_ms=self._delay_ms)
 
@@ -183,7 +183,7 @@ class Hosts:
         self._network.set_link(self.names[host], "down")
 
     def processes(self, host: int) -> list[int]:
-        """The ids of the processes on a host, apart from the one that keeps it."""
+        """The ids of the processes on a host, except its keeper."""
         keeper = self._network.keeper(self.names[host])
         return [pid for pid in processes_in(network_of(keeper)) if pid != keeper]
 
@@ -222,7 +222,7 @@ class Hosts:
 
 
 def find_obstacle() -> str | None:
-    """Why hosts cannot be created here, as a sentence, by a trial namespace; None if they can."""
+    """Tries a namespace; a sentence about why hosts cannot be created here, None if they can."""
     if not sys.platform.startswith("linux"):
         return "hosts need Linux's network namespaces, and this is another system."
     if os.geteuid():

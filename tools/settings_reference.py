@@ -1,4 +1,4 @@
-"""The reference of the settings that programs make, as a Markdown page, from their declarations.
+"""The reference of settings for programs, as a Markdown page generated from their declarations.
 
 python -m tools.settings_reference docs/reference/generated/settings.md
 """
@@ -20,7 +20,7 @@ _MODULES_OF_TASKS = ("settings.py", "replaced_tokens/objective.py")
 
 
 def settings_classes() -> list[type[Settings]]:
-    """All classes of settings of the toolkit: those of every run first, then those of tasks."""
+    """All settings classes of the toolkit: first those of every run, then those of tasks."""
     tasks = ROOT / "bert_tf/tasks"
     files = [
         *sorted((ROOT / "bert_tf/config").glob("*.py")),
@@ -62,9 +62,9 @@ def _lines() -> Iterator[str]:
 
 
 _INTRODUCTION = """\
-What a program gives to the toolkit instead of flags: frozen dataclasses, which raise `UserError`
-for a value out of bounds and for values that contradict each other, when they are made. How they
-are used is in [Write your own task](../../howto/your_own_task.md)."""
+What a program passes to the toolkit instead of flags: frozen dataclasses, whose constructors raise
+`UserError` for a value out of bounds and for values that contradict each other.
+[Write your own task](../../howto/your_own_task.md) shows how to use them."""
 
 
 def _row(field: dataclasses.Field, option: Option) -> str:
@@ -80,18 +80,18 @@ def _default(field: dataclasses.Field) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text as it may stand in a cell of a table."""
+    """Escapes text for a cell of a table."""
     return text if "\\|" in text else text.replace("|", "\\|")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes the page to the path that is given."""
+    """Writes the page to the given path."""
     [path] = arguments
     write_page(Path(path))
 
 
 def write_page(path: Path) -> None:
-    """Writes the page, unless it is there already."""
+    """Writes the page unless it is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_if_changed(path, page())
 

@@ -1,8 +1,8 @@
 """Builds the project's environment in a directory, step by step and repeatably.
 
 Called by the Makefile as ``python3 tools/setup_env.py --venv .venv``. It uses only the standard
-library, and starts on any Python 3, so that an unsupported Python gets a clear message. A step
-whose inputs have not changed since it last succeeded is skipped.
+library and starts on any Python 3, so that users of an unsupported Python get a clear message. A
+step whose inputs have not changed since its last success is skipped.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "bert_tf" / "native"
 HOROVOD_HEADERS = ROOT / "tools" / "horovod_headers"
-# The supported TensorFlow releases and the minor releases of Python 3 that each has packages for. A
-# Python with packages of both gets the first one, as setup.py tells pip.
+# The supported TensorFlow releases, and the minor releases of Python 3 for which each has packages.
+# A Python with packages of both gets the first one, as setup.py tells pip.
 TENSORFLOW = {"2.15": (9, 10, 11), "2.21": (10, 11, 12, 13)}
 HOROVOD = "horovod==0.28.1"
 # Published models and an optional library, for tests. Their dependencies are not needed, and
@@ -43,7 +43,7 @@ class SetupError(Exception):
 
 
 def find_python(tensorflow=None):
-    """The path of a Python for ``tensorflow``: the running one or the newest on the PATH.
+    """The path of a Python for ``tensorflow``: the running one, or the newest on the PATH.
 
     Args:
       tensorflow: one of TENSORFLOW; None for any of them.
@@ -151,8 +151,8 @@ def built_for(venv):
 def check_environment(venv, requested):
     """Raises SetupError for an environment that was built for something other than ``requested``.
 
-    It would keep its interpreter and its Horovod, and mix the files of two TensorFlow releases.
-    ``requested`` has the form of :func:`built_for`.
+    Otherwise it would keep its interpreter and its Horovod, and mix files of two TensorFlow
+    releases. ``requested`` has the form of :func:`built_for`.
     """
     built = built_for(venv)
     for name, value in requested.items():
@@ -175,7 +175,7 @@ _MAKE_VARIABLES = {
 
 
 def constraints_of(tensorflow):
-    """The file of pinned versions."""
+    """The file with pinned versions."""
     return ROOT / f"constraints-tf{tensorflow}.txt"
 
 
@@ -190,7 +190,7 @@ class Environment:
         self.log = directory / "setup.log"
 
     def step(self, name, key, commands, env=None):
-        """Runs ``commands`` unless they succeeded before with the same ``key``."""
+        """Runs ``commands``, unless they succeeded before with the same ``key``."""
         stamp = self._stamp(name)
         record = {"key": key, "commands": [[str(part) for part in c] for c in commands]}
         if stamp.is_file() and json.loads(stamp.read_text()) == record:
@@ -245,7 +245,7 @@ def build_native_operations(environment, pins):
         print(f"setup: {_WITHOUT_NATIVE} (no C++ compiler: {compiler})", flush=True)
         return
     if not any(NATIVE.glob("*.so")):
-        # The libraries are stored with their sources, and may be missing in another checkout.
+        # The libraries are next to their sources, and may be missing in another checkout.
         environment.forget("native-ops")
     sources = sorted(path for path in NATIVE.iterdir() if path.suffix in (".cc", ".inc", ".py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
@@ -260,7 +260,7 @@ _WITHOUT_NATIVE = "the native operations are not built; training uses TensorFlow
 
 
 def horovod_key(constraints, version):
-    """What Horovod's build depends on; it is rebuilt when any of these changes."""
+    """Everything that Horovod's build depends on; it is rebuilt when any of this changes."""
     lines = constraints.read_text().splitlines()
     headers = b"".join(path.read_bytes() for path in sorted(HOROVOD_HEADERS.rglob("*.h")))
     return [
@@ -294,7 +294,7 @@ def horovod_build_env(venv, accelerator, tensorflow):
 
 
 def install_programs(environment, name, programs, packages):
-    """Installs programs that only some tests need, with Debian's package manager, as root.
+    """Installs programs for some tests, with Debian's package manager, as root.
 
     A failure is only reported here; the tests that need the programs will fail.
     """
@@ -399,7 +399,7 @@ def main():
     )
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--dev", action="store_true", help="add the tests' dependencies")
-    parser.add_argument("--docs", action="store_true", help="add what builds the documentation")
+    parser.add_argument("--docs", action="store_true", help="add the documentation's dependencies")
     parser.add_argument(
         "--browser", type=int, choices=(0, 1), default=0, help="Chromium for a test"
     )

@@ -1,1 +1,1 @@
-"""Updates measured as ranks of a job, and the arithmetic of their communication."""
+"""Measures updates as ranks of a job, and models their communication."""

@@ -1,7 +1,7 @@
 """The cases as operations of one graph, which every rank builds and runs in the same order.
 
-All updates share one network and, unless they share its state out, one optimizer: a session holds
-the weights once, whatever the number of cases, and runs what a case needs.
+All updates use the same network and, unless they shard its state, the same optimizer: a session
+holds the weights once, whatever the number of cases, and runs what a case needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
-_LEARNING_RATE = 1e-6  # the weights should stay what they are; the time does not depend on them
+_LEARNING_RATE = 1e-6  # keeps the weights almost unchanged; they do not affect the time
 
 
 def build_cases(
@@ -39,14 +39,14 @@ def build_cases(
     choice: SpeedChoice,
     horovod: bool,
 ) -> dict[Case, tf.Operation]:
-    """Adds the cases to the current graph, together with the network's variables.
+    """Adds the cases and the network's variables to the current graph.
 
     Args:
-      cases: what to add.
+      cases: the cases to add.
       job: the micro batch of a rank.
-      ranks: connected already.
+      ranks: the connected ranks.
       choice: precision and operations.
-      horovod: whether they are connected over Horovod.
+      horovod: whether the ranks are connected through Horovod.
     """
     network = create_network(task_of(job), choice.options, seed=1)
     rate = tf.constant(_LEARNING_RATE)
@@ -83,7 +83,7 @@ def _update(
     plan = BatchPlan(job.batch_size, case.number, ranks.world_size)
     batch = job.batch(plan.rank_batch_size, seed=ranks.rank)
     features = {name: _held(name, values) for name, values in batch.items()}
-    # The second update takes the counts that the first one made.
+    # The second update uses the counts created by the first.
     shared = tf.variable_scope(
         tf.get_variable_scope(), reuse=tf.AUTO_REUSE, auxiliary_name_scope=False
     )
@@ -104,12 +104,12 @@ def _update(
 
 
 def _collective(case: Case, ranks: SingleProcess) -> tf.Operation:
-    """What travels in a case, without any computation that a real update would overlap it with."""
+    """The communication of a case, without the computation that would overlap it in an update."""
     if case.kind == kinds.COMMUNICATION:
         variables = tf.trainable_variables()
-        # Numbers of the gradients' shapes: the variables themselves.
+        # Values with the shapes of the gradients: the variables themselves.
         summed = ranks.sum_gradients([variable.read_value() for variable in variables], variables)
-        # Consumed, since a function whose results nobody takes is not run, its allreduces included.
+        # Consumed, since a function whose results are unused is not run, including its allreduces.
         return tf.add_n([tf.reshape(gradient, [-1])[0] for gradient in summed]).op
     if case.kind == kinds.ALLREDUCE:
         elements = max(1, case.number // tf.float32.size)
@@ -125,12 +125,12 @@ def _collective(case: Case, ranks: SingleProcess) -> tf.Operation:
         return ranks.sum_over_ranks(table, name="summed").op
     gradient = tf.IndexedSlices(values, indices, tf.constant(EMBEDDING_TABLE))
     summed = ranks.sum_over_ranks(gradient, name="summed")
-    # The optimizer updates every row, so it needs the table in either case.
+    # The optimizer updates every row, so it needs the table in both cases.
     return tf.math.unsorted_segment_sum(summed.values, summed.indices, words).op
 
 
 def _held(name: str, values: np.ndarray) -> tf.Tensor:
-    """Numbers that the session keeps, so that no run has to make or copy them."""
+    """Values kept by the session, so that no run has to create or copy them."""
     scope = tf.get_default_graph().get_name_scope()
     held = tf.get_variable(
         f"{scope}/{name}", initializer=values, trainable=False, use_resource=True
@@ -139,18 +139,18 @@ def _held(name: str, values: np.ndarray) -> tf.Tensor:
 
 
 def gradient_bytes() -> int:
-    """Bytes of the float32 gradients of the current graph's network."""
+    """Total bytes of the float32 gradients of the current graph's network."""
     return sum(v.shape.num_elements() * tf.float32.size for v in tf.trainable_variables())
 
 
 def time_cases(
     operations: Mapping[Case, tf.Operation], ranks: SingleProcess, *, turns: int, micro_batches: int
 ) -> dict[Case, list[float]]:
-    """Seconds of one run of each case, one figure a turn, on the slowest rank.
+    """Seconds of one run of each case on the slowest rank, one value per turn.
 
     A turn goes through all cases and runs each for about ``micro_batches`` micro batches, at least
-    once. Every case starts on all ranks at the same time. A run of each before the first turn is
-    not counted.
+    once. Every case starts on all ranks at the same time. One run of each case before the first
+    turn is not counted.
     """
     barrier = ranks.sum_over_ranks(tf.constant(1.0), name="barrier")
     taken: dict[Case, list[float]] = {case: [] for case in operations}

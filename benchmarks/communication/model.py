@@ -1,9 +1,9 @@
-"""The arithmetic of communication: how long ranks take to exchange gradients, and what that costs.
+"""A model of communication: how long ranks take to exchange gradients, and what that costs.
 
-Bytes, seconds and bytes a second throughout. The ring is that of Patarasuk and Yuan (2009),
-"Bandwidth optimal all-reduce algorithms for clusters of workstations": the data are cut into as
-many parts as there are ranks and go round twice, so that every rank sends 2 (N - 1) / N of them,
-which no algorithm can undercut, in 2 (N - 1) steps.
+All quantities are in bytes, seconds and bytes per second. The ring is that of Patarasuk and Yuan
+(2009), "Bandwidth optimal all-reduce algorithms for clusters of workstations": the data are cut
+into as many parts as there are ranks and travel around the ring twice, so every rank sends
+2 (N - 1) / N of them, which is optimal, in 2 (N - 1) steps.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What a rank, or a host, sends through; both directions at once.
+    """The connection through which a rank or host sends, in both directions at once.
 
     Attributes:
-      bytes_per_second: of one direction.
-      latency_seconds: until the first byte of a message arrives.
+      bytes_per_second: bandwidth in one direction.
+      latency_seconds: time until the first byte of a message arrives.
     """
 
     bytes_per_second: float
@@ -28,12 +28,12 @@ class Link:
 
     @classmethod
     def from_gbit(cls, gbit_per_second: float, latency_seconds: float = 0.0) -> Link:
-        """A link by the rate on its label: ``gbit_per_second`` times 10^9 bits."""
+        """A link with its nominal rate, ``gbit_per_second`` times 10^9 bits."""
         return cls(gbit_per_second * 1e9 / 8, latency_seconds)
 
 
 def ring_allreduce_seconds(num_bytes: float, ranks: int, link: Link) -> float:
-    """Time to add up ``num_bytes`` of every rank: 2(N-1)/N bytes/bandwidth + 2(N-1) latency."""
+    """Time to sum ``num_bytes`` of every rank: 2(N-1)/N bytes/bandwidth + 2(N-1) latency."""
     steps = 2 * (ranks - 1)
     return steps * (num_bytes / ranks / link.bytes_per_second + link.latency_seconds)
 
@@ -43,9 +43,9 @@ class Cluster:
     """Ranks on hosts.
 
     Attributes:
-      ranks_per_host: on a full host; fewer ranks than these are on one host.
-      local: what a rank sends through to another of its host.
-      remote: what all ranks of a host together send through to other hosts.
+      ranks_per_host: ranks on a full host; up to this number, all ranks are on one host.
+      local: the link from one rank to another on its host.
+      remote: the link that all ranks of a host share to reach other hosts.
     """
 
     ranks_per_host: int
@@ -53,13 +53,13 @@ class Cluster:
     remote: Link
 
     def allreduce_seconds(self, num_bytes: float, ranks: int, *, hierarchical: bool) -> float:
-        """Time to add up ``num_bytes`` of each of ``ranks`` ranks, which fill their hosts.
+        """Time to sum ``num_bytes`` of each of ``ranks`` ranks, which fill their hosts.
 
-        One ring over all ranks enters and leaves each host once, so that a host's link carries
-        what one rank sends. The hierarchical form adds up within each host, then between hosts,
-        then spreads the sum in each host: its first and last part together are a ring within the
-        host; in between, the shares of all ranks of a host go through its one ``remote`` link, as
-        its whole sum would. Raises ValueError for ranks that leave a host partly filled.
+        One ring over all ranks enters and leaves each host once, so a host's link carries what one
+        rank sends. The hierarchical form sums within each host, then between hosts, then broadcasts
+        the sum within each host: its first and last phase together are a ring within the host; in
+        between, the parts of all ranks of a host pass through its only ``remote`` link, just as its
+        whole sum would. Raises ValueError if ranks leave a host partly filled.
         """
         if ranks <= self.ranks_per_host:
             return ring_allreduce_seconds(num_bytes, ranks, self.local)
@@ -79,22 +79,22 @@ class Cluster:
 def update_seconds(
     compute_seconds: float, communication_seconds: float, hidden_share: float = 0.0
 ) -> float:
-    """Time of an update of which ``hidden_share`` of the communication overlaps computation."""
+    """Time of an update in which computation hides a fraction of the communication."""
     return compute_seconds + (1.0 - hidden_share) * communication_seconds
 
 
 def hidden_share(
     update_seconds: float, compute_seconds: float, communication_seconds: float
 ) -> float:
-    """What :func:`update_seconds` was given, from measured times; below 0 where each hinders."""
+    """The fraction for :func:`update_seconds`, from measured times; negative if both interfere."""
     return (compute_seconds + communication_seconds - update_seconds) / communication_seconds
 
 
 def communication_to_compute(delay_factor: float, accumulation_steps: int) -> float:
-    """The time of one allreduce to that of one micro batch, r.
+    """The ratio r of the time of one allreduce to that of one micro batch.
 
-    ``delay_factor`` is how many times faster updates are that communicate once, and not after each
-    of k micro batches: (1 + r) / (1 + r / k), which is below k.
+    ``delay_factor`` is the speed-up from communicating once per update instead of after each of k
+    micro batches: (1 + r) / (1 + r / k), which is below k.
     """
     return (delay_factor - 1.0) / (1.0 - delay_factor / accumulation_steps)
 
@@ -102,18 +102,18 @@ def communication_to_compute(delay_factor: float, accumulation_steps: int) -> fl
 def rows_pay_up_to(table_bytes: float, row_bytes: float) -> float:
     """The number of ranks at which rows (allgather) and the whole table (allreduce) cost the same.
 
-    ``row_bytes`` are those of one rank's rows with their numbers. With fewer ranks the rows are
-    less to send: each rank sends (N - 1) x its rows, against 2 (N - 1) / N x the table.
+    ``row_bytes`` is the size of one rank's rows with their indices. With fewer ranks, sending rows
+    is cheaper: each rank sends (N - 1) x its rows, against 2 (N - 1) / N x the table.
     """
     return 2.0 * table_bytes / row_bytes
 
 
 def fit_ring(num_bytes: Sequence[float], seconds: Sequence[float], ranks: int) -> Link:
-    """The link by what rings of different sizes took: a least-squares line through at least two.
+    """Fits a link to the times of rings of different sizes: a least-squares line through them.
 
-    Each size is weighted with its own time, so that small ones count as much as large ones. Where
-    the line would begin below 0 there is no latency, and the line begins at 0. Raises ValueError
-    where larger sizes took no longer, or one took no time.
+    Each size is weighted by its own time, so small sizes count as much as large ones. If the line
+    would start below 0, latency is set to 0 and the line starts there. Raises ValueError if larger
+    sizes took no longer, or one took no time.
     """
     sizes, taken = np.asarray(num_bytes, float), np.asarray(seconds, float)
     if taken.min() <= 0:

@@ -1,4 +1,4 @@
-"""Starting update_time: in one process, on ranks of one host, or over hosts with slow links."""
+"""Starts update_time: in one process, on ranks of one host, or on hosts with slow links."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every rank computes and how often.
+    """What every rank computes, and how often.
 
     Attributes:
-      network: written to a file for the ranks.
-      flags: further ones of update_time, name to value.
+      network: the network, which is written to a file for the ranks.
+      flags: further flags of update_time, name to value.
     """
 
     network: BertConfig
@@ -43,27 +43,27 @@ class Job:
 
     @classmethod
     def from_flags(cls, default: BertConfig) -> Job:
-        """The job of the flags, with the network ``default`` without --bert_config_file."""
+        """The job from the flags; ``default`` is its network without --bert_config_file."""
         names = ("micro_batch_size", "seq_length", "precision", "turns", "micro_batches_a_turn")
         given = {name: flags.FLAGS[name].value for name in names if name in flags.FLAGS}
         return cls(network_from_flags(default), {"num_threads": 1, **given})
 
     def with_flags(self, **changed: object) -> Job:
-        """The same job with other flags."""
+        """The same job with changed flags."""
         return Job(self.network, {**self.flags, **changed})
 
     def described(self, **more: object) -> dict[str, object]:
-        """For results, which have a list of their turns: the network, the other flags, ``more``."""
+        """For results, which list their turns: the network, the other flags, ``more``."""
         of_flags = {name: value for name, value in self.flags.items() if name != "turns"}
         return {"network": self.network.to_dict(), **of_flags, **more}
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a job found.
+    """The measurements of a job.
 
     Attributes:
-      seconds: of one run of each case on the slowest rank, a figure a turn.
+      seconds: time of one run of each case on the slowest rank, one value per turn.
       details: ``ranks``, ``hosts``, ``threads``, ``precision`` and ``gradient_bytes``.
     """
 
@@ -71,14 +71,14 @@ class Measured:
     details: dict[str, Any]
 
     def median(self, case: Case) -> float:
-        """Seconds of one run, the median of the turns."""
+        """Seconds of one run, as the median of the turns."""
         return statistics.median(self.seconds[case])
 
 
 def run_on_one_host(
     job: Job, cases: Sequence[Case], *, ranks: int | None = None, bind_to: str = "none"
 ) -> Measured:
-    """Measures with ``ranks`` ranks under mpirun on this machine, or in one process without it."""
+    """Measures with ``ranks`` ranks under mpirun on this machine, or without it in one process."""
     launcher = []
     if ranks is not None:
         launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", bind_to]
@@ -88,13 +88,13 @@ def run_on_one_host(
 def run_on_hosts(
     job: Job, cases: Sequence[Case], hosts: Hosts, environment: Mapping[str, str] | None = None
 ) -> Measured:
-    """Measures with one rank on each of the hosts, which get ``environment`` in addition."""
+    """Measures with one rank on each of the hosts, adding ``environment`` to their variables."""
     how = {"ranks_per_host": [1] * len(hosts.names), "environment": environment}
     return _measure(job, cases, lambda program: hosts.command(program, **how), horovod=True)
 
 
 def run_on_link(job: Job, cases: Sequence[Case], link: str) -> Measured:
-    """Measures with two ranks, on hosts of a link's Mbit/s or on one host (``loopback``)."""
+    """Measures with two ranks, on hosts with a link of this rate or on one host (``loopback``)."""
     if link == LOOPBACK:
         return run_on_one_host(job, cases, ranks=2)
     with Hosts(2, mbit_per_second=mbit_of(link)) as hosts:
@@ -102,12 +102,12 @@ def run_on_link(job: Job, cases: Sequence[Case], link: str) -> Measured:
 
 
 def mbit_of(link: str) -> float:
-    """The rate that a link's name says; raises UserError where it says none."""
+    """The rate that a link's name states; raises UserError if it states none."""
     try:
         return float(link)
     except ValueError:
         raise UserError(
-            f"--links: {link!r} is neither a rate in Mbit/s nor {LOOPBACK!r}; give such."
+            f"--links: {link!r} is neither a rate in Mbit/s nor {LOOPBACK!r}; give one of these."
         ) from None
 
 
@@ -119,7 +119,7 @@ def describe_link(link: str) -> str:
 def _measure(
     job: Job, cases: Sequence[Case], launch: Callable[[list[str]], list[str]], *, horovod: bool
 ) -> Measured:
-    """Runs update_time by the command that ``launch`` makes of it."""
+    """Runs update_time with the command that ``launch`` makes."""
     with tempfile.TemporaryDirectory() as directory:
         network, answer = Path(directory, "network.json"), Path(directory, "measured.json")
         write_json(network, job.network.to_dict())

@@ -1,1 +1,1 @@
-"""What the comparisons of speed share: who takes part, taking turns, and the results."""
+"""Shared by the speed comparisons: subjects, turns and results."""

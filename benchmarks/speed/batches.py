@@ -1,4 +1,4 @@
-"""Features made up: full-length sequences of random words, the same for every subject."""
+"""Made-up features: full-length sequences of random tokens, the same for every subject."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 def pretraining_batch(
     sequences: int, *, vocab_size: int, seq_length: int, predictions: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Features of pre-training without padding: [sequences, ...] arrays of int32 and float32.
+    """Pre-training features without padding: [sequences, ...] arrays of int32 and float32.
 
-    The ``predictions`` masked positions of a sequence are different ones, in order.
+    The ``predictions`` masked positions of a sequence are distinct and in ascending order.
     """
     draw = np.random.default_rng(seed)
     chosen = np.argsort(draw.random((sequences, seq_length)), axis=1)[:, :predictions]
@@ -25,14 +25,14 @@ def pretraining_batch(
 
 
 def masked_words(seq_length: int) -> int:
-    """Masked words of a sequence of pre-training (Devlin et al. 2018: 15 %), at least 1."""
+    """Number of masked tokens per sequence (Devlin et al. 2018: 15 %), at least 1."""
     return max(1, round(0.15 * seq_length))
 
 
 def span_batch(
     sequences: int, *, vocab_size: int, seq_length: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Features of questions with their answers, without padding: int32, [sequences, ...]."""
+    """Features of questions with answers, without padding: int32, [sequences, ...]."""
     draw = np.random.default_rng(seed)
     inputs = _inputs(draw, sequences, vocab_size, seq_length)
     ends = np.sort(draw.integers(seq_length, size=(sequences, 2), dtype=np.int32), axis=1)

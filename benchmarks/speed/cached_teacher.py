@@ -1,7 +1,8 @@
-"""Distillation from a teacher's targets that are kept: epochs share its single pass.
+"""Distillation from cached targets: several epochs share a single pass of the teacher.
 
-As with --cache_teacher of run_distillation.py: soft targets at masked words only, bounded in
-number, and no comparison of hidden states. Reading the targets (1 KiB a sequence) is left out.
+As with --cache_teacher of run_distillation.py: soft targets at masked tokens only, a limited number
+of them, and no comparison of hidden states. The time of reading targets (1 KiB per sequence) is not
+included.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from bert_tf.tuning.hardware import probe_hardware
 from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 
-EPOCHS = 3  # of the published run
+EPOCHS = 3  # as in the published run
 TARGETS = 16
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the teacher's pass and the student's updates of all epochs; seconds are an epoch's."""
+    """Times the teacher's pass and the student's updates of all epochs; seconds are per epoch."""
     start_tensorflow()
     job, settings = StepJob.from_json(request), Settings(**request["settings"])
     task = task_of(job)
@@ -55,7 +56,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_of(job: StepJob) -> DistillationTask:
-    """The student learns from labels and from targets that are kept."""
+    """The student's task: to learn from labels and cached targets."""
     networks = (PretrainingTask(n, next_sentence=False) for n in (job.student, job.network))
     settings = DistillationSettings(
         "", restrict_ce_to_mask=True, alpha_cos=0.0, top_k_targets=TARGETS, teacher_cache="kept"
@@ -67,7 +68,7 @@ def task_of(job: StepJob) -> DistillationTask:
 def _teacher(
     job: StepJob, task: DistillationTask, settings: Settings
 ) -> Iterator[Callable[[], SoftTargets]]:
-    """The teacher's pass over the sequences of a step; its session is closed at the end."""
+    """The teacher's pass over the sequences of a step; closes its session at the end."""
     ranks = SingleProcess(job.threads)
     reason = reason_against_native_ops(
         settings.native_ops, has_gpu=probe_hardware().has_gpu, ranks=ranks

@@ -1,4 +1,4 @@
-"""A comparison of subjects, from flags to results: who takes part, turns in processes, a table."""
+"""A comparison from flags to results: subjects are chosen, take turns, and get a table."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ _GOOGLE_FILE = "tokenization.py"  # every checkout of google-research/bert has i
 
 
 def subject_flags(subjects: Mapping[str, Subject]) -> FlagTable:
-    """Flags that say who takes part."""
+    """Flags for choosing subjects."""
     return {
-        "subjects": ([], f"Who takes part, of {', '.join(subjects)}; all that can if not given."),
-        "google_bert_dir": (str, "A checkout of google-research/bert."),
+        "subjects": ([], f"Subjects, of {', '.join(subjects)} (default: all possible ones)."),
+        "google_bert_dir": (str, "Directory of a checkout of google-research/bert."),
         "other_python": (
             str,
-            "The interpreter of a second environment, in which each of ours takes part once more.",
+            "The Python of another environment, in which each of ours takes part once more.",
         ),
         **shared_flags("json"),
     }
 
 
 def comparison_flags(subjects: Mapping[str, Subject], *shared: str) -> FlagTable:
-    """Flags of every comparison whose subjects take turns, and of ``shared`` ones some."""
+    """Flags of all comparisons that take turns, and the named ``shared`` ones."""
     return {
         **subject_flags(subjects),
         **shared_flags("turns", *shared),
-        "most_foreign_load": (0.06, "A larger share of the machine taken by others spoils a turn."),
-        "retries": (2, "How often a spoilt turn is taken again.", 0),
+        "most_foreign_load": (0.06, "Largest load of others, as a fraction, in a valid turn."),
+        "retries": (2, "How often an invalid turn is repeated.", 0),
     }
 
 
 def subjects_from_flags(subjects: Mapping[str, Subject]) -> list[Subject]:
-    """Those of --subjects, or all that can take part here; and ours with --other_python.
+    """The subjects in --subjects, or all possible ones; and ours again for --other_python.
 
-    The settings of google-research/bert get --google_bert_dir. Raises UserError for a name that is
-    none, for one that cannot run, and for files that do not exist.
+    Adds --google_bert_dir to the settings of google-research/bert. Raises UserError for unknown
+    names, subjects that cannot run and missing files.
     """
     values = flags.FLAGS
     checkout = values.google_bert_dir
@@ -86,17 +86,17 @@ def compare(
     *figures: Callable[[Found], Figures],
     config: Mapping[str, Any],
 ) -> Iterator[Result]:
-    """Takes the turns of the flags; prints a table for each of ``figures`` and gives the results.
+    """Takes the turns; prints a table for each of ``figures`` and yields the results.
 
     Args:
-      known: who can take part, by name; --subjects chooses.
+      known: possible subjects, by name; --subjects chooses.
       job: JSON.
-      function: of the subjects' modules; it gets the job and returns what it found.
-      figures: from what a turn found to what is compared.
-      config: of the results.
+      function: name of a function in the subjects' modules that maps the job to findings.
+      figures: map a turn's findings to compared values.
+      config: configuration of the results.
 
     Raises:
-      UserError: a subject failed; the others are reported before.
+      UserError: a subject failed; the others have been reported.
     """
     values = flags.FLAGS
     subjects = subjects_from_flags(known)
@@ -129,10 +129,10 @@ def subject_results(
     *,
     config: Mapping[str, Any],
 ) -> list[Result]:
-    """Figures of those of ``subjects`` that are in ``found``, then how many times faster ours are.
+    """Results of the ``subjects`` in ``found``, then how many times faster ours are.
 
-    Ratios are taken turn by turn from the first of the figures. The arguments are those of
-    :func:`compare`; ``found`` has what each turn of a subject found.
+    Ratios are taken turn by turn from the first of the figures. Arguments are as in
+    :func:`compare`; ``found`` contains the findings of each turn by subject.
     """
     present = [subject for subject in subjects if subject.name in found]
     results, rates = [], {}

@@ -1,7 +1,7 @@
 """google-research/bert: its own code for a training step and for prediction, unmodified.
 
-Written for TensorFlow 1: its ``import tensorflow`` finds here ``tensorflow.compat.v1``
-with the names of ``tf.contrib`` that a step needs and that TensorFlow 2 has not.
+It was written for TensorFlow 1: here, its ``import tensorflow`` gets ``tensorflow.compat.v1`` with
+those names from ``tf.contrib`` that a step needs and that TensorFlow 2 lacks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NORM_EPSILON = 1e-12  # tf.contrib's, for float32
 def layer_norm(
     inputs: tf.Tensor, begin_norm_axis: int, begin_params_axis: int, scope: str | None = None
 ) -> tf.Tensor:
-    """``tf.contrib.layers.layer_norm`` over the last axis, the only one that BERT asks for.
+    """``tf.contrib.layers.layer_norm`` over the last axis, the only one that BERT uses.
 
     Its variables are ``beta`` and ``gamma`` in ``scope`` or ``LayerNorm``.
     """
@@ -60,7 +60,7 @@ class TensorFlow1(types.ModuleType):
 
 @contextlib.contextmanager
 def as_tensorflow_1(directory: Path) -> Iterator[None]:
-    """Modules of ``directory`` come first and import TensorFlow 1 in here."""
+    """Inside, modules of ``directory`` take precedence and import TensorFlow 1."""
     real = sys.modules["tensorflow"]
     sys.modules["tensorflow"] = TensorFlow1()
     sys.path.insert(0, str(directory))
@@ -72,7 +72,7 @@ def as_tensorflow_1(directory: Path) -> Iterator[None]:
 
 
 def google_module(directory: Path, name: str) -> types.ModuleType:
-    """A module of the checkout, not one of ours that has the same name."""
+    """A module of the checkout rather than one of ours with the same name."""
     with as_tensorflow_1(directory):
         return importlib.import_module(name)
 
@@ -86,15 +86,15 @@ def google_spec(
     *,
     recipe: Recipe = RECIPE,
 ) -> types.SimpleNamespace:
-    """What a ``model_fn`` of the checkout gives: ``loss`` and ``train_op``, or ``predictions``.
+    """Returns the result of a ``model_fn``: ``loss`` and ``train_op``, or ``predictions``.
 
     Args:
       directory: the checkout.
       program: ``run_pretraining`` or ``run_squad``.
-      network: its sizes.
-      features: of the program's names; ``unique_ids`` of SQuAD's are added.
+      network: the architecture.
+      features: under the program's names; SQuAD's ``unique_ids`` are added.
       mode: one of tf.estimator.ModeKeys.
-      recipe: its rate and steps.
+      recipe: learning rate and steps.
     """
     modeling = google_module(directory, "modeling")
     model_fn = google_module(directory, program).model_fn_builder(
@@ -112,10 +112,10 @@ def google_spec(
 
 @contextlib.contextmanager
 def google_session(threads: int, *, amp: bool, seed: int = 1) -> Iterator[tf.Session]:
-    """A graph of TensorFlow 1 and its session, with TensorFlow's defaults.
+    """Yields a session for a graph of TensorFlow 1, with TensorFlow's defaults.
 
-    ``amp`` switches its rewrite to bfloat16 products on. Raises UserError where TensorFlow lacks
-    what the checkout uses.
+    ``amp`` enables its rewrite to bfloat16 products. Raises UserError if TensorFlow lacks what the
+    checkout uses.
     """
     if not hasattr(tf, "estimator"):
         raise UserError(
@@ -138,7 +138,7 @@ def google_session(threads: int, *, amp: bool, seed: int = 1) -> Iterator[tf.Ses
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the step. There is no accumulation in that code: each micro batch is an update."""
+    """Times the step. This code has no accumulation: each micro batch is an update."""
     job, settings = StepJob.from_json(request), request["settings"]
     with google_session(job.threads, amp=settings["amp"]) as session:
         micro_batches = job.micro_batches()

@@ -15,19 +15,19 @@ from benchmarks.speed.steps import DISTILLATION, PRETRAINING, RECIPE, Batch, Ste
 from bert_tf.model.config import BertConfig
 from bert_tf.tasks.distillation.settings import DistillationSettings
 
-# transformers' names of the two forms of GELU; both are one operation of torch.
+# transformers' names for both forms of GELU, each of which is one operation in torch.
 _ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu_tanh": "gelu_pytorch_tanh", "gelu_erf": "gelu"}
-_NO_LABEL = -100  # of words that are not predicted
+_NO_LABEL = -100  # for tokens that are not predicted
 
 
 def peer_config(network: BertConfig) -> transformers.BertConfig:
-    """The same network in transformers' words."""
+    """The same network as a transformers configuration."""
     activation = _ACTIVATIONS.get(network.hidden_act, network.hidden_act)
     return transformers.BertConfig(**{**network.to_dict(), "hidden_act": activation})
 
 
 def peer_batch(batch: Batch) -> dict[str, torch.Tensor]:
-    """The arguments of the model for a batch of ours."""
+    """Converts a batch of ours to arguments of the model."""
     names = {
         "input_ids": "input_ids",
         "input_mask": "attention_mask",
@@ -45,14 +45,14 @@ def peer_batch(batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def autocast(precision: str) -> torch.autocast:
-    """bfloat16 products where the precision is bf16."""
+    """bfloat16 products if the precision is bf16."""
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
 
 
 def parameter_groups(
     model: torch.nn.Module, *, weight_decay: float = RECIPE.weight_decay
 ) -> list[dict[str, Any]]:
-    """No decay for biases and layer norms, as the Trainer does it."""
+    """Excludes biases and layer norms from weight decay, like the Trainer."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     return [
@@ -77,7 +77,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the step, whose AdamW is one operation, as the library's Trainer takes by default."""
+    """Times the step, with a fused AdamW, which is the default of the library's Trainer."""
     job, settings = StepJob.from_json(request), request["settings"]
     torch.manual_seed(1)
     torch.set_num_threads(job.threads)
@@ -122,7 +122,7 @@ class Distillation(torch.nn.Module):
         super().__init__()
         self.student = transformers.BertForMaskedLM(peer_config(job.student))
         teacher = transformers.BertForMaskedLM(peer_config(job.network)).eval()
-        self._teacher = [teacher]  # in a list it is no part of what is trained
+        self._teacher = [teacher]  # in a list, it is not among the trained modules
         self._settings = DistillationSettings("", restrict_ce_to_mask=job.restrict_ce_to_mask)
 
     def forward(

@@ -1,4 +1,4 @@
-"""How much of the machine other processes take while something is measured."""
+"""Measures how much of the machine other processes use during a measurement."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class ForeignLoad:
     """Measures from its creation on."""
 
     def __init__(self, stat: str = "/proc/stat") -> None:
-        """``stat`` counts the cores' time in the form of Linux; it may be missing."""
+        """``stat`` contains the cores' times in Linux's format; it may be missing."""
         self._stat = stat
         self._start = self._read()
 
     def share(self) -> float | None:
-        """The share in [0, 1] of this process's cores that others took; None where unknown.
+        """The fraction in [0, 1] of this process's cores that others used; None if unknown.
 
-        Others are all processes but this one and those that it started and that have ended and,
-        where a hypervisor says so, other machines.
+        Others are all processes except this one and its finished children and, where a hypervisor
+        reports it, other machines.
         """
         (start, busy_before, own_before), (now, busy, own) = self._start, self._read()
         if busy is None or busy_before is None:
@@ -29,5 +29,5 @@ class ForeignLoad:
         return min(1.0, max(0.0, others / ((now - start) * environment.allowed_cores())))
 
     def _read(self) -> tuple[float, float | None, float]:
-        """The clock, seconds of work of the cores, and those of this process."""
+        """The clock, the busy seconds of the cores, and those of this process."""
         return time.perf_counter(), environment.busy_seconds(self._stat), sum(os.times()[:4])

@@ -1,4 +1,4 @@
-"""This project's training step: the update that its tasks run, in the session that they use."""
+"""This project's training step: the update of its tasks, in the session that they use."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What our subjects differ in; see ``benchmarks.speed.subjects``.
+    """How our subjects differ; see ``benchmarks.speed.subjects``.
 
     Attributes:
-      precision: as --precision.
-      xla: as --use_xla.
-      amp: as --amp; the graph that is rewritten is float32, whatever ``precision`` says.
-      native: as --native_ops, where they are built.
-      recompute: as --recompute.
-      optimizer_type: as --optimizer_type, ``adamw`` or ``lamb``.
-      by_length: as --length_buckets, in prediction.
-      threads: as --num_threads; None for the job's.
+      precision: like --precision.
+      xla: like --use_xla.
+      amp: like --amp; rewrites a float32 graph, whatever the ``precision``.
+      native: like --native_ops, if they are built.
+      recompute: like --recompute.
+      optimizer_type: like --optimizer_type, ``adamw`` or ``lamb``.
+      by_length: like --length_buckets, in prediction.
+      threads: like --num_threads; None for the job's.
     """
 
     precision: str = "auto"
@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def native_ops(self) -> bool | None:
-        """As the flag: false, or where it is left out."""
+        """The value of the flag: False, or None as if it was omitted."""
         return None if self.native else False
 
 
@@ -72,9 +72,9 @@ class RunningStep(NamedTuple):
     """An update and its session.
 
     Attributes:
-      run: one update; returns its loss.
-      trace: one update; takes what to record and returns it.
-      chosen: what ``auto`` became, and TensorFlow's release.
+      run: runs an update; returns its loss.
+      trace: runs an update; takes what to record and returns the record.
+      chosen: what ``auto`` chose, and TensorFlow's release.
     """
 
     run: Callable[[], float]
@@ -99,10 +99,10 @@ def running_step(
     task: Task | None = None,
     further: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[RunningStep]:
-    """The update that training runs, ready to be run; its session is closed at the end.
+    """Yields an update as in training, ready to run; closes its session at the end.
 
-    ``task`` is what is trained if not what the job says, and ``further`` are features that it needs
-    besides the job's.
+    ``task`` replaces the job's task, and ``further`` are features that it needs in addition to the
+    job's.
     """
     job = dataclasses.replace(job, threads=settings.threads or job.threads)
     ranks = SingleProcess(job.threads)
@@ -202,7 +202,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_of(job: StepJob) -> Task:
-    """What all benchmarks train: words and next sentence, answers, or words from a teacher."""
+    """The task of all benchmarks: words and next sentence, answers, or a teacher's words."""
     if job.task == SPANS:
         return SpanTask(job.network)
     if job.task != DISTILLATION:
@@ -216,7 +216,7 @@ def task_of(job: StepJob) -> Task:
 
 
 class _SpanLogits(SpanTask):
-    """All scores, as the others compute them."""
+    """Outputs all logits, like the others."""
 
     def predictions(self, outputs, features, options):
         """``start_logits`` and ``end_logits``, [B, S] float32."""

@@ -1,4 +1,4 @@
-"""Prediction by any subject: the batches that it is of, and how they are timed."""
+"""Prediction by any subject: its batches, and how they are timed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class PredictionJob(Job):
     """The batches that all subjects predict, with a span head.
 
     Attributes:
-      batch_sizes: sequences of a batch, one after the other.
-      seq_length: positions of a sequence.
-      lengths: tokens of each sequence of some real data; empty for full sequences.
+      batch_sizes: sequences per batch, measured one after another.
+      seq_length: sequence length.
+      lengths: token counts of real sequences; empty for full sequences.
       threads: cores to use.
-      warmup: batches of a size and number of positions before those that count.
-      repetitions: batches of a size that count, at least: real data are gone through to the end.
+      warmup: uncounted first batches of each size and length.
+      repetitions: minimum number of counted batches per size; real data are always completed.
     """
 
     batch_sizes: tuple[int, ...]
@@ -39,11 +39,11 @@ class PredictionJob(Job):
     def batches(self, size: int, *, by_length: bool) -> list[Batch]:
         """Batches of ``size`` sequences, the same in every process; int32 [size, S] each.
 
-        One of full sequences or, where there are ``lengths``, all of these, the longest first.
+        One batch of full sequences or, with ``lengths``, all sequences, longest first.
 
         Args:
-          size: sequences of a batch.
-          by_length: whether batches of real data have the positions of their longest sequence only.
+          size: sequences per batch.
+          by_length: whether batches of real data are only as long as their longest sequence.
         """
         if not self.lengths:
             return [self._full(size)]
@@ -70,7 +70,7 @@ class PredictionJob(Job):
 def time_batches(
     job: PredictionJob, predict: Callable[[Batch], object], *, by_length: bool = False
 ) -> dict[str, Any]:
-    """Runs batches of each size, one at a time; ``by_length`` is as in ``PredictionJob.batches``.
+    """Runs batches of each size, one at a time; ``by_length`` as in ``PredictionJob.batches``.
 
     Returns ``batch_seconds`` (a list for each of the job's sizes) and ``foreign_share``.
     """

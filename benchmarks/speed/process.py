@@ -1,4 +1,4 @@
-"""A turn of a subject: one function of its module, in a separate process."""
+"""Runs a turn of a subject: one function of its module, in a separate process."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ Found = dict[str, Any]
 
 _QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "USE_TF": "0",  # transformers would import TensorFlow, only to have it
+    "USE_TF": "0",  # transformers would import TensorFlow without using it
     "TOKENIZERS_PARALLELISM": "true",
 }
 
 
 def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> Found:
-    """One turn: calls ``function(job)`` of the subject's module in a new process.
+    """Calls ``function(job)`` of the subject's module in a new process, for one turn.
 
-    The job, which is JSON, gets there with the subject's settings and the time of the start (of
-    ``time.monotonic``) as ``settings`` and ``started``. Returns what was found, JSON too, with the
-    process's ``peak_memory_bytes``. Raises UserError where it failed; the reason is the last line
-    that it printed.
+    Adds ``settings`` (the subject's) and ``started`` (the start time of ``time.monotonic``) to the
+    job, which is JSON. Returns the findings, also JSON, with the process's ``peak_memory_bytes``.
+    Raises UserError if it fails; the reason is the last line that it printed.
     """
     with tempfile.TemporaryDirectory() as directory:
         request = {**job, "settings": dict(subject.settings), "started": time.monotonic()}
@@ -58,7 +57,7 @@ def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> F
 
 
 def run_script(command: Sequence[str], output: Path) -> int:
-    """Runs Python with a command line; what it prints goes to a file. Returns its exit status."""
+    """Runs Python with a command line and its output in a file; returns the exit status."""
     with open(output, "wb") as file:
         done = subprocess.run(
             [sys.executable, *command],
@@ -76,7 +75,7 @@ def script_command(script: str, flags: Mapping[str, object]) -> list[str]:
 
 
 def as_flag(name: str, value: object) -> str:
-    """A flag on a command line."""
+    """Formats a flag for a command line."""
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no{name}"
     return f"--{name}={value}"
@@ -89,7 +88,7 @@ def _child(module: str, function: str, directory: str) -> None:
     try:
         found = getattr(importlib.import_module(module), function)(job)
     except Exception as error:
-        # The parent shows one line; where it broke is for who runs this module by hand.
+        # The parent shows one line; the location is for those who run this module by hand.
         print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
         raise SystemExit(1) from error
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

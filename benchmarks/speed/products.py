@@ -1,7 +1,7 @@
-"""The matrix products of a training step and nothing else: no training can be faster.
+"""The matrix products of a training step and nothing else, an upper bound for any training speed.
 
-All products of the encoder and the heads, forward and backward, in float32 or bfloat16, one after
-the other; query, key and value are one product. In distillation the teacher's have no backward
+All products of the encoder and the heads, forward and backward, in float32 or bfloat16, one at a
+time; query, key and value are one product. In distillation, the teacher's products have no backward
 pass.
 """
 
@@ -22,8 +22,8 @@ _TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 class Product(NamedTuple):
     """[matrices, rows, inner] by [matrices, inner, columns].
 
-    ``transposed``: the right side lies in memory as [matrices, columns, inner]. ``trained``: there
-    is a backward pass.
+    ``transposed``: the right side is stored as [matrices, columns, inner]. ``trained``: there is a
+    backward pass.
     """
 
     matrices: int
@@ -40,7 +40,7 @@ class Product(NamedTuple):
 
 
 def forward_products(job: StepJob) -> Iterator[Product]:
-    """The products of a micro batch's forward pass, with those of a teacher."""
+    """The products of a micro batch's forward pass, including a teacher's."""
     tokens, masked = job.batch_size * job.seq_length, job.batch_size * job.predictions
     hidden = job.network.hidden_size
     if job.task == DISTILLATION:
@@ -82,19 +82,19 @@ def _words(network: BertConfig, tokens: int) -> Iterator[Product]:
 
 
 def step_operations(products: Iterator[Product]) -> int:
-    """Multiplications and additions of a step: the backward pass has two products for each."""
+    """Multiplications and additions of a step; the backward pass has two products per product."""
     return sum(product.operations * (3 if product.trained else 1) for product in products)
 
 
 def build_products(products: Iterator[Product], precision: str) -> tf.Operation:
-    """Adds a step's products to the current graph; its variables hold their sides."""
+    """Adds a step's products to the current graph; variables hold their operands."""
     return tf.group(
         *(result for product in products for result in _with_gradients(product, _TYPES[precision]))
     )
 
 
 def _with_gradients(product: Product, dtype: tf.DType) -> list[tf.Tensor]:
-    """A product and, if it is trained, those for the gradients of its two sides."""
+    """A product and, if it is trained, those for the gradients of its two operands."""
     matrices, rows, inner, columns, transposed, trained = product
     left, output = _held(matrices, rows, inner, dtype), _held(matrices, rows, columns, dtype)
     right = _held(matrices, *((columns, inner) if transposed else (inner, columns)), dtype)
@@ -110,8 +110,8 @@ def _with_gradients(product: Product, dtype: tf.DType) -> list[tf.Tensor]:
 
 
 def _held(matrices: int, rows: int, columns: int, dtype: tf.DType) -> tf.Tensor:
-    """Ones that the session keeps; sides of one shape share them."""
-    # A single matrix is multiplied as such: the kernel for stacks of them is another one.
+    """Ones kept by the session; operands of the same shape share them."""
+    # Multiply single matrices as such: stacks of them use a different kernel.
     shape = [rows, columns] if matrices == 1 else [matrices, rows, columns]
     with tf.variable_scope("", reuse=tf.AUTO_REUSE):
         name = f"matrix_{matrices}_{rows}_{columns}"
@@ -120,7 +120,7 @@ def _held(matrices: int, rows: int, columns: int, dtype: tf.DType) -> tf.Tensor:
 
 
 def session_config(threads: int) -> tf.ConfigProto:
-    """One product at a time, and none left out because it equals another one."""
+    """Runs one product at a time, and keeps products that are equal to others."""
     config = tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1)
     config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
     config.graph_options.rewrite_options.disable_meta_optimizer = True

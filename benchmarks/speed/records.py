@@ -1,4 +1,4 @@
-"""Raw text to records of pre-training, here and elsewhere, and what no such program can exceed."""
+"""Converts raw text to pre-training records, here and elsewhere, and upper bounds for the speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINES_AT_ONCE = 10_000  # for tokenizers
 
 
 def make(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs the program of the settings once.
+    """Runs the program in the settings once.
 
     Returns ``seconds``, ``megabytes`` (10**6 bytes of text) and ``foreign_share``.
     """
@@ -48,7 +48,7 @@ def _lines(request: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _ours(request: Mapping[str, Any], directory: Path) -> None:
-    """The stage with its checksums and manifest, on a core for each of its processes."""
+    """The stage with checksums and manifest, with one core per process."""
     num_workers = request["settings"]["num_workers"] or request["threads"]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_workers])
     settings = create_pretraining_data.Settings(
@@ -65,7 +65,7 @@ def _tokenizer_files(request: Mapping[str, Any]) -> TokenizerFiles:
 
 
 def _our_tokenizer(request: Mapping[str, Any], directory: Path) -> None:
-    """Our tokenizer over the lines, on one core: a part of the work, nothing is written."""
+    """Our tokenizer over the lines, on one core: a part of the work, without output."""
     del directory
     encode = _tokenizer_files(request).load().encode
     for line in _lines(request):
@@ -80,7 +80,7 @@ def _our_sentences(request: Mapping[str, Any], directory: Path) -> None:
 
 
 def _splitter(request: Mapping[str, Any], directory: Path) -> None:
-    """The library that splits sentences over the paragraphs, on one core; nothing is written."""
+    """The library that splits sentences, over the paragraphs on one core, without output."""
     del directory
     import sentencex
 
@@ -98,14 +98,14 @@ def _without_line_ends(request: Mapping[str, Any], directory: Path) -> str:
 
 
 def _google(request: Mapping[str, Any], directory: Path) -> None:
-    """Its script with its defaults."""
+    """google's script with its defaults."""
     names = ("input_file", "vocab_file", "max_seq_length", "dupe_factor", "do_lower_case")
     given = {name: request[name] for name in names}
     run_google(request["settings"], {**given, "output_file": directory / "records.tfrecord"})
 
 
 def run_google(settings: Mapping[str, Any], flags: Mapping[str, object]) -> None:
-    """The main function of google-research/bert's create_pretraining_data, on its one core."""
+    """The main function of google-research/bert's create_pretraining_data, which uses one core."""
     from benchmarks.speed.google_bert import google_module
 
     program = google_module(Path(settings["google_bert_dir"]), "create_pretraining_data")
@@ -114,7 +114,7 @@ def run_google(settings: Mapping[str, Any], flags: Mapping[str, object]) -> None
 
 
 def _tokenizers(request: Mapping[str, Any], directory: Path) -> None:
-    """Hugging Face's tokenizers over the lines: a part of the work, nothing is written."""
+    """Hugging Face's tokenizers over the lines: a part of the work, without output."""
     del directory
     from tokenizers import BertWordPieceTokenizer
 

@@ -1,4 +1,4 @@
-"""A training step of any subject: what it is of, and how it is timed."""
+"""A training step of any subject: its definition, and how it is timed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ AnyJob = TypeVar("AnyJob", bound="Job")
 
 
 class Recipe(NamedTuple):
-    """How all subjects learn; google-research/bert has the last two built in.
+    """The hyperparameters of all subjects; google-research/bert has the last two built in.
 
     Attributes:
-      learning_rate: at its peak, of a linear schedule.
+      learning_rate: peak of a linear schedule.
       steps: updates of the whole training.
-      warmup_steps: updates to the peak.
-      weight_decay: of matrices.
-      clip_norm: of the gradients.
+      warmup_steps: updates up to the peak.
+      weight_decay: weight decay of matrices.
+      clip_norm: maximum norm of the gradients.
     """
 
     learning_rate: float = 1e-4
@@ -48,40 +48,40 @@ RECIPE = Recipe()
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What a subject's process is to do, as JSON on the way there.
+    """The job of a subject's process, which receives it as JSON.
 
     Attributes:
-      network: its sizes.
+      network: the architecture.
     """
 
     network: BertConfig
 
     @classmethod
     def from_json(cls: type[AnyJob], job: Mapping[str, Any]) -> AnyJob:
-        """Reads what :meth:`to_json` gave, among other keys."""
+        """Reads the output of :meth:`to_json`, ignoring other keys."""
         values = {field.name: job[field.name] for field in dataclasses.fields(cls)}
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         return cls(**{**values, "network": BertConfig(**job["network"])})
 
     def to_json(self) -> dict[str, Any]:
-        """For the subject's process."""
+        """Converts the job to JSON for the subject's process."""
         return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepJob(Job):
-    """The step that all subjects take.
+    """The step that all subjects run.
 
     Attributes:
-      task: ``PRETRAINING``, ``SPANS`` or ``DISTILLATION``, whose teacher ``network`` is.
-      batch_size: sequences of a micro batch.
-      seq_length: tokens of a sequence.
-      predictions: masked words of a sequence, in pre-training.
-      accumulation_steps: micro batches of an update.
+      task: ``PRETRAINING``, ``SPANS`` or ``DISTILLATION``, in which ``network`` is the teacher.
+      batch_size: sequences per micro batch.
+      seq_length: tokens per sequence.
+      predictions: masked tokens per sequence, in pre-training.
+      accumulation_steps: micro batches per update.
       threads: cores to use.
       warmup_steps: steps before the timed ones, at least 1.
-      steps: those that count.
-      restrict_ce_to_mask: compare soft targets at masked words only.
+      steps: timed steps.
+      restrict_ce_to_mask: compare soft targets at masked tokens only.
     """
 
     task: str
@@ -96,15 +96,15 @@ class StepJob(Job):
 
     @property
     def student(self) -> BertConfig:
-        """What is distilled: half of the layers."""
+        """The student of a distillation, with half of the layers."""
         layers = max(1, self.network.num_hidden_layers // 2)
         return dataclasses.replace(self.network, num_hidden_layers=layers)
 
     @classmethod
     def from_flags(cls, task: str, **fixed: Any) -> StepJob:
-        """The step of the flags; ``fixed`` are attributes that are not taken from there.
+        """The step given by the flags; ``fixed`` attributes are not read from flags.
 
-        Raises UserError for a sequence that is longer than the network allows.
+        Raises UserError if the sequences are longer than the network allows.
         """
         names = [field.name for field in dataclasses.fields(cls) if field.name in flags.FLAGS]
         job = {name: flags.FLAGS[name].value for name in names}
@@ -113,7 +113,7 @@ class StepJob(Job):
 
     @property
     def sequences(self) -> int:
-        """Those of one step."""
+        """Number of sequences in one step."""
         return self.batch_size * self.accumulation_steps
 
     def batch(self, sequences: int, *, seed: int = 1) -> Batch:
@@ -134,8 +134,8 @@ def time_steps(job: StepJob, step: Step, *, started: float) -> dict[str, Any]:
     """Runs the warm-up and the timed steps.
 
     Args:
-      job: how many.
-      step: one update; returns its loss.
+      job: the number of steps.
+      step: runs one update; returns its loss.
       started: ``time.monotonic()`` when the process was started.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What is compared: programs, each with its settings and environment."""
+"""The subjects of comparisons: programs, each with its settings and environment."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ RECORDS = "benchmarks.speed.records"
 
 BERT_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)  # Devlin et al. 2018
 
-# With these glibc keeps big blocks, and torch takes no page faults in every step. TensorFlow has
-# an allocator of its own and gains nothing.
+# With these, glibc keeps large blocks, and torch has no page faults in every step. TensorFlow has
+# its own allocator and gains nothing.
 MALLOC = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(256 << 20),
 }
 
-_ELSEWHERE = "-other-python"  # what a subject's name ends with in another environment
+_ELSEWHERE = "-other-python"  # suffix of a subject's name in another environment
 _FEATURES_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 
 
@@ -34,12 +34,12 @@ class Subject:
     """A program with its settings.
 
     Attributes:
-      name: in tables and flags; what kind it is shows at its beginning: ``ours``, ``limit``,
+      name: for tables and flags; its beginning shows the kind: ``ours``, ``limit``,
         ``google-bert``, or another peer's name.
-      module: what runs it, in a separate process.
-      settings: for that module.
-      environment: further variables of its process.
-      python: the interpreter of its process; None for that of the benchmark.
+      module: the module that runs it, in a separate process.
+      settings: settings for that module.
+      environment: additional environment variables of its process.
+      python: the interpreter of its process; None for the benchmark's.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Subject:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this project computes."""
+        """Whether this project does the computation."""
         return self.name.startswith("ours")
 
     def is_compared_with(self, other: Subject) -> bool:
-        """Whether the ratio of this one's speed to that of ``other`` is reported.
+        """Whether to report the ratio of this subject's speed to that of ``other``.
 
-        It is where this is ours, and the other is a peer, ours without batches by length, or this
-        one with another interpreter.
+        This must be ours, and the other one a peer, ours without batches by length, or this one
+        with another interpreter.
         """
         if other.python is not None:
             return other.name == f"{self.name}{_ELSEWHERE}"
@@ -66,23 +66,23 @@ class Subject:
 
     @property
     def is_google_bert(self) -> bool:
-        """Whether it is the code of --google_bert_dir."""
+        """Whether this is the code in --google_bert_dir."""
         return self.name.startswith("google-bert")
 
 
 def by_name(*subjects: Subject) -> dict[str, Subject]:
-    """A table of subjects."""
+    """A table of subjects by name."""
     return {subject.name: subject for subject in subjects}
 
 
 def _peers(precision: str, *, ending: str = "", **settings: object) -> tuple[Subject, Subject]:
-    """transformers with the C library's allocator as it is, and told to keep big blocks."""
+    """transformers with the C library's default allocator, and with one that keeps large blocks."""
     name, settings = f"transformers-{precision}{ending}", {"precision": precision, **settings}
     as_it_is = Subject(name, TRANSFORMERS, settings)
     return as_it_is, dataclasses.replace(as_it_is, name=f"{name}-malloc", environment=MALLOC)
 
 
-# The settings of ours are those of benchmarks.speed.ours.Settings.
+# Settings of our subjects are those of benchmarks.speed.ours.Settings.
 SUBJECTS = by_name(
     Subject("ours", OURS, {"precision": "auto"}),
     Subject("ours-tensorflow", OURS, {"precision": "auto", "native": False}),
@@ -100,9 +100,9 @@ SUBJECTS = by_name(
     Subject("limit-bf16", LIMIT, {"precision": "bf16"}),
 )
 
-# With real sequences ours can pad all of them, as the others do.
+# With real sequences, ours can also pad all of them, like the others.
 PADDED = Subject("ours-padded", OURS, {"precision": "auto", "by_length": False})
-# Our served model has no session settings, and what bounds a batch's time is not products alone.
+# Our served model has no session settings, and products alone do not bound a batch's time.
 _NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla", "limit-fp32", "limit-bf16")
 PREDICTING = {name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING}
 
@@ -115,7 +115,7 @@ DISTILLING = by_name(
     ),
 )
 
-# google-research/bert cannot compute activations again.
+# google-research/bert cannot recompute activations.
 IN_MEMORY = by_name(
     *(
         dataclasses.replace(
@@ -143,7 +143,7 @@ MAKING_RECORDS = by_name(
 
 
 def with_other_python(subjects: Iterable[Subject], python: str) -> list[Subject]:
-    """``subjects``, and each of ours once more in the environment of another interpreter."""
+    """``subjects``, and each of ours again with another environment's interpreter."""
     subjects = list(subjects)
     return subjects + [
         dataclasses.replace(subject, name=f"{subject.name}{_ELSEWHERE}", python=python)
@@ -155,7 +155,7 @@ def with_other_python(subjects: Iterable[Subject], python: str) -> list[Subject]
 def default_subjects(
     subjects: Mapping[str, Subject], *, cpu_features: Iterable[str], has_google_bert: bool
 ) -> list[Subject]:
-    """All, but for bf16 on a CPU that only emulates it, and google-research/bert without its code.
+    """All subjects, except bf16 on a CPU that only emulates it and those whose code is missing.
 
     Args:
       subjects: by name.

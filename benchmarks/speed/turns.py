@@ -1,4 +1,4 @@
-"""Subjects that take turns, and turns that are taken again."""
+"""Lets subjects take turns, and repeats disturbed turns."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Item = TypeVar("Item")
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """What all turns gave.
+    """The findings of all turns.
 
     Attributes:
-      found: of each subject, what its turns found, in order; only of those that never failed.
-      failures: why the others failed, by subject.
+      found: each subject's findings, turn by turn; only subjects that never failed.
+      failures: reasons why the others failed, by subject.
     """
 
     found: dict[str, list[Found]]
     failures: dict[str, str]
 
     def raise_failures(self) -> None:
-        """Raises UserError where a subject failed; to be called when the others are reported."""
+        """Raises UserError if a subject failed; call it after reporting the others."""
         for name, why in self.failures.items():
             others = [other for other in self.failures if other != name]
             also = f"; so did {', '.join(others)}" if others else ""
@@ -35,7 +35,7 @@ class Turns:
 
 
 def rotated(items: Sequence[Item], turn: int) -> list[Item]:
-    """The order in a turn: another one begins each time."""
+    """The order in a turn, which starts with a different item each time."""
     first = turn % len(items)
     return [*items[first:], *items[:first]]
 
@@ -48,14 +48,14 @@ def take_turns(
     most_foreign: float = 0.06,
     retries: int = 2,
 ) -> Turns:
-    """Measures each subject ``turns`` times; one that fails gets no more turns.
+    """Measures each subject ``turns`` times; a subject that fails gets no more turns.
 
     Args:
       subjects: in the order of the first turn.
-      measure: gives what it found, ``foreign_share`` among it.
-      turns: of each subject.
-      most_foreign: the largest share of the machine that others may take during a turn.
-      retries: how many more times a disturbed turn is taken; the least disturbed one counts.
+      measure: returns findings, including ``foreign_share``.
+      turns: number of turns per subject.
+      most_foreign: largest fraction of the machine that others may use during a turn.
+      retries: how often to repeat a disturbed turn; the least disturbed one counts.
     """
     found: dict[str, list[Found]] = {subject.name: [] for subject in subjects}
     failures: dict[str, str] = {}
@@ -67,7 +67,7 @@ def take_turns(
             try:
                 for _ in range(1 + retries):
                     now = measure(subject)
-                    share = now["foreign_share"] or 0.0  # where it is unknown, nothing can be said
+                    share = now["foreign_share"] or 0.0  # if unknown, assume none
                     if best is None or share < best["foreign_share"]:
                         best = now
                     if share <= most_foreign:

@@ -1,1 +1,1 @@
-"""Studies made once, whose results are in the documentation; each is a script."""
+"""One-off studies whose results are in the documentation; each module is a script."""

@@ -1,14 +1,14 @@
-"""What it is worth to communicate once an update, and what else communication costs, on two ranks.
+"""Measures the gain of communicating once per update, and other costs of communication.
 
     python -m benchmarks.studies.delayed_allreduce --json=delayed_allreduce.json
 
-On every link the cases take turns in one job, so that a ratio compares what ran side by side:
-sequences a second with one allreduce an update and with one after each micro batch; gradients in
-float16; how much of the communication the backward pass hides; and BERT-base's word embeddings'
-gradient as a whole table or as the rows of a batch. The links are those of network namespaces,
-which need root; ``--links=loopback`` does without.
+On every link, the cases take turns in one job on two ranks, so that a ratio compares measurements
+made side by side: sequences per second with one allreduce per update and with one after each micro
+batch; gradients in float16; how much of the communication the backward pass hides; and BERT-base's
+word embedding gradient as a whole table or as the rows of a batch. The links are those of network
+namespaces, which need root; ``--links=loopback`` does not.
 
-Brightics' study of BERT-base on 8 GPUs found a factor of 2.0 with 50 micro batches an update.
+Brightics' study of BERT-base on 8 GPUs found a factor of 2.0 with 50 micro batches per update.
 
 docs/howto/many_machines.md has the results.
 """
@@ -28,8 +28,8 @@ from benchmarks.script import run_benchmark, shared_flags, whole_numbers
 from bert_tf.model.config import BertConfig
 
 RANKS = 2
-# Large gradients against its computation, as on GPUs, in runs short enough to repeat; how large is
-# measured on each link and printed first.
+# Large gradients relative to its computation, as on GPUs, in runs short enough to repeat; the ratio
+# is measured on each link and printed first.
 NETWORK = BertConfig(
     vocab_size=2000,
     hidden_size=256,
@@ -41,9 +41,9 @@ NETWORK = BertConfig(
 )
 _WORDS, _WIDTH = EMBEDDING_TABLE
 _EMBEDDING_BYTES = _WORDS * _WIDTH * 4
-_ROW_BYTES = _WIDTH * 4 + 4  # with its number
+_ROW_BYTES = _WIDTH * 4 + 4  # with its index
 
-_TOKENS = 12 * 384  # of a rank's fine-tuning batch
+_TOKENS = 12 * 384  # in a rank's fine-tuning batch
 _TABLE, _ROWS = Case(kinds.EMBEDDING_DENSE, _TOKENS), Case(kinds.EMBEDDING_ROWS, _TOKENS)
 _COMPUTE = Case(kinds.COMPUTE)
 _UPDATE, _HALVED_UPDATE = Case(kinds.DELAYED), Case(kinds.DELAYED, 1, "fp16")
@@ -51,7 +51,7 @@ _COMMUNICATION, _HALVED = Case(kinds.COMMUNICATION), Case(kinds.COMMUNICATION, 1
 
 
 def cases_of(accumulation_steps: Sequence[int]) -> list[Case]:
-    """Everything that is measured on a link; what is compared stands side by side."""
+    """All cases to measure on a link; those to be compared are next to each other."""
     found = []
     for steps in accumulation_steps:
         found += [Case(kinds.EVERY_MICRO_BATCH, steps), Case(kinds.DELAYED, steps)]
@@ -62,7 +62,7 @@ def cases_of(accumulation_steps: Sequence[int]) -> list[Case]:
 def link_results(
     measured: Measured, job: Job, accumulation_steps: Sequence[int], config: dict[str, object]
 ) -> Iterator[Result]:
-    """The results of one link, from how long each case took there."""
+    """The results for one link, from the time of each case there."""
     seconds = measured.seconds
     config = {**config, **measured.details}
     for steps in accumulation_steps:
@@ -87,7 +87,7 @@ def link_results(
 
 
 def embedding_results(measured: Measured, config: dict[str, object]) -> Iterator[Result]:
-    """Bytes that a rank sends, and times, of the word embeddings' gradient in both forms."""
+    """Bytes sent by a rank, and times, for both forms of the word embedding gradient."""
     ranks, rows = measured.details["ranks"], _TOKENS * _ROW_BYTES
     taken = measured.seconds[_TABLE], measured.seconds[_ROWS]
     sent = 2 * (ranks - 1) / ranks * _EMBEDDING_BYTES, (ranks - 1) * rows
@@ -102,7 +102,7 @@ def embedding_results(measured: Measured, config: dict[str, object]) -> Iterator
 
 
 def run() -> Iterator[Result]:
-    """Runs the benchmark from its flags."""
+    """Runs the benchmark given by its flags."""
     values = flags.FLAGS
     steps = whole_numbers("accumulation_steps")
     links = {link: describe_link(link) for link in values.links}
@@ -115,8 +115,8 @@ def run() -> Iterator[Result]:
 
 
 FLAGS = {
-    "links": (["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback."),
-    "accumulation_steps": (["1", "4", "16", "50"], "Micro batches of an update."),
+    "links": (["1000", "10000", LOOPBACK], "Rate of each link in Mbit/s, or loopback."),
+    "accumulation_steps": (["1", "4", "16", "50"], "Micro batches per update."),
     **shared_flags("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn"),
     **shared_flags("json", seq_length=64, turns=3),
 }

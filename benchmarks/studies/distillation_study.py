@@ -1,14 +1,14 @@
-"""Brightics' study of distilling BERT over Horovod: its steps, measured in shape and predicted.
+"""Brightics' study of distilling BERT over Horovod: measures its steps on a small scale, predicts.
 
     python -m benchmarks.studies.distillation_study --json=distillation_study.json
 
 The study went from an allreduce after each micro batch of 9 sequences to larger micro batches, to
-one allreduce in 50 of them, and to more GPUs. Part one takes the same steps on two ranks, on hosts
-of each of ``--links`` (network namespaces, which need root; ``loopback`` is one host, ``--links=``
-leaves part one out), with a teacher of ``--bert_config_file`` and a student of half its layers:
-minutes of as many sequences as --epochs epochs of --records have.
-Part two fits the time of a sequence and of an allreduce to two of the published rows, and predicts
-the others. Neither has several rings, which are a property of NCCL's network plug-ins.
+one allreduce for 50 of them, and to more GPUs. Part one takes the same steps on two ranks, on hosts
+for each of ``--links`` (network namespaces, which need root; ``loopback`` is one host, ``--links=``
+skips part one), with a teacher of ``--bert_config_file`` and a student of half its layers, and
+reports the minutes for as many sequences as --epochs epochs of --records have. Part two fits the
+time of a sequence and of an allreduce to two of the published rows, and predicts the others.
+Neither covers several rings, which are a feature of NCCL's network plug-ins.
 
 docs/howto/distillation.md has the results.
 """
@@ -31,12 +31,12 @@ from benchmarks.script import run_benchmark, shared_flags
 from benchmarks.speed.steps import DISTILLATION
 from benchmarks.studies.delayed_allreduce import NETWORK, RANKS
 
-_STEPS = 50  # micro batches of an update
+_STEPS = 50  # micro batches per update
 _EVERY, _ONCE = Case(kinds.EVERY_MICRO_BATCH, _STEPS), Case(kinds.DELAYED, _STEPS)
 
 
 class Row(NamedTuple):
-    """A published row; three epochs, the minutes as the study gives them."""
+    """A published row, with the study's minutes for three epochs."""
 
     name: str
     gpus: int
@@ -57,9 +57,9 @@ _FITTED = STUDY[1:3]
 
 
 def predicted_minutes(row: Row) -> float:
-    """What the fitted rows say of another one: all links are equal, computation scales."""
+    """What the fitted rows predict for another one, if links are equal and computation scales."""
     every, once = _FITTED
-    # minutes = computation + allreduces of the whole training x minutes of one
+    # minutes = computation + number of allreduces in the training x minutes per allreduce
     per_sequence = 1 / every.micro_batch_size - 1 / (once.micro_batch_size * _STEPS)
     allreduces = (every.minutes - once.minutes) / per_sequence
     computation = every.minutes - allreduces / every.micro_batch_size
@@ -79,7 +79,7 @@ def measure(link: str) -> Iterator[Result]:
             micro_batch_size=size, task=DISTILLATION, micro_batches_a_turn=_STEPS
         )
         cases = {row: _ONCE if row.is_delayed else _EVERY for row in rows}
-        # In one job cases take turns, so that what disturbs one disturbs the other.
+        # Cases take turns in one job, so that a disturbance affects all of them.
         found = run_on_link(job, list(cases.values()), link)
         sequences = flags.FLAGS.epochs * flags.FLAGS.records
         config = job.described(**found.details, link=describe_link(link), sequences=sequences)
@@ -93,7 +93,7 @@ def measure(link: str) -> Iterator[Result]:
 
 
 def print_study() -> Iterator[Result]:
-    """Prints the published rows with their ratios and the model's, and yields all."""
+    """Prints the published rows with their ratios and the model's; yields all as results."""
     print(f"\n{'three epochs, minutes':28}{'GPUs':>6}{'published':>11}{'ratio':>8}{'model':>8}")
     for row in STUDY:
         minutes, ratio = predicted_minutes(row), row.minutes / STUDY[0].minutes
@@ -108,7 +108,7 @@ def print_study() -> Iterator[Result]:
 
 
 def run() -> Iterator[Result]:
-    """Runs the benchmark from its flags."""
+    """Runs the benchmark given by its flags."""
     for link in flags.FLAGS.links:
         print(f"\n{describe_link(link)}, {RANKS} ranks", flush=True)
         yield from printed(measure(link))
@@ -116,9 +116,9 @@ def run() -> Iterator[Result]:
 
 
 FLAGS = {
-    "links": (["200", "1000", LOOPBACK], "Mbit/s of each link to measure on, or loopback."),
+    "links": (["200", "1000", LOOPBACK], "Rate of each link in Mbit/s, or loopback."),
     "epochs": (3, "Passes over the records.", 1),
-    "records": (100_000, "Sequences of an epoch.", 1),
+    "records": (100_000, "Sequences per epoch.", 1),
     **shared_flags("bert_config_file", "precision", "json", seq_length=64, turns=3),
 }
 

@@ -1,10 +1,10 @@
-"""How much of an update runs in half precision: by the policy, and by TensorFlow's own rewrite.
+"""Counts how much of an update runs in half precision, by policy and by TensorFlow's rewrite.
 
     python -m benchmarks.studies.dtype_coverage --bert_config_file=recipes/bert_tiny.json
 
-One pre-training update on a made-up batch is run for each way, and the graphs that TensorFlow
-executed, after all its rewrites, are counted: products of matrices, and every other operation that
-computes on floating-point numbers.
+One pre-training update on a made-up batch is run in each way, and the graphs that TensorFlow
+executed, after all its rewrites, are counted: matrix products, and all other operations that
+compute with floating-point numbers.
 
 docs/howto/precision.md has the results.
 """
@@ -23,7 +23,7 @@ from benchmarks.speed.ours import Settings, running_step
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from bert_tf.cli.flags import run_command
 
-# TensorFlow's operations, which the rewrite knows: the same ones in all ways.
+# TensorFlow's operations, which the rewrite knows, in all cases.
 WAYS = {
     "fp32": Settings("fp32", native=False),
     "bf16": Settings("bf16", native=False),
@@ -32,7 +32,7 @@ WAYS = {
 
 _HALVES = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
 _FLOATS = {tf.float32.as_datatype_enum, *_HALVES}
-# They hold, move or convert numbers and compute nothing.
+# These hold, move or convert numbers and compute nothing.
 _NO_COMPUTATION = ("Cast", "Const", "Identity", "Reshape", "Transpose", "Concat", "Pack", "Unpack",
                    "Split", "Slice", "Gather", "ExpandDims", "Squeeze", "Shape", "Tile", "Fill",
                    "Arg", "Retval", "Assign", "ReadVariable", "VarHandle", "Switch",
@@ -40,11 +40,11 @@ _NO_COMPUTATION = ("Cast", "Const", "Identity", "Reshape", "Transpose", "Concat"
 
 
 class Coverage(NamedTuple):
-    """Operations that were executed, and how many of them in float16 or bfloat16.
+    """Numbers of executed operations, and how many of them ran in float16 or bfloat16.
 
     Attributes:
-      products, half_products: products of matrices.
-      others, half_others: other computations on floating-point numbers.
+      products, half_products: matrix products.
+      others, half_others: other floating-point computations.
     """
 
     products: int
@@ -62,7 +62,7 @@ def coverage_of(run_metadata: tf.RunMetadata) -> Coverage:
 
 
 def _computations(run_metadata: tf.RunMetadata) -> Iterator[tuple[str, int]]:
-    """The name and the floating-point type of each operation that computes."""
+    """The name and floating-point type of each operation that computes."""
     for graph in run_metadata.partition_graphs:
         for node in graph.node:
             kind = node.attr["T"].type if "T" in node.attr else None
@@ -72,7 +72,7 @@ def _computations(run_metadata: tf.RunMetadata) -> Iterator[tuple[str, int]]:
 
 
 def measure() -> None:
-    """Prints a line for each way to compute."""
+    """Prints a line for each way of computing."""
     start_tensorflow()
     job = StepJob.from_flags(PRETRAINING)
     job = dataclasses.replace(job, predictions=masked_words(job.seq_length))

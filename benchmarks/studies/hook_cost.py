@@ -1,9 +1,9 @@
-"""What two hooks add to an update: the batch kept for a failure, and summaries of layers.
+"""Measures the cost of two hooks: the batch kept for a failure, and summaries of layers.
 
     python -m benchmarks.studies.hook_cost --bert_config_file=recipes/bert_tiny.json --turns=200
 
-Updates of one session take turns: without either, with the batch, and with both, the last as in an
-update that --layer_summary_steps chooses. Batches come from a tf.data pipeline, as in training.
+Updates in one session take turns: with neither hook, with the batch, and with both, as in an update
+chosen by --layer_summary_steps. Batches come from a tf.data pipeline, as in training.
 
 docs/howto/when_training_fails.md has the results.
 """
@@ -32,10 +32,10 @@ PLAIN, WITH_BATCH, WITH_SUMMARY = "plain", "with_batch", "with_summary"
 
 
 class Turns:
-    """Updates of one session, with or without the hooks."""
+    """Updates in one session, with or without the hooks."""
 
     def __init__(self, session: tf.Session, outputs: Any, features: Any, directory: Path) -> None:
-        """``outputs`` are those of the update of ``features``; summaries go to ``directory``."""
+        """``outputs`` belong to the update for ``features``; summaries go to ``directory``."""
         from bert_tf.train.hooks import NonFiniteGuard
         from bert_tf.train.layer_summaries import LayerSummaries
         from bert_tf.train.run_log import RunLog
@@ -60,11 +60,11 @@ class Turns:
         return time.perf_counter() - started
 
     def _fail(self, *_: object) -> Exception:
-        return ValueError("an update was skipped, so the times mean nothing")
+        return ValueError("an update was skipped, so the times are meaningless")
 
 
 def measure() -> Iterator[Result]:
-    """Times the variants of the flags in turns."""
+    """Times the variants given by the flags in turns."""
     import tensorflow.compat.v1 as tf
 
     from bert_tf.model.options import ForwardOptions
@@ -114,7 +114,7 @@ def measure() -> Iterator[Result]:
 
 def _results(turns: Turns, number: int, config: dict[str, Any]) -> list[Result]:
     variants = (PLAIN, WITH_BATCH, WITH_SUMMARY)
-    first = {variant: turns.seconds(variant) for variant in variants}  # TensorFlow prepares each
+    first = {variant: turns.seconds(variant) for variant in variants}  # TensorFlow prepares runs
     for variant in variants:
         turns.seconds(variant)
     found: dict[str, list[float]] = {variant: [] for variant in variants}

@@ -1,16 +1,16 @@
-"""What a larger batch costs, and which scaling of the learning rate makes up for it.
+"""Measures what a larger batch costs, and which learning-rate scaling compensates for it.
 
     python -m benchmarks.studies.large_batch --input_file=data/records/train \
         --eval_file=data/records/heldout --output_dir=batches --json=large_batch.json \
         --picture=large_batches.svg
 
-Trains a network with run_pretraining.py for ``--num_sequences`` with a small batch and with
-``--factors`` times as many sequences an update, so with as many times fewer updates. First the
-learning rate of the small batch is chosen for each optimizer, the best of several for the first
+Trains a network with run_pretraining.py on ``--num_sequences`` with a small batch and with
+``--factors`` times as many sequences per update, and so with as many times fewer updates. First,
+the learning rate of the small batch is chosen for each optimizer: the best of several for the first
 seed. Then each batch is trained with this rate, and with it multiplied by the factor of the batch
-and by its square root, with each of ``--seeds``. What is compared is the held-out loss of the
-masked words at the end. A training whose loss or gradient is not finite is shown as diverged.
-Trainings run one after the other; started again, the command keeps what is finished.
+and by its square root, with each of ``--seeds``. The comparison is of the final held-out masked-LM
+loss. A training whose loss or gradient is not finite is shown as diverged. Trainings run one at a
+time; when restarted, the command keeps finished trainings.
 
 docs/measurements/large_batches.md has the results.
 """
@@ -42,7 +42,7 @@ NETWORK: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 256,
-    "initializer_range": 0.125,  # one over the root of the width
+    "initializer_range": 0.125,  # one over the square root of the width
     "max_position_embeddings": 64,
 }
 # Most trainings see each sequence once.
@@ -54,14 +54,14 @@ _PASSED_ON = {
     "max_seq_length": (64, _AS_THERE),
     "max_predictions_per_seq": (10, _AS_THERE),
     "max_eval_steps": (32, "Batches of 64 held-out sequences."),
-    "num_threads": (int, "Of each training; all cores if not given."),
+    "num_threads": (int, "Threads of each training (default: all cores)."),
     "precision": ("bf16", _AS_THERE),
 }
 _DIVERGED = "diverged"
 
 
 def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
-    """Runs the benchmark from its flags."""
+    """Runs the benchmark given by its flags."""
     optimizers = known_names("optimizers", OPTIMIZERS, values)
     scalings = known_names("scalings", SCALINGS, values)
     seeds = list(dict.fromkeys(whole_numbers("seeds", least=0, values=values)))
@@ -92,7 +92,7 @@ def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
 
 
 def sweep_table(tried: Mapping[str, Mapping[float, Training]]) -> list[str]:
-    """A line for each optimizer's rates, and below it their held-out losses."""
+    """A line with each optimizer's rates, and below it their held-out losses."""
     lines = ["", "held-out loss of the small batch, by learning rate"]
     for optimizer, trained in tried.items():
         lines.append(f"{optimizer:16}" + "".join(f"{rate:>11g}" for rate in trained))
@@ -102,7 +102,7 @@ def sweep_table(tried: Mapping[str, Mapping[float, Training]]) -> list[str]:
 
 
 def table(losses: Mapping[Setting, Sequence[float]], batch_size: int) -> list[str]:
-    """A line for each optimizer and scaling: means, and how far a seed is from them at most."""
+    """A line for each optimizer and scaling: means, and the largest deviation of a seed."""
     factors = list(dict.fromkeys(setting.factor for setting in losses))
     lines = ["", "held-out loss, mean of the seeds, and the farthest of them from it"]
     lines.append(f"{'batch':16}" + "".join(f"{batch_size * factor:>16}" for factor in factors))
@@ -127,7 +127,7 @@ def _shown(loss: float) -> str:
 
 
 def results(found: Found, losses: Mapping[Setting, Sequence[float]]) -> Iterator[Result]:
-    """The mean of each setting; infinite where a seed diverged."""
+    """The mean for each setting; infinite if a seed diverged."""
     for setting, trained in found.items():
         config = {**setting._asdict(), "losses": losses[setting], **described(trained)}
         name = f"large batch, {setting.optimizer}, {setting.scaling}, {setting.factor}x"
@@ -135,15 +135,15 @@ def results(found: Found, losses: Mapping[Setting, Sequence[float]]) -> Iterator
 
 
 def described(trained: Sequence[Training]) -> dict[str, Any]:
-    """The flags of trainings that differ in their seed, and the commit of the first."""
+    """The flags of trainings that differ in their seed, and the commit of the first one."""
     seeds, commit = [training.seed for training in trained], record_of(trained[0])["git_commit"]
     return {"seeds": seeds, "flags": dict(trained[0].flags), "git_commit": commit}
 
 
 def draw(losses: Mapping[Setting, Sequence[float]], plan: Plan, path: Path) -> None:
-    """Draws the held-out loss over the batch: means with the range of the seeds.
+    """Draws the held-out loss over the batch size: means, with the range of the seeds.
 
-    Settings with a seed that diverged are left out.
+    Settings with a diverged seed are left out.
     """
     dashes = dict(zip(SCALINGS, (":", "-", "--")))
     colours = dict(zip(OPTIMIZERS, COLOURS))
@@ -175,7 +175,7 @@ def draw(losses: Mapping[Setting, Sequence[float]], plan: Plan, path: Path) -> N
 
 
 def plan_from_flags(values: flags.FlagValues) -> Plan:
-    """What all trainings share; raises UserError for a network's file that does not exist."""
+    """Settings common to all trainings; UserError if the network's file does not exist."""
     network = {**NETWORK, **_NO_DROPOUT}
     if values.bert_config_file:
         require_file(values.bert_config_file, flag="bert_config_file")
@@ -189,7 +189,7 @@ def plan_from_flags(values: flags.FlagValues) -> Plan:
         "do_eval": True,
         "eval_batch_size": 64,
         "keep_best": False,
-        "save_checkpoints_steps": values.num_sequences,  # more than updates: at the end alone
+        "save_checkpoints_steps": values.num_sequences,  # more than updates, so only at the end
     }
     return Plan(
         flags=shared,
@@ -202,7 +202,7 @@ def plan_from_flags(values: flags.FlagValues) -> Plan:
 
 
 def _rates(optimizer: str, values: flags.FlagValues) -> list[float]:
-    """The rates of --OPTIMIZER_learning_rates; raises UserError for what is no rate."""
+    """The rates in --OPTIMIZER_learning_rates; raises UserError for invalid ones."""
     flag = f"{optimizer}_learning_rates"
     texts = values[flag].value
     try:
@@ -215,12 +215,12 @@ def _rates(optimizer: str, values: flags.FlagValues) -> list[float]:
 
 
 def _check_before_long_work(values: flags.FlagValues) -> None:
-    """Raises UserError for what would make the losses incomparable, or fail at the end."""
+    """Raises UserError for settings that would make losses incomparable, or fail at the end."""
     files = expand_record_files(values.eval_file, flag="eval_file")
     if not inspect_records(RecordSet(files, keep_offsets=False)).masked:
         raise UserError(
-            f"--eval_file: the records in {values.eval_file} store no masks, so that each seed "
-            "would be evaluated on other words; make them with data_prep's --masking=static."
+            f"--eval_file: the records in {values.eval_file} store no masks, so each seed would "
+            "be evaluated on different words; make them with data_prep's --masking=static."
         )
     if values.picture and not can_draw():
         raise UserError("--picture needs matplotlib; install it, or leave the picture out.")
@@ -228,24 +228,24 @@ def _check_before_long_work(values: flags.FlagValues) -> None:
 
 FLAGS = {
     **_PASSED_ON,
-    "output_dir": (REQUIRED, "Where the trainings are kept, a directory each."),
-    "bert_config_file": (str, "Another network than the default one."),
-    "optimizers": (["adam", "lamb"], f"Some of {', '.join(OPTIMIZERS)}."),
-    "scalings": (list(SCALINGS), f"Of the learning rate: some of {', '.join(SCALINGS)}."),
+    "output_dir": (REQUIRED, "Directory for the trainings, with a subdirectory for each."),
+    "bert_config_file": (str, "A network other than the default one."),
+    "optimizers": (["adam", "lamb"], f"Optimizers, of {', '.join(OPTIMIZERS)}."),
+    "scalings": (list(SCALINGS), f"Learning-rate scalings, of {', '.join(SCALINGS)}."),
     "factors": (["1", "2", "4", "8", "16", "32"], "Batches, as multiples of --batch_size."),
-    "seeds": (["1", "2", "3"], "Of each training; rates are chosen with the first."),
-    "batch_size": (8, "Sequences of an update of the small batch.", 1),
-    "micro_batch_size": (64, "Sequences of a micro batch at most; larger batches accumulate.", 1),
-    "num_sequences": (32768, "Sequences of each training.", 1),
-    "num_warmup_sequences": (3277, "Sequences in which the learning rate rises.", 0),
+    "seeds": (["1", "2", "3"], "Seeds of each training; rates are chosen with the first."),
+    "batch_size": (8, "Sequences per update of the small batch.", 1),
+    "micro_batch_size": (64, "Maximum sequences per micro batch; larger batches accumulate.", 1),
+    "num_sequences": (32768, "Sequences per training.", 1),
+    "num_warmup_sequences": (3277, "Sequences over which the learning rate rises.", 0),
     **{
         f"{name}_learning_rates": (
             [f"{rate:g}" for rate in rates],
-            f"Rates to choose that of {name} from; one is taken as it is.",
+            f"Rates from which that of {name} is chosen; a single one is used as it is.",
         )
         for name, (_, rates) in OPTIMIZERS.items()
     },
-    "picture": (str, "Where to write the picture, an SVG."),
+    "picture": (str, "Path of the picture, an SVG."),
     **shared_flags("json"),
 }
 

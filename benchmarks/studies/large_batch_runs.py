@@ -1,4 +1,4 @@
-"""The trainings that large_batch compares, and what they ended with."""
+"""The trainings compared by large_batch, and their results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Callable, NamedTuple
 from benchmarks.trainings import Training, has_diverged, held_out
 from bert_tf.util.errors import UserError
 
-# Name -> flags of run_pretraining.py, and the learning rates that are tried with the small batch.
-# A row more is an optimizer more.
+# Name -> flags of run_pretraining.py, and the learning rates tried with the small batch. Add a row
+# to add an optimizer.
 OPTIMIZERS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "adam": (
         {"optimizer_type": "adam", "adam_bias_correction": True},
@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     ),
 }
 
-# What the learning rate is multiplied by where the batch is multiplied by a factor.
+# Factor of the learning rate when the batch is multiplied by a factor.
 SCALINGS: dict[str, Callable[[int], float]] = {
     "none": lambda _: 1.0,
     "sqrt": math.sqrt,
@@ -42,15 +42,15 @@ LOSS = "masked_lm_loss"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What all trainings share.
+    """Settings common to all trainings.
 
     Attributes:
-      flags: of run_pretraining.py.
-      output_dir: a directory for each training is made in it.
-      batch_size: sequences of an update of the small batch.
-      micro_batch_size: sequences of a micro batch, at most.
-      num_sequences: of a whole training.
-      warmup_sequences: those in which the rate rises.
+      flags: flags of run_pretraining.py.
+      output_dir: contains a directory for each training.
+      batch_size: sequences per update with the small batch.
+      micro_batch_size: maximum sequences per micro batch.
+      num_sequences: sequences in a whole training.
+      warmup_sequences: sequences over which the rate rises.
     """
 
     flags: Mapping[str, Any]
@@ -61,13 +61,13 @@ class Plan:
     warmup_sequences: int
 
     def check(self, factors: Sequence[int]) -> None:
-        """Raises UserError for batches that do not fit into the length or into micro batches."""
+        """Raises UserError for batches that do not divide into the length or into micro batches."""
         for factor in factors:
             batch = self.batch_size * factor
             if self.num_sequences % batch:
                 raise UserError(
                     f"--num_sequences={self.num_sequences} is not a multiple of {batch}, the "
-                    f"{factor}-fold batch; all trainings should see as many sequences."
+                    f"{factor}-fold batch; all trainings should see equally many sequences."
                 )
             if batch % min(batch, self.micro_batch_size):
                 raise UserError(
@@ -76,7 +76,7 @@ class Plan:
                 )
 
     def training(self, optimizer: str, factor: int, rate: float, seed: int) -> Training:
-        """The training of a batch that is ``factor`` times the small one."""
+        """The training with a batch that is ``factor`` times the small one."""
         batch = self.batch_size * factor
         variant = f"{optimizer}-{factor}x-{rate:.4g}"
         flags = {
@@ -93,7 +93,7 @@ class Plan:
 
 
 class Setting(NamedTuple):
-    """What one place of the table is about."""
+    """What one cell of the table is about."""
 
     optimizer: str
     scaling: str
@@ -106,7 +106,7 @@ Found = Mapping[Setting, Sequence[Training]]
 def sweep(
     plan: Plan, rates: Mapping[str, Sequence[float]], seed: int
 ) -> dict[str, dict[float, Training]]:
-    """The small batch with each optimizer's ``rates``, in ascending order."""
+    """Trains the small batch with each optimizer's ``rates``, in ascending order."""
     return {
         optimizer: {rate: plan.training(optimizer, 1, rate, seed) for rate in sorted(set(values))}
         for optimizer, values in rates.items()
@@ -114,9 +114,9 @@ def sweep(
 
 
 def best_rate(optimizer: str, trained: Mapping[float, Training]) -> float:
-    """The rate of the lowest held-out loss.
+    """The rate with the lowest held-out loss.
 
-    Raises UserError where it is the first or last of several: a better one may lie beyond it.
+    Raises UserError if it is the first or last of several, since a better one may lie beyond it.
     """
     rates = list(trained)
     best = min(rates, key=lambda rate: final_loss(trained[rate]))
@@ -124,7 +124,7 @@ def best_rate(optimizer: str, trained: Mapping[float, Training]) -> float:
         which, wanted = ("lowest", "lower") if best == rates[0] else ("highest", "higher")
         raise UserError(
             f"--{optimizer}_learning_rates: {best:g} is the best of them, and the {which}; add a "
-            f"{wanted} one. What is trained is kept."
+            f"{wanted} one. Finished trainings are kept."
         )
     return best
 
@@ -136,9 +136,9 @@ def compared(
     factors: Sequence[int],
     seeds: Sequence[int],
 ) -> dict[Setting, list[Training]]:
-    """The trainings of each setting, one for each seed.
+    """The trainings of each setting, one per seed.
 
-    With the small batch all scalings are the same trainings.
+    With the small batch, all scalings share the same trainings.
     """
     made: dict[tuple[str, int, float, int], Training] = {}
     found: dict[Setting, list[Training]] = {}
@@ -152,13 +152,13 @@ def compared(
 
 
 def seed_by_seed(found: Found) -> Iterator[Training]:
-    """Every training once, all of the first seed first."""
+    """Every training once, those of the first seed first."""
     of_seeds = zip(*found.values())
     yield from dict.fromkeys(training for trainings in of_seeds for training in trainings)
 
 
 def final_loss(training: Training) -> float:
-    """The held-out loss of the masked words; infinite where the training diverged."""
+    """The held-out masked-LM loss; infinite if the training diverged."""
     return math.inf if has_diverged(training) else held_out(training, LOSS)
 
 

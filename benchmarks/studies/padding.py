@@ -1,22 +1,22 @@
-"""What padding costs a fine-tuning and a prediction, and what it costs where it is left out.
+"""Measures the cost of padding in fine-tuning and prediction, and the cost of leaving it out.
 
     python -m benchmarks.studies.padding --squad_train_file=train-v1.1.json \
         --squad_predict_file=dev-v1.1.json --glue_dir=glue --vocab_file=vocab.txt \
         --work_dir=work --json=padding.json
 
-On SQuAD and on tasks of GLUE (``--tasks``), in three forms:
+On SQuAD and on GLUE tasks (``--tasks``), in three forms:
 
-* ``padded``: to ``--squad_seq_length`` or ``--glue_seq_length``, and all of it computed;
-* ``tokens alone``: the same batches, of which padding is left out (run_squad.py
+* ``padded``: padded to ``--squad_seq_length`` or ``--glue_seq_length``, with all of it computed;
+* ``tokens alone``: the same batches, computed without padding (run_squad.py
   ``--length_buckets=false``);
-* ``by length``: that, and batches of sequences of like length (run_squad.py's default).
+* ``by length``: also with batches of sequences of similar length (run_squad.py's default).
 
-``--parts`` takes some of these:
+``--parts`` selects some of these:
 
-* ``fill``: the share of positions that are tokens, padded and by length, over whole files.
-* ``speed``: sequences a second of updates and of predictions of the network of
-  ``--bert_config_file``, with random weights. All forms go over the same ``--sequences``, spread
-  over the file, by turns, after a batch of each length. A ratio is the median of the turns' ratios.
+* ``fill``: the fraction of positions that are tokens, padded and by length, over whole files.
+* ``speed``: sequences per second of updates and of predictions of the network of
+  ``--bert_config_file``, with random weights. All forms take turns over the same ``--sequences``,
+  spread over the file, after a batch of each length. A ratio is the median of the turns' ratios.
 
 docs/measurements/padding.md has the results.
 """
@@ -50,7 +50,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir, require_file
 
-# TensorFlow starts when the flags are known.
+# TensorFlow is loaded once the flags are known.
 if TYPE_CHECKING:
     from benchmarks.studies.padding_runs import Order
     from benchmarks.studies.padding_tasks import Case
@@ -63,7 +63,7 @@ WHAT = (TRAINING, PREDICTION) = ("training", "prediction")
 Config = Mapping[str, Any]
 
 
-# Whether batches are of sequences of like length, and whether the encoder leaves padding out.
+# Whether batches contain sequences of similar length, and whether the encoder skips padding.
 FORMS = by_name(
     Subject(PADDED, OURS, {"by_length": False, "skip_padding": False}),
     Subject(TOKENS, OURS, {"by_length": False, "skip_padding": True}),
@@ -72,10 +72,10 @@ FORMS = by_name(
 
 
 def measure_fill(case: Case, config: Config) -> Iterator[Result]:
-    """Tokens in a hundred positions, of an epoch of training and of a prediction, by form."""
+    """Percentage of positions that are tokens, over an epoch of training and a prediction."""
     for what in WHAT:
         for form, order in _orders(case, what).items():
-            if form == TOKENS:  # as many positions as padded
+            if form == TOKENS:  # equally many positions as padded
                 continue
             positions = case.batch_size * sum(map(order.positions, range(order.num_batches)))
             share = 100.0 * order.sequences.lengths[order.counted].sum() / positions
@@ -83,9 +83,9 @@ def measure_fill(case: Case, config: Config) -> Iterator[Result]:
 
 
 def measure_speed(case: Case, config: Config) -> Iterator[Result]:
-    """Sequences a second of each form, and how many times faster than padded ones the others are.
+    """Sequences per second of each form, and the speed-up over padded sequences.
 
-    All forms go over the same sequences by turns, after a batch of each length.
+    All forms take turns over the same sequences, after a batch of each length.
     """
     from benchmarks.studies.padding_runs import TrainedNetwork
 
@@ -130,7 +130,7 @@ PARTS = {"fill": measure_fill, "speed": measure_speed}
 
 
 def _orders(case: Case, what: str, sequences: int | None = None) -> dict[str, Order]:
-    """The batches of training or prediction by form, of so many sequences or of all."""
+    """The batches of training or prediction by form, over ``sequences`` sequences or over all."""
     from benchmarks.studies import padding_runs
 
     order, chosen = padding_runs.prediction_order, case.dev
@@ -144,12 +144,12 @@ def _orders(case: Case, what: str, sequences: int | None = None) -> dict[str, Or
 
 
 def measure() -> Iterator[Result]:
-    """The results of the flags."""
+    """The results requested by the flags."""
     tasks, parts = known_names("tasks", TASKS), known_names("parts", PARTS)
     for task in tasks:
         for flag in ("squad_train_file", "squad_predict_file") if task == SQUAD else ("glue_dir",):
             if not flags.FLAGS[flag].value:
-                raise UserError(f"--{flag} is missing; give it, or leave out what needs it.")
+                raise UserError(f"--{flag} is missing; give it, or leave out its parts.")
     if "speed" in parts:
         network_from_flags(BERT_BASE)
     for task in tasks:
@@ -185,18 +185,18 @@ def _case(name: str) -> Case:
 
 
 FLAGS = {
-    "tasks": (list(TASKS), f"Of {', '.join(TASKS)}."),
+    "tasks": (list(TASKS), f"Tasks, of {', '.join(TASKS)}."),
     "parts": (list(PARTS), f"What to measure, of {', '.join(PARTS)}."),
     "squad_train_file": (str, "SQuAD JSON to train on."),
-    "squad_predict_file": (str, "SQuAD JSON to answer."),
-    "glue_dir": (str, "Directory with a directory for each task of GLUE."),
+    "squad_predict_file": (str, "SQuAD JSON to predict."),
+    "glue_dir": (str, "Directory with a subdirectory for each GLUE task."),
     "vocab_file": (REQUIRED, "Uncased WordPiece vocabulary."),
-    "work_dir": (REQUIRED, "Where records are kept."),
-    "squad_seq_length": (384, "Positions of padded windows.", 8),
-    "squad_batch_size": (8, "Windows of a batch.", 1),
-    "glue_seq_length": (128, "Positions of padded sentences.", 8),
-    "glue_batch_size": (32, "Sentences of a batch.", 1),
-    "sequences": (512, "Sequences of a turn, for the speed.", 1),
+    "work_dir": (REQUIRED, "Directory for records."),
+    "squad_seq_length": (384, "Length of padded windows.", 8),
+    "squad_batch_size": (8, "Windows per batch.", 1),
+    "glue_seq_length": (128, "Length of padded sentences.", 8),
+    "glue_batch_size": (32, "Sentences per batch.", 1),
+    "sequences": (512, "Sequences per turn, for the speed.", 1),
     **shared_flags("bert_config_file", "json", "precision", "threads", "turns"),
 }
 

@@ -1,4 +1,4 @@
-"""One network in a session that trains and predicts sequences from memory, padded or not."""
+"""A network in a session that trains on and predicts sequences in memory, padded or not."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _LEARNING_RATE, _SEED = 5e-5, 1
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Which sequences each batch has, and how many positions.
+    """The sequences in each batch, and their padded length.
 
     Attributes:
-      sequences: all of them.
-      num_batches: of an epoch of training, or of a prediction.
-      indices: from a batch's number to its sequences, [batch size].
-      positions: from a batch's number to the positions of its sequences.
+      sequences: all sequences.
+      num_batches: batches in an epoch of training or in a prediction.
+      indices: maps a batch's number to its sequences, [batch size].
+      positions: maps a batch's number to its sequence length.
     """
 
     sequences: Sequences
@@ -46,12 +46,12 @@ class Order:
 
     @functools.cached_property
     def counted(self) -> np.ndarray:
-        """The sequences of all batches, without what fills up the last one of a prediction."""
+        """The sequences of all batches, without those that only fill a prediction's last batch."""
         indices = [self.indices(number) for number in range(self.num_batches)]
         return np.concatenate(indices)[: len(self.sequences.lengths)]
 
     def batches(self, *, one_of_each_length: bool = False) -> Iterator[Batch]:
-        """The features of all batches, or of one for each number of positions."""
+        """The features of all batches, or of one batch for each sequence length."""
         numbers = range(self.num_batches)
         if one_of_each_length:
             numbers = {self.positions(number): number for number in numbers}.values()
@@ -60,7 +60,7 @@ class Order:
 
 
 def training_order(case: Case, sequences: Sequences, *, by_length: bool) -> Order:
-    """The batches of a training, as run_squad.py has them with and without --length_buckets."""
+    """The batches of a training, as in run_squad.py with and without --length_buckets."""
     rank_slice, total = GlobalBatchSlice(case.batch_size), len(sequences.lengths)
     buckets = LengthBuckets(
         sequences.lengths,
@@ -79,7 +79,7 @@ def training_order(case: Case, sequences: Sequences, *, by_length: bool) -> Orde
 
 
 def prediction_order(case: Case, sequences: Sequences, *, by_length: bool) -> Order:
-    """All sequences once, the longest first; not ``by_length`` they are padded all the same."""
+    """All sequences once, longest first; unless ``by_length``, all are padded equally."""
     batches = LengthSortedBatches(
         sequences.lengths,
         batch_size=case.batch_size,
@@ -95,7 +95,7 @@ class TrainedNetwork:
     """A task's network, its update and its predictions, for sequences of any length.
 
     Attributes:
-      precision: of its products, ``fp32``, ``bf16`` or ``fp16``.
+      precision: precision of its products, ``fp32``, ``bf16`` or ``fp16``.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class TrainedNetwork:
         threads: int,
         skip_padding: bool,
     ) -> None:
-        """Draws the weights.
+        """Initialises the weights.
 
-        ``precision`` is as --precision, and ``skip_padding`` the encoder's.
+        ``precision`` is like --precision, and ``skip_padding`` applies to the encoder.
         """
         ranks = SingleProcess(threads)
         choice = measured_choice(
@@ -156,7 +156,7 @@ class TrainedNetwork:
 
 
 def _placeholders(sequences: Sequences, *, batch_size: int) -> dict[str, tf.Tensor]:
-    """Inputs for a batch of the features, of any number of positions."""
+    """Inputs for a batch of the features, with any sequence length."""
     placeholders = {}
     for name, values in sequences.features.items():
         rest = [None] if name in INPUTS else values.shape[1:]

@@ -1,4 +1,4 @@
-"""What padding is measured on: real files as arrays, with their networks."""
+"""The data for measuring padding: real files as arrays, with their networks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Case:
     """A fine-tuning with real data.
 
     Attributes:
-      name: in tables.
-      max_seq_length: positions that the padded form has.
-      batch_size: sequences of an update and of a prediction.
-      train, dev: what to learn and what to predict.
-      task: from the network's configuration to what is trained and predicted.
+      name: for tables.
+      max_seq_length: sequence length of the padded form.
+      batch_size: sequences per update and per prediction batch.
+      train, dev: training and development sequences.
+      task: maps the network's configuration to the task to train and predict.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Case:
 def squad_case(
     train_file: PathLike, dev_file: PathLike, *, max_seq_length: int, batch_size: int, **how: Any
 ) -> Case:
-    """SQuAD; ``how`` has further arguments of :func:`squad_windows`."""
+    """SQuAD; ``how`` contains further arguments of :func:`squad_windows`."""
     how["max_seq_length"] = max_seq_length
     train = squad_windows(train_file, flag="squad_train_file", training=True, **how)
     dev = squad_windows(dev_file, flag="squad_predict_file", training=False, **how)
@@ -57,7 +57,7 @@ def glue_case(
     max_seq_length: int,
     batch_size: int,
 ) -> Case:
-    """A task of GLUE, in the records of run_classifier.py, which are kept in ``work_dir``."""
+    """A GLUE task, with the records of run_classifier.py, which are kept in ``work_dir``."""
     glue = GLUE_TASKS[name]
 
     def read(split: str) -> Sequences:

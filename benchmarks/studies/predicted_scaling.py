@@ -1,8 +1,8 @@
 """Predictions that need no measurement: efficiencies of many GPUs, and published speed-ups.
 
-Rates of one GPU are those of the READMEs of NVIDIA's DeepLearningExamples for BERT-large with
-sequences of 128 tokens and mixed precision; BERT-base, with a third of the weights, is taken as
-three times as fast. Bandwidths are those of data sheets, in one direction.
+Rates of one GPU are those in the READMEs of NVIDIA's DeepLearningExamples for BERT-large with
+sequences of 128 tokens and mixed precision; BERT-base, with a third of the weights, is assumed to
+be three times as fast. Bandwidths are from data sheets, in one direction.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ BERT_LARGE = dataclasses.replace(
     intermediate_size=4096,
 )
 NETWORKS = {"BERT-base": BERT_BASE, "BERT-large": BERT_LARGE}
-_SINGLE_BYTES, _HALF_BYTES = 4, 2  # of a float32 and a float16
-_LATENCY = 5e-6  # of a message between two GPUs by NVLink or InfiniBand, about
+_SINGLE_BYTES, _HALF_BYTES = 4, 2  # per float32 and float16
+_LATENCY = 5e-6  # approximate, for a message between two GPUs by NVLink or InfiniBand
 
 
 @dataclasses.dataclass(frozen=True)
 class GpuCluster:
-    """A training on hosts whose parts are known; gradients are not hidden by computation.
+    """A training on hosts with known hardware; computation does not hide communication.
 
     Attributes:
       cluster: its hosts and links.
-      sequences_per_second: of 128 tokens, of one GPU alone.
-      sequences_of_a_rank: in an update.
-      weight_bytes: of a gradient's number on its way.
-      hierarchical: whether gradients are summed within each host first.
+      sequences_per_second: rate of a single GPU with sequences of 128 tokens.
+      sequences_of_a_rank: sequences per rank and update.
+      weight_bytes: bytes per element of a gradient in transit.
+      hierarchical: whether gradients are first summed within each host.
     """
 
     cluster: Cluster
@@ -53,7 +53,7 @@ class GpuCluster:
     hierarchical: bool = True
 
     def update_seconds(self, ranks: int, parameters: int) -> float:
-        """Time of an update of a network with so many weights."""
+        """Time of an update of a network with ``parameters`` weights."""
         num_bytes = self.weight_bytes * parameters
         communication = self.cluster.allreduce_seconds(
             num_bytes, ranks, hierarchical=self.hierarchical
@@ -65,10 +65,10 @@ class GpuCluster:
 
 @dataclasses.dataclass(frozen=True)
 class EqualLinks:
-    """A published run of which nothing but the worth of the delay is known.
+    """A published run of which only the gain from delayed communication is known.
 
     Attributes:
-      delay_factor: how many times faster ``base_ranks`` were when they communicated once in
+      delay_factor: speed-up of ``base_ranks`` ranks from communicating once in
         ``accumulation_steps`` micro batches.
     """
 
@@ -77,7 +77,7 @@ class EqualLinks:
     base_ranks: int
 
     def update_seconds(self, ranks: int, parameters: int) -> float:
-        """Time of an update of a ring over equal links, in times of one micro batch."""
+        """Time of an update with a ring over equal links, in units of one micro batch."""
         del parameters
         ratio = model.communication_to_compute(self.delay_factor, self.accumulation_steps)
         link = Link(model.ring_allreduce_seconds(1.0, self.base_ranks, Link(1.0)) / ratio)
@@ -92,9 +92,9 @@ class Published:
 
     Attributes:
       source: who published it.
-      speedup: of the rate of ``ranks`` GPUs over that of ``base_ranks``.
+      speedup: the rate of ``ranks`` GPUs divided by that of ``base_ranks``.
       setting: where it ran.
-      assumed: what of the setting the source does not say.
+      assumed: what the source does not state about the setting.
     """
 
     source: str
@@ -113,23 +113,23 @@ class Published:
         return self.ranks / self.base_ranks * base / seconds
 
 
-# Links of a GPU within its host: NVLink of 150 (V100) and 300 (A100) GB/s. Of a host: 8 ports of
-# 100 (DGX-2) and 200 (DGX A100) Gbit/s.
+# Links of a GPU within its host: NVLink with 150 (V100) and 300 (A100) GB/s. Links of a host: 8
+# ports of 100 (DGX-2) and 200 (DGX A100) Gbit/s.
 _V100_LOCAL = Link(150e9, _LATENCY)
 _DGX_2 = Cluster(16, _V100_LOCAL, Link.from_gbit(800, _LATENCY))
 _DGX_A100 = Cluster(8, Link(300e9, _LATENCY), Link.from_gbit(1600, _LATENCY))
-_V100_LARGE = 180.0  # sequences a second of BERT-large; 169 to 188 were published
+_V100_LARGE = 180.0  # sequences per second of BERT-large; 169 to 188 were published
 _V100_RATES = {"BERT-base": 3.0 * _V100_LARGE, "BERT-large": _V100_LARGE}
 
 _DEEPSPEED = GpuCluster(_DGX_2, _V100_LARGE, 16384 // 64)
-_DEEPSPEED_ASSUMED = "64 V100 in 4 DGX-2; the published text names no number of GPUs"
+_DEEPSPEED_ASSUMED = "64 V100 in 4 DGX-2; the publication does not state the number of GPUs"
 _OF_V100 = "the rate of a V100 of 16 or 32 GB"
 _BANDWIDTHS = "nothing but the bandwidths"
 _DGX_2H = GpuCluster(_DGX_2, _V100_LARGE, 65536 // 512)
 _A100_TENSORFLOW = GpuCluster(_DGX_A100, 357.0, 65536 // 256)
 _A100_PYTORCH = GpuCluster(_DGX_A100, 580.0, 65536 // 256)
 _BRIGHTICS = EqualLinks(delay_factor=2.0, accumulation_steps=50, base_ranks=8)
-_EQUAL = "equal links; their speed is that which gives the published factor of 2.0 on 8 GPUs"
+_EQUAL = "equal links; their speed is the one that gives the published factor of 2.0 on 8 GPUs"
 
 PUBLISHED = (
     Published("DeepSpeed, Adam", 53.0, 64, 1, _DEEPSPEED, _DEEPSPEED_ASSUMED),
@@ -142,14 +142,14 @@ PUBLISHED = (
 
 
 def parameters_of(network: BertConfig) -> int:
-    """Weights of a network with its pre-training heads."""
+    """Number of weights in a network with its pre-training heads."""
     from bert_tf.tasks.pretraining.graph import pretraining_specs
 
     return sum(math.prod(spec.shape) for spec in pretraining_specs(network))
 
 
 def print_efficiencies() -> Iterator[Result]:
-    """Prints the share of its speed that a V100 keeps, a row for each way to train; yields all."""
+    """Prints the fraction of its speed that a V100 keeps, a row per setting; yields all."""
     print(f"\n{'predicted efficiency, ranks':54}" + "".join(f"{ranks:>8}" for ranks in RANKS))
     for network, gbit, steps, hierarchical in itertools.product(
         NETWORKS, _GBITS, _ACCUMULATION_STEPS, (False, True)

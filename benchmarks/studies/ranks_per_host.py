@@ -1,11 +1,11 @@
-"""Several ranks of one host against one process with all of their threads, same global batch.
+"""Compares several ranks on a host with one process with as many threads, at equal global batch.
 
     python -m benchmarks.studies.ranks_per_host --json=ranks_per_host.json
 
 Both sides take turns, each time in a new job: one process with ``--ranks`` threads, and that many
-ranks with one thread each under every setting of ``--settings``. The ratio of their speeds comes
-with what the ranks' time is made of: an update without communication on all ranks at once, against
-the one process, is the price of separate ranks; the rest is communication.
+ranks with one thread each, in every setting of ``--settings``. The ratio of their speeds is broken
+down: an update without communication on all ranks at once, compared with the one process, is the
+price of separate ranks; the rest is communication.
 
 docs/howto/many_machines.md has the results.
 """
@@ -23,7 +23,7 @@ from benchmarks.results import Result, printed, ratio_result, spread_result
 from benchmarks.script import known_names, run_benchmark, shared_flags
 from bert_tf.model.config import BertConfig
 
-# Four of BERT-base's layers at two thirds of their width: most of an update is products.
+# Four of BERT-base's layers at two thirds of their width: products dominate an update.
 NETWORK = BertConfig(
     vocab_size=30522,
     hidden_size=512,
@@ -38,7 +38,7 @@ _UPDATE, _COMPUTE, _COMMUNICATION = (
 _ONE_PROCESS = "one process"
 
 
-# What mpirun binds a rank to, and flags of update_time.
+# What mpirun binds ranks to, and flags of update_time.
 SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
     "unbound": ("none", {}),
     "core": ("core", {}),
@@ -51,10 +51,10 @@ SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
 def measure(
     job: Job, settings: Sequence[str], *, ranks: int, rounds: int
 ) -> dict[str, dict[Case, list[float]]]:
-    """Seconds of each case, by ``one process`` and the settings' names; a figure a turn.
+    """Seconds of each case for ``one process`` and each setting, one value per turn.
 
-    ``job`` is that of one rank. Every round starts both sides again, and its turns follow those
-    of the round before.
+    ``job`` is that of one rank. Every round restarts both sides; its turns are appended to those
+    of earlier rounds.
     """
     sizes = {name: ranks * job.flags[name] for name in ("micro_batch_size", "num_threads")}
     found: dict[str, dict[Case, list[float]]] = {}
@@ -78,9 +78,9 @@ def results_of(
     sequences: int,
     config: Mapping[str, object],
 ) -> Iterator[Result]:
-    """Sequences a second of both sides, the ranks' ratio, and the parts of their time.
+    """Sequences per second of both sides, the ranks' ratio, and the parts of their time.
 
-    ``sequences`` are those of an update, the same on both sides.
+    ``sequences`` is the number per update, the same on both sides.
     """
     alone = found[_ONE_PROCESS][_UPDATE]
     rates = [sequences / seconds for seconds in alone]
@@ -102,7 +102,7 @@ def results_of(
 
 
 def run() -> Iterator[Result]:
-    """Runs the benchmark from its flags."""
+    """Runs the benchmark given by its flags."""
     values = flags.FLAGS
     settings, job = known_names("settings", SETTINGS), Job.from_flags(NETWORK)
     found = measure(job, settings, ranks=values.ranks, rounds=values.rounds)
@@ -112,9 +112,9 @@ def run() -> Iterator[Result]:
 
 
 FLAGS = {
-    "ranks": (2, "Ranks, and threads of the one process.", 2),
-    "settings": (["unbound", "core"], f"Of {', '.join(SETTINGS)}."),
-    "rounds": (3, "Jobs of each side.", 1),
+    "ranks": (2, "Number of ranks, and of threads of the one process.", 2),
+    "settings": (["unbound", "core"], f"Settings, of {', '.join(SETTINGS)}."),
+    "rounds": (3, "Jobs per side.", 1),
     **shared_flags("bert_config_file", "micro_batch_size", "seq_length", "precision", "json"),
     **shared_flags(turns=2, micro_batches_a_turn=4),
 }

@@ -1,18 +1,18 @@
-"""Predicts the time of an update on any number of ranks, and compares that with what is measured.
+"""Predicts the time of an update on any number of ranks, and compares it with measurements.
 
     python -m benchmarks.studies.scaling_model --json=scaling_model.json
 
 Part one checks the model: on 2, 3 and 4 hosts (network namespaces, which need root) with a link of
-1 Gbit/s it predicts the allreduce and the update, and shows the error. What the hosts do by
-themselves (computation, waiting for each other, copies, sums) is measured on each number of hosts
-with links that are not throttled, since hosts share this machine's cores; what the link adds is
-predicted. Its bandwidth and latency, and the share of it that computation hides, are measured on
-the first number of hosts. ``--hosts=`` leaves this part out.
+1 Gbit/s it predicts the allreduce and the update, and shows the error. What the hosts do without
+the network (computation, waiting for each other, copies, sums) is measured on each number of hosts
+with unthrottled links, since hosts share this machine's cores; the time that the link adds is
+predicted. Its bandwidth and latency, and the fraction of it that computation hides, are measured on
+the smallest number of hosts. ``--hosts=`` skips this part.
 
 Part two takes the speed of one GPU from NVIDIA's published figures and predicts the efficiency of 8
 to 1024 of them for BERT-base and BERT-large. Part three does the same for clusters whose speed-up
-was published. Neither knows of stragglers, of input or of an optimizer that works at the same time:
-what published figures lack to the prediction is what those cost.
+was published. Neither models stragglers, input or a concurrent optimizer: the difference between
+published figures and the prediction is the cost of these.
 
 docs/howto/many_machines.md has the results.
 """
@@ -38,39 +38,39 @@ from bert_tf.util import environment
 from bert_tf.util.errors import UserError
 from tools.hosts import Hosts
 
-# Open MPI would choose by size and number of ranks; the model speaks of the ring.
+# Open MPI would choose by size and number of ranks; the model describes the ring.
 RING = {
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
 }
-# Every Linux has it. With BBR two ranks, which send both ways through one connection, are slower.
+# Available on every Linux. With BBR, two ranks that send both ways on one connection are slower.
 CONGESTION_CONTROL = "reno"
 _FITTED_BYTES = (1 << 20, 1 << 22, 1 << 23, 1 << 24)
 _COMMUNICATION, _UPDATE = Case(kinds.COMMUNICATION), Case(kinds.DELAYED)
 
 
 class Pair(NamedTuple):
-    """What the same job found on the same hosts.
+    """Measurements of the same job on the same hosts.
 
     Attributes:
-      free: with links that were not throttled.
-      slow: with the links that are checked.
+      free: with unthrottled links.
+      slow: with the links under test.
     """
 
     free: Measured
     slow: Measured
 
     def link_seconds(self, case: Case) -> float:
-        """What the link added."""
+        """The time that the link added."""
         return self.slow.median(case) - self.free.median(case)
 
 
 class Fitted(NamedTuple):
-    """What a link does, measured on the fewest hosts.
+    """The properties of a link, measured on the smallest number of hosts.
 
     Attributes:
-      link: its bandwidth and latency as a ring sees them.
-      hidden_share: of the time on the link, in an update of one micro batch.
+      link: its bandwidth and latency as seen by a ring.
+      hidden_share: hidden fraction of the time on the link, in an update of one micro batch.
     """
 
     link: Link
@@ -93,11 +93,12 @@ def fit(pair: Pair) -> Fitted:
 def check_results(
     pair: Pair, fitted: Fitted, accumulation_steps: int, config: dict[str, object]
 ) -> Iterator[Result]:
-    """Of the allreduce and of both updates: seconds on the slow link and of the hosts by
-    themselves, the prediction, and its error.
+    """Measured and predicted seconds of the allreduce and of both updates, and the errors.
 
-    An update of several micro batches communicates after the last, so nothing is hidden; how much
-    is in an update of one was measured on the fewest hosts.
+    The measurements are on the slow link and without the network.
+
+    An update of several micro batches communicates after the last, so nothing is hidden; the
+    fraction hidden in an update of one was measured on the smallest number of hosts.
     """
     details = pair.slow.details
     on_link = model.ring_allreduce_seconds(details["gradient_bytes"], details["ranks"], fitted.link)
@@ -124,7 +125,7 @@ def check_results(
 def measure_check(
     job: Job, hosts: Sequence[int], link: str, accumulation_steps: int, config: dict[str, object]
 ) -> Iterator[Result]:
-    """Part one on one link: two jobs on each number of hosts, the first of which is fitted to."""
+    """Part one on one link: two jobs on each number of hosts; fits the model to the first."""
     checked = [_COMMUNICATION, _UPDATE, Case(kinds.DELAYED, accumulation_steps)]
     sizes = [Case(kinds.ALLREDUCE, size) for size in _FITTED_BYTES]
     how = {"environment": RING, "congestion_control": CONGESTION_CONTROL}
@@ -151,7 +152,7 @@ def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pai
 
 
 def run() -> Iterator[Result]:
-    """Runs the benchmark from its flags."""
+    """Runs the benchmark given by its flags."""
     values = flags.FLAGS
     hosts = whole_numbers("hosts", may_be_empty=True)
     if hosts and hosts[0] < 2:
@@ -166,9 +167,9 @@ def run() -> Iterator[Result]:
 
 
 FLAGS = {
-    "hosts": (["2", "3", "4"], "Hosts to check on; the first is fitted to."),
-    "links": (["1000"], "Mbit/s of each link to check on."),
-    "accumulation_steps": (4, "Micro batches of an update.", 2),
+    "hosts": (["2", "3", "4"], "Numbers of hosts to check; the model is fitted to the first."),
+    "links": (["1000"], "Rate of each link to check, in Mbit/s."),
+    "accumulation_steps": (4, "Micro batches per update.", 2),
     **shared_flags("bert_config_file", "micro_batch_size", "turns", "micro_batches_a_turn"),
     **shared_flags("json", seq_length=64),
 }

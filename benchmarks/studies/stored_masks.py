@@ -1,14 +1,14 @@
-"""Stored masks against masks drawn in training: the held-out loss, and what the records take.
+"""Compares stored masks with masks drawn during training: held-out loss and size of the records.
 
     python -m benchmarks.studies.stored_masks --input_file=text --output_dir=masks \
         --json=stored_masks.json
 
-Makes records of one text once for each of ``--records``: a kind of masking with a number of passes
-over the text (``--dupe_factor``), as in ``static-5``. A network is trained on each of them by
-run_pretraining.py for as many updates, those of ``--epochs`` passes over the records of one pass,
-and once for each of ``--seeds``. What is compared is the loss of the masked words of held-out
-records, whose masks are stored, so that all are judged by the same ones. Trainings run one after
-the other; started again, the command keeps what is finished.
+Makes records from one text for each of ``--records``: a kind of masking with a number of passes
+over the text (``--dupe_factor``), as in ``static-5``. For each of ``--seeds``, a network is trained
+on each of them by run_pretraining.py for the same number of updates, those of ``--epochs`` passes
+over the records of one pass. The comparison is of the masked-LM loss on held-out records, whose
+masks are stored, so that all are evaluated on the same ones. Trainings run one at a time; when
+restarted, the command keeps finished trainings.
 
 docs/measurements/masks.md has the results.
 """
@@ -45,7 +45,7 @@ _OF_RECORDS = {
 _OF_TRAINING = {
     "learning_rate": (2e-3, "As run_pretraining.py's."),
     "precision": ("bf16", "As run_pretraining.py's."),
-    "num_threads": (int, "Of each training; all cores if not given."),
+    "num_threads": (int, "Threads of each training (default: all cores)."),
 }
 _WARMUP_SHARE = 0.1
 
@@ -61,14 +61,14 @@ class Kind(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What one place of the table is about."""
+    """What one cell of the table is about."""
 
     kind: Kind
     epochs: int
 
 
 def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
-    """Runs the benchmark from its flags."""
+    """Runs the benchmark given by its flags."""
     kinds = [_kind(text) for text in dict.fromkeys(values.records or [""])]
     seeds = list(dict.fromkeys(whole_numbers("seeds", least=0, values=values)))
     epochs = sorted(set(whole_numbers("epochs", values=values)))
@@ -101,7 +101,7 @@ def table(
     sizes: Mapping[Kind, float],
     updates: Mapping[int, int],
 ) -> list[str]:
-    """A line for each kind of records: their size, and a loss for each length of training."""
+    """A line for each kind of records: their size, and the loss for each training length."""
     lines = [
         "",
         "held-out loss of masked words, mean of the seeds, and the farthest of them from it",
@@ -122,14 +122,14 @@ def _kind(text: str) -> Kind:
     masking, _, passes = text.partition("-")
     if masking not in MASKING or not passes.isdecimal() or int(passes) < 1:
         raise UserError(
-            f"--records: {text!r} is none; give a kind of masking and a number of passes, as in "
+            f"--records: {text!r} is invalid; give a kind of masking and a number of passes, as in "
             "static-5."
         )
     return Kind(masking, int(passes))
 
 
 def _make_records(kinds: Sequence[Kind], root: Path, values: flags.FlagValues) -> dict[Kind, Path]:
-    """The directory of each kind's records; all are of the same sentences and vocabulary."""
+    """The directory of each kind's records, all made from the same sentences and vocabulary."""
     common = {name: values[name].value for name in _OF_RECORDS}
     common["num_output_files"] = 1
     _run_stage(
@@ -158,7 +158,7 @@ def _run_stage(name: str, given: Mapping[str, Any]) -> None:
     words = [as_flag(flag, value) for flag, value in given.items()]
     done = subprocess.run([sys.executable, "-m", f"data_prep.{name}", *words], check=False)
     if done.returncode:
-        raise UserError(f"data_prep.{name} ended with status {done.returncode}, see above.")
+        raise UserError(f"data_prep.{name} ended with status {done.returncode}; see above.")
 
 
 def _megabytes(directory: Path) -> float:
@@ -192,16 +192,16 @@ def _training(
 
 FLAGS = {
     "input_file": (REQUIRED, "Text, as data_prep.pipeline's."),
-    "output_dir": (REQUIRED, "Where records and trainings are kept."),
+    "output_dir": (REQUIRED, "Directory for records and trainings."),
     "records": (
         ["dynamic-1", "dynamic-5", "static-5", "static-10"],
         "Kinds of masking and numbers of passes over the text.",
     ),
     "epochs": (["2", "8", "30"], "Lengths of the trainings, in passes over the text."),
-    "seeds": (["1", "2", "3"], "Of each training."),
+    "seeds": (["1", "2", "3"], "Seeds of each training."),
     "vocab_size": (2000, _AS_THERE, 100),
     "heldout_fraction": (0.2, _AS_THERE),
-    "batch_size": (64, "Sequences of an update.", 1),
+    "batch_size": (64, "Sequences per update.", 1),
     **_OF_RECORDS,
     **_OF_TRAINING,
     **shared_flags("json"),

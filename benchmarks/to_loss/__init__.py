@@ -1,1 +1,1 @@
-"""Trainings of several programs on the same text, judged by one evaluator."""
+"""Trainings of several programs on the same text, evaluated by the same program."""

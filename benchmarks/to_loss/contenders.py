@@ -1,4 +1,4 @@
-"""Who trains, and how: peers as published and with other rates, ours with any recipe."""
+"""The contenders: peers as published and with other rates, ours with any recipe."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GOOGLE = "benchmarks.to_loss.google"
 RUN_MLM = "benchmarks.to_loss.run_mlm"
 OURS = "benchmarks.to_loss.ours"
 
-_SEPARATOR = re.compile(r":(?=[a-z_]+=|[a-z_]+$)")  # and not the colon of a ramp
+_SEPARATOR = re.compile(r":(?=[a-z_]+=|[a-z_]+$)")  # but not the colon of a ramp
 
 # google-research/bert, README and flags: Adam at 1e-4 (Devlin et al. 2019, appendix A.2), warm-up
 # over the first tenth (--num_warmup_steps of --num_train_steps), --train_batch_size=32.
 _GOOGLE = {"amp": True, "learning_rate": 1e-4, "batch_size": 32, "warmup_share": 0.1}
 # transformers, run_mlm.py and TrainingArguments: AdamW at 5e-5, no warm-up, batches of 8.
 _RUN_MLM = {"precision": "bf16", "learning_rate": 5e-5, "batch_size": 8, "warmup_share": 0.0}
-# google's recipe in our program.
+# google's recipe for our program.
 _AS_GOOGLE = {
     "records": "pairs_static",
     "hidden_dropout_prob": 0.1,
@@ -32,7 +32,7 @@ _AS_GOOGLE = {
     "lr_schedule": "google",
 }
 _FAST = {"flagfile": "recipes/fast_tiny_one_cpu.flags", "warmup_share": 0.1}
-# What a recipe may change.
+# Settings that a recipe may change.
 _PLAIN = {
     "records": "packed",
     "nsp": False,
@@ -50,10 +50,10 @@ class Contender:
     """A program with its settings.
 
     Attributes:
-      name: in tables and flags; with ``:`` in it, a known one with other settings.
-      module: what trains.
-      settings: for that module.
-      environment: further variables of its process.
+      name: for tables and flags; with a ``:``, a known contender with other settings.
+      module: the module that trains.
+      settings: settings for that module.
+      environment: additional environment variables of its process.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Contender:
 
     @property
     def subject(self) -> Subject:
-        """What runs in a process."""
+        """The subject to run in a process."""
         return Subject(self.name, self.module, self.settings, self.environment)
 
 
@@ -89,11 +89,11 @@ CONTENDERS = {
 def contender(name: str) -> Contender:
     """A contender by name, such as ``google-bert:learning_rate=1e-3:batch_size=64``.
 
-    Raises UserError for an unknown name and for a setting without a value.
+    Raises UserError for an unknown name and for settings without a value.
     """
     known, *changes = _SEPARATOR.split(name)
     if known not in CONTENDERS:
-        raise UserError(f"--subjects: {known!r} is none of {', '.join(CONTENDERS)}.")
+        raise UserError(f"--subjects: {known!r} is not one of {', '.join(CONTENDERS)}.")
     found = CONTENDERS[known]
     settings = dict(found.settings)
     for change in changes:
@@ -105,7 +105,7 @@ def contender(name: str) -> Contender:
 
 
 def _value(text: str) -> Any:
-    """A truth value, a whole number, a number or a word."""
+    """Parses a boolean, an integer, a number or a word."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):

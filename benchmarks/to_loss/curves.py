@@ -14,14 +14,14 @@ _COLOURS = [f"C{number}" for number in range(10)]
 
 
 class Curve(NamedTuple):
-    """A training, seen at its checkpoints.
+    """A training as seen at its checkpoints.
 
     Attributes:
-      updates: made until each.
-      seconds: of training until each, without start-up, checkpoints and evaluations.
-      losses: of masked words of the held-out records at each, nats.
-      processor_seconds: of all the process, start-up and checkpoints too.
-      start_seconds: to the end of the first update.
+      updates: number of updates at each checkpoint.
+      seconds: training time up to each, without start-up, checkpoints and evaluations.
+      losses: held-out masked-LM loss at each, in nats.
+      processor_seconds: CPU time of the whole process, including start-up and checkpoints.
+      start_seconds: time to the end of the first update.
     """
 
     updates: tuple[int, ...]
@@ -32,22 +32,22 @@ class Curve(NamedTuple):
 
     @property
     def end(self) -> float:
-        """The loss that the training ends with."""
+        """The final loss of the training."""
         return self.losses[-1]
 
     def seconds_to(self, loss: float) -> float | None:
-        """Until the first checkpoint with at most ``loss``; None where none has it."""
+        """Time to the first checkpoint with at most ``loss``; None if there is none."""
         reached = (s for s, found in zip(self.seconds, self.losses) if found <= loss)
         return next(reached, None)
 
 
 class Comparison(NamedTuple):
-    """Ours against a peer with the same seed.
+    """Ours compared with a peer with the same seed.
 
     Attributes:
-      loss: the one that the peer ends with.
-      peer_seconds: the peer's whole training.
-      our_seconds: to the first of our checkpoints with at most this loss; None if none has it.
+      loss: the peer's final loss.
+      peer_seconds: time of the peer's whole training.
+      our_seconds: time to our first checkpoint with at most this loss; None if there is none.
     """
 
     loss: float
@@ -56,12 +56,12 @@ class Comparison(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Our time as a share of the peer's; infinite where the loss is not reached."""
+        """Our time as a fraction of the peer's; infinite if the loss is not reached."""
         return float("inf") if self.our_seconds is None else self.our_seconds / self.peer_seconds
 
 
 def compare(ours: Mapping[int, Curve], peer: Mapping[int, Curve]) -> dict[int, Comparison]:
-    """Seed by seed, of those that both have."""
+    """Compares seed by seed, for seeds that both have."""
     return {
         seed: Comparison(peer[seed].end, peer[seed].seconds[-1], curve.seconds_to(peer[seed].end))
         for seed, curve in ours.items()
@@ -70,7 +70,7 @@ def compare(ours: Mapping[int, Curve], peer: Mapping[int, Curve]) -> dict[int, C
 
 
 def best_peer(peers: Mapping[str, Mapping[int, Curve]]) -> str | None:
-    """The one with the lowest median loss at its end; None without peers."""
+    """The peer with the lowest median final loss; None without peers."""
     ends = {
         name: statistics.median(c.end for c in curves.values()) for name, curves in peers.items()
     }
@@ -99,7 +99,7 @@ def table(curves: Mapping[str, Mapping[int, Curve]]) -> list[str]:
 
 
 def draw(curves: Mapping[str, Mapping[int, Curve]], *, path: Path, title: str) -> None:
-    """Writes an SVG of held-out loss over time, a colour for each contender."""
+    """Writes an SVG of held-out loss over time, with one colour per contender."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -125,12 +125,12 @@ def draw(curves: Mapping[str, Mapping[int, Curve]], *, path: Path, title: str) -
 
 
 def _labelled(name: str, curves: Iterable[Curve]) -> Iterable[tuple[str | None, Curve]]:
-    """The curves of a contender; only the first is in the legend."""
+    """A contender's curves; only the first has an entry in the legend."""
     return zip(itertools.chain([name], itertools.repeat(None)), curves)
 
 
 def checkpoint_losses(
     evaluated: Sequence[Mapping[str, object]],
 ) -> dict[int, float]:
-    """Loss by update, from the checkpoints of perplexity.json."""
+    """Loss by update, from the checkpoints in perplexity.json."""
     return {int(row["step"]): float(row["masked"]["nats_per_token"]) for row in evaluated}

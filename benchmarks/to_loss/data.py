@@ -1,4 +1,4 @@
-"""The same text as each program wants it: records of each kind, and lines."""
+"""The same text in the form that each program expects: records of each kind, and lines."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SECONDS, _SETTINGS = "seconds.json", "text.json"
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
-    """What all data is made from.
+    """The settings from which all data are made.
 
     Attributes:
-      input_file: as data_prep.pipeline's.
-      vocab_size: of the vocabulary that is made from the training text.
-      heldout_fraction: of the documents.
-      seq_length: tokens of a sequence.
-      dupe_factor: passes over the text, in records of every kind.
-      google_bert_dir: its checkout; None to leave its records out.
+      input_file: like data_prep.pipeline's.
+      vocab_size: size of the vocabulary made from the training text.
+      heldout_fraction: fraction of the documents to hold out.
+      seq_length: tokens per sequence.
+      dupe_factor: passes over the text, for records of every kind.
+      google_bert_dir: checkout of google-research/bert; None to skip its records.
     """
 
     input_file: str
@@ -43,7 +43,7 @@ class TextSettings:
 
     @property
     def predictions(self) -> int:
-        """The most masked words of a sequence: 15 %, rounded up, as 20 of 128."""
+        """Maximum number of masked tokens per sequence: 15 %, rounded up, as in 20 of 128."""
         return math.ceil(self.seq_length * 0.15)
 
 
@@ -59,8 +59,8 @@ KINDS = {
 def prepare(settings: TextSettings, directory: Path, kinds: Sequence[str]) -> dict[str, str]:
     """Makes what is missing; returns the paths by name.
 
-    ``directory/seconds.json`` has how long each part took, on all cores of this process. Raises
-    UserError for a directory with data of other settings.
+    ``directory/seconds.json`` contains the time of each part, on all cores of this process. Raises
+    UserError if the directory contains data made with other settings.
     """
     _check_same_settings(settings, directory)
     root = directory / "data"
@@ -143,7 +143,7 @@ def _check_same_settings(settings: TextSettings, directory: Path) -> None:
 
 
 def write_lines(shards: Sequence[str], path: Path) -> None:
-    """A document a line, so that run_mlm's groups have no separators inside of documents."""
+    """One document per line, so that run_mlm's groups have no separators inside documents."""
     documents: list[list[str]] = [[]]
     for shard in shards:
         for line in Path(shard).read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""google-research/bert trains: its own input, model and optimizer, in a plain session."""
+"""Trains google-research/bert: its own input, model and optimizer, in a plain session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.to_loss.trainings import TrainingJob, run_updates
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Trains with the settings ``amp``, ``batch_size``, ``learning_rate`` and ``warmup_share``.
 
-    Returns what run_updates does.
+    Returns the result of run_updates.
     """
     job, settings = TrainingJob.from_json(request), request["settings"]
     checkout = Path(settings["google_bert_dir"])

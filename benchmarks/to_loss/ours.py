@@ -1,4 +1,4 @@
-"""run_pretraining.py trains, as a user starts it; its log says how long the updates took."""
+"""Trains with run_pretraining.py, as started by users; the time of updates comes from its log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _CONFIG = "network.json"
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Trains with the flags of the settings.
+    """Trains with the flags in the settings.
 
-    Of the settings, ``records`` names the training records and ``warmup_share``, where there is
-    one, is the share of updates to the peak; all others are flags of run_pretraining.py.
+    In the settings, ``records`` names the training records and ``warmup_share``, if present, is the
+    fraction of updates up to the peak; all others are flags of run_pretraining.py.
 
-    Returns what run_updates does.
+    Returns the result of run_updates.
     """
     job = TrainingJob.from_json(request)
     directory = Path(job.directory)
@@ -31,7 +31,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     status = run_script(script_command("run_pretraining.py", flags), output)
     if status:
         raise UserError(f"run_pretraining.py ended with status {status}; see {output}")
-    from bert_tf.train.run_log import STEPS, read_history  # brings TensorFlow
+    from bert_tf.train.run_log import STEPS, read_history  # loads TensorFlow
 
     log = read_history(directory, STEPS)
     record = read_json(directory / "run.json", what="run record")
@@ -42,7 +42,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_flags(job: TrainingJob, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All flags of a training; those of the settings come last."""
+    """All flags of a training; those in the settings come last."""
     given = dict(settings)
     records = given.pop("records")
     if "flagfile" in given:
@@ -71,14 +71,14 @@ def training_flags(job: TrainingJob, settings: Mapping[str, Any]) -> dict[str, A
 
 
 def points_of_log(log: Sequence[Mapping[str, float]], batch_size: int) -> list[list[float]]:
-    """``[updates, seconds, loss]`` of each line of a log, as run_updates gives them.
+    """``[updates, seconds, loss]`` for each line of a log, as returned by run_updates.
 
-    A line has the rate since the one before, without the first update, checkpoints and evaluations.
+    A line has the rate since the previous one, without the first update, checkpoints, evaluations.
 
     Args:
-      log: lines with ``step``, ``sequences_per_second`` and ``loss``; with ``global_batch``, the
-        sequences of each update since the line before, where the batch grows.
-      batch_size: sequences of an update where it does not.
+      log: lines with ``step``, ``sequences_per_second`` and ``loss``; if the batch grows, also with
+        ``global_batch``, the sequences per update since the previous line.
+      batch_size: sequences per update otherwise.
     """
     points, seconds, before = [], 0.0, 1
     for line in log:

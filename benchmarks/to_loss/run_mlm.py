@@ -1,6 +1,6 @@
-"""transformers trains as its run_mlm.py does: texts grouped, masks drawn anew, AdamW.
+"""Trains transformers like its run_mlm.py: grouped texts, dynamic masking, AdamW.
 
-The loop is that of its Trainer without its bookkeeping; batches are cut from one tensor and masked
+The loop is that of its Trainer without the bookkeeping; batches are slices of one tensor, masked
 by the library's collator, which costs less than the Trainer's loader.
 """
 
@@ -23,7 +23,7 @@ _MASKED_SHARE = 0.15  # run_mlm's
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Trains with ``precision``, ``batch_size``, ``learning_rate``, ``warmup_share`` of settings.
 
-    Returns what run_updates does.
+    Returns the result of run_updates.
     """
     job, settings = TrainingJob.from_json(request), request["settings"]
     transformers.set_seed(job.seed)
@@ -59,7 +59,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _grouped(tokenizer: transformers.PreTrainedTokenizerFast, job: TrainingJob) -> torch.Tensor:
-    """All texts one after the other, cut into rows of full length; the rest is dropped."""
+    """Concatenates all texts and cuts them into rows of full length; drops the rest."""
     lines = Path(job.data["lines"]).read_text(encoding="utf-8").splitlines()
     encoded = tokenizer(lines, add_special_tokens=True, return_attention_mask=False, verbose=False)
     ids = torch.tensor([token for line in encoded["input_ids"] for token in line])
@@ -67,7 +67,7 @@ def _grouped(tokenizer: transformers.PreTrainedTokenizerFast, job: TrainingJob) 
 
 
 def _batches(rows: torch.Tensor, batch_size: int) -> Iterator[torch.Tensor]:
-    """Epochs without end, each in a new order."""
+    """Endless epochs, each in a new order."""
     while True:
         for chosen in torch.randperm(len(rows)).split(batch_size):
             yield rows[chosen]

@@ -1,4 +1,4 @@
-"""Runs trainings, one process after the other, and has one evaluator judge their checkpoints."""
+"""Runs trainings, one process at a time, and evaluates their checkpoints with one program."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bert_tf.util.files import read_json_object, write_json
 
 HELD_OUT = "heldout"
 
-_UPDATES = "updates"  # a contender's setting: how many, whatever time they take
+_UPDATES = "updates"  # a contender's setting: number of updates, whatever their time
 _TIMED_UPDATES = 80
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What all trainings share.
+    """Settings common to all trainings.
 
     Attributes:
-      directory: where runs and results are kept.
-      job: as TrainingJob, but for the directory, seed and updates of a training.
-      num_draws: of the masks of an evaluation.
-      settings: those of every contender that has them not, by module.
+      directory: directory for runs and results.
+      job: a TrainingJob without a training's directory, seed and updates.
+      num_draws: draws of masks per evaluation.
+      settings: defaults for the settings of contenders, by module.
     """
 
     directory: Path
@@ -40,24 +40,24 @@ class Plan:
     settings: Mapping[str, Mapping[str, Any]]
 
     def settings_of(self, contender: Contender) -> dict[str, Any]:
-        """Its settings without the number of updates."""
+        """A contender's settings without the number of updates."""
         found = {**self.settings.get(contender.module, {}), **contender.settings}
         found.pop(_UPDATES, None)
         return found
 
 
 def train(contender: Contender, seed: int, seconds: float, plan: Plan) -> None:
-    """Trains for about ``seconds`` unless it was done before.
+    """Trains for about ``seconds``, unless this was done before.
 
-    The number of updates follows from the rate of a short training, which is kept. Raises UserError
-    for a training that fails, and for results of other settings.
+    The number of updates follows from the rate of a short training, which is stored. Raises
+    UserError if a training fails, and for results of other settings.
     """
     job, settings = _job(contender, seed, plan), plan.settings_of(contender)
     results = _results_file(job)
     if results.is_file():
         if read_json_object(results, what="results of a training")["settings"] != settings:
             raise UserError(
-                f"--output_dir: {results} is of other settings; remove it or choose another "
+                f"--output_dir: {results} has other settings; remove it or choose another "
                 "directory."
             )
         return
@@ -68,9 +68,9 @@ def train(contender: Contender, seed: int, seconds: float, plan: Plan) -> None:
 
 
 def judge(contender: Contender, seed: int, plan: Plan) -> Curve:
-    """Evaluates every checkpoint of a training unless it was done before, and keeps the last one.
+    """Evaluates every checkpoint of a training, unless done before, and keeps the last one.
 
-    Raises UserError for an evaluation that fails.
+    Raises UserError if an evaluation fails.
     """
     job = _job(contender, seed, plan)
     kept = read_json_object(_results_file(job), what="results of a training")
@@ -85,7 +85,7 @@ def judge(contender: Contender, seed: int, plan: Plan) -> Curve:
 
 
 def _job(contender: Contender, seed: int, plan: Plan) -> TrainingJob:
-    """Without the number of updates."""
+    """The job without the number of updates."""
     directory = plan.directory / "runs" / f"{_file_name(contender.name)}-seed{seed}"
     return dataclasses.replace(plan.job, directory=str(directory), seed=seed)
 
@@ -95,7 +95,7 @@ def _results_file(job: TrainingJob) -> Path:
 
 
 def updates_in(seconds: float, contender: Contender, plan: Plan) -> int:
-    """How many updates a contender makes in ``seconds``, by the rate of a short training."""
+    """The number of updates of a contender in ``seconds``, given the rate of a short training."""
     path = plan.directory / "rates.json"
     rates = read_json_object(path, what="rates") if path.is_file() else {}
     if contender.name not in rates:
@@ -117,7 +117,7 @@ def updates_in(seconds: float, contender: Contender, plan: Plan) -> int:
 
 
 def _train(contender: Contender, job: TrainingJob, plan: Plan) -> dict[str, Any]:
-    shutil.rmtree(job.directory, ignore_errors=True)  # of a training that was killed
+    shutil.rmtree(job.directory, ignore_errors=True)  # left by a killed training
     Path(job.directory).mkdir(parents=True)
     subject = dataclasses.replace(contender.subject, settings=plan.settings_of(contender))
     before = _processor_seconds()
@@ -126,13 +126,13 @@ def _train(contender: Contender, job: TrainingJob, plan: Plan) -> dict[str, Any]
 
 
 def _processor_seconds() -> float:
-    """Of all processes that were started and have ended."""
+    """CPU time of all finished child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _evaluate(job: TrainingJob, plan: Plan) -> dict[int, float]:
-    """The loss of masked words of each checkpoint, by updates: the same words for all."""
+    """The masked-LM loss of each checkpoint, by updates; the masked words are always the same."""
     directory = Path(job.directory)
     _adopt_huggingface(directory)
     scores = directory / "scores"
@@ -157,7 +157,7 @@ def _evaluate(job: TrainingJob, plan: Plan) -> dict[int, float]:
 
 
 def _adopt_huggingface(directory: Path) -> None:
-    """Its checkpoints through our converter, under google's names."""
+    """Converts its checkpoints with our converter, to google's names."""
     from bert_tf.checkpoint.formats import open_source
     from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 

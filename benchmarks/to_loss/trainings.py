@@ -1,4 +1,4 @@
-"""A training of any program: what it is told, and where it leaves its checkpoints."""
+"""A training by any program: its job, and where it writes its checkpoints."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any, Callable
 
 from bert_tf.model.config import BertConfig
 
-PREFIX = "model.ckpt"  # of checkpoints, as in bert_tf.checkpoint.directory, which brings TensorFlow
-HUGGINGFACE = "huggingface"  # what directories of its checkpoints are named, with the updates
+PREFIX = "model.ckpt"  # of checkpoints, as in bert_tf.checkpoint.directory, which loads TensorFlow
+HUGGINGFACE = "huggingface"  # directories of its checkpoints have this name and the updates
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingJob:
-    """What a program's process is to do, as JSON on the way there.
+    """The job of a program's process, which receives it as JSON.
 
     Attributes:
-      directory: where checkpoints go, as ``model.ckpt-UPDATES`` with google's names.
-      network: its sizes.
-      seq_length: tokens of a sequence.
-      predictions: the most masked words of a sequence, where a program's settings say nothing else.
-      data: paths by the names of benchmarks.to_loss.data.
-      seed: of weights, order, masks and dropout.
+      directory: for checkpoints named ``model.ckpt-UPDATES``, with google's variable names.
+      network: the architecture.
+      seq_length: tokens per sequence.
+      predictions: maximum masked tokens per sequence, unless a program's settings override it.
+      data: paths by the names in benchmarks.to_loss.data.
+      seed: seed of weights, order, masks and dropout.
       threads: cores to use.
-      updates: of the whole training.
-      stop_after: updates after which a timing run ends; None to take all.
-      checkpoints: how many to write, evenly spaced; 0 for none.
+      updates: updates in the whole training.
+      stop_after: number of updates after which a timing run ends; None runs all.
+      checkpoints: number of evenly spaced checkpoints; 0 for none.
     """
 
     directory: str
@@ -44,30 +44,30 @@ class TrainingJob:
 
     @classmethod
     def from_json(cls, job: Mapping[str, Any]) -> TrainingJob:
-        """Reads what :meth:`to_json` gave, among other keys."""
+        """Reads the output of :meth:`to_json`, ignoring other keys."""
         values = {field.name: job[field.name] for field in dataclasses.fields(cls)}
         return cls(**{**values, "network": BertConfig(**job["network"])})
 
     def to_json(self) -> dict[str, Any]:
-        """For the program's process."""
+        """Converts the job to JSON for the program's process."""
         return dataclasses.asdict(self)
 
     @property
     def last_update(self) -> int:
-        """The one after which training ends."""
+        """The update after which training ends."""
         return self.updates if self.stop_after is None else min(self.stop_after, self.updates)
 
     @property
     def spacing(self) -> int:
-        """Updates from one checkpoint to the next."""
+        """Number of updates between checkpoints."""
         return spacing(self.updates, self.checkpoints) if self.checkpoints else self.updates
 
     def checkpoint_path(self, update: int) -> str:
-        """Of the checkpoint after ``update``."""
+        """The path of the checkpoint after ``update``."""
         return str(Path(self.directory, f"{PREFIX}-{update}"))
 
     def has_checkpoint_after(self, update: int) -> bool:
-        """Whether one is due after ``update``."""
+        """Whether a checkpoint is due after ``update``."""
         is_due = update % self.spacing == 0 or update == self.last_update
         return bool(self.checkpoints) and is_due
 
@@ -85,14 +85,14 @@ def run_updates(
     started: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """Trains; start-up ends with the first update, and saving takes no time.
+    """Trains; start-up ends with the first update, and saving does not count.
 
     Args:
-      job: how long.
-      update: makes one update and returns its loss when it is finished.
+      job: the length of the training.
+      update: runs one update and returns its loss once it is finished.
       save: writes the checkpoint after an update.
-      started: when the process was started, by ``clock``.
-      clock: the time in seconds.
+      started: start time of the process, by ``clock``.
+      clock: returns the time in seconds.
 
     Returns:
       ``start_seconds`` and ``points``: ``[updates, seconds of training, mean loss since the point

@@ -1,1 +1,1 @@
-"""Strict reading and writing of checkpoints in all formats, with a report."""
+"""Strict reading and writing of checkpoints in all formats, with reports."""

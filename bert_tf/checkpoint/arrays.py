@@ -18,19 +18,19 @@ _BFLOAT16 = "bfloat16"
 
 
 class Entry(NamedTuple):
-    """Shape and type of a stored array; the type by numpy's name, or ``bfloat16``."""
+    """Shape and dtype of a stored array; the dtype is numpy's name or ``bfloat16``."""
 
     shape: Shape
     dtype: str
 
 
 class ArrayFile(abc.ABC):
-    """Arrays under their names in the file; opening it reads no values.
+    """Arrays by their names in the file; opening it reads no values.
 
     Attributes:
       path: the file, or the path of a TensorFlow checkpoint without file suffixes.
-      entries: every array of the file.
-      is_tensorflow: whether TensorFlow can read the file itself.
+      entries: every array in the file.
+      is_tensorflow: whether TensorFlow can read the file directly.
     """
 
     path: str
@@ -39,18 +39,18 @@ class ArrayFile(abc.ABC):
 
     @abc.abstractmethod
     def read(self, name: str) -> np.ndarray:
-        """One array in its stored type; bfloat16 becomes float32.
+        """Reads an array in its stored dtype; bfloat16 becomes float32.
 
         Raises UserError if the values cannot be read.
         """
 
     def read_float32(self, name: str) -> np.ndarray:
-        """One array of floating-point numbers as float32."""
+        """Reads an array of floating-point numbers as float32."""
         return np.asarray(self.read(name), dtype=np.float32)
 
 
 def refuse_lfs_pointer(path: Path) -> None:
-    """Raises UserError if the file is only the pointer that git-lfs leaves for a large file."""
+    """Raises UserError if the file is only the pointer that git-lfs stores for a large file."""
     with open(path, "rb") as file:
         start = file.read(len(_LFS_POINTER))
     if start == _LFS_POINTER:
@@ -66,12 +66,12 @@ def truncated(path: object) -> UserError:
 
 
 def item_size(dtype: str) -> int:
-    """Size of one number in bytes."""
+    """The size of one number in bytes."""
     return 2 if dtype == _BFLOAT16 else np.dtype(dtype).itemsize
 
 
 def from_bytes(content: bytes, dtype: str) -> np.ndarray:
-    """The little-endian numbers of a file, 1-D; bfloat16, the upper half of float32, is widened."""
+    """Converts little-endian bytes to a 1-D array; bfloat16 is widened to float32."""
     if dtype == _BFLOAT16:
         return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
     return np.frombuffer(content, np.dtype(dtype).newbyteorder("<"))

@@ -1,9 +1,9 @@
-"""The checkpoints in a run's directory: finding the latest, cleaning up after a kill.
+"""The checkpoints in a run's directory: finds the latest one and cleans up after a kill.
 
 ``model.ckpt-STEP.meta`` is written first (``meta_graph.py``). Then TensorFlow writes ``.data-*``
-and ``.index`` under temporary names, renames them in this order, names the checkpoint in the file
-``checkpoint`` and deletes what that file no longer lists. A kill may happen between any two of
-these steps.
+and ``.index`` under temporary names, renames them in this order, records the checkpoint in the file
+``checkpoint`` and deletes checkpoints that the file no longer lists. A process may be killed
+between any two of these steps.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _HALF_WRITTEN = re.compile(
 def newest_checkpoint(directory: Path) -> str | None:
     """The path, without suffixes, of the checkpoint from which a run in ``directory`` resumes.
 
-    It is the one that the file ``checkpoint`` names or, if that file is missing, the complete
-    checkpoint with the highest step. None if there is none.
+    This is the checkpoint that the file ``checkpoint`` names or, if that file is missing, the
+    complete checkpoint with the highest step; None if there are no checkpoints.
 
     Raises:
-      UserError: ``checkpoint`` names none that exists, or there are only incomplete checkpoints.
+      UserError: ``checkpoint`` names a missing checkpoint, or there are only incomplete ones.
     """
     names = directory / LIST_NAME
     if not names.exists():
@@ -41,7 +41,7 @@ def newest_checkpoint(directory: Path) -> str | None:
         newest = tf.train.latest_checkpoint(str(directory))
     except ValueError:  # an empty list of checkpoints
         newest = None
-    # TensorFlow takes the name for a glob.
+    # TensorFlow treats the name as a glob pattern.
     if newest is None or not Path(f"{newest}.index").is_file():
         raise UserError(
             f"--output_dir: {names} is damaged, or the latest checkpoint listed there is missing; "
@@ -52,14 +52,14 @@ def newest_checkpoint(directory: Path) -> str | None:
 
 
 def only_incomplete(directory: Path) -> set[str]:
-    """Names of the checkpoints in a directory where none is listed and none is complete."""
+    """Names of the checkpoints in a directory that lists none and contains no complete one."""
     if (directory / LIST_NAME).exists() or _complete(directory):
         return set()
     return {name for _, name in _checkpoint_files(directory)}
 
 
 def remove_checkpoint(directory: Path, name: str) -> None:
-    """Removes the files of a checkpoint, complete or not, that is not listed."""
+    """Removes the files of an unlisted checkpoint, complete or not."""
     for path, of_checkpoint in _checkpoint_files(directory):
         if of_checkpoint == name:
             path.unlink()
@@ -68,7 +68,7 @@ def remove_checkpoint(directory: Path, name: str) -> None:
 def write_missing_list(directory: Path) -> str | None:
     """Writes the file ``checkpoint`` if it is missing and there are complete checkpoints.
 
-    Returns a sentence about it, None if nothing was missing.
+    Returns a sentence about this, or None if nothing was missing.
     """
     if (directory / LIST_NAME).exists():
         return None
@@ -83,15 +83,15 @@ def write_missing_list(directory: Path) -> str | None:
 
 
 def listed_checkpoints(directory: Path) -> list[str]:
-    """Paths of the checkpoints that the file ``checkpoint`` lists, from the lowest step."""
+    """Paths of the checkpoints listed in the file ``checkpoint``, by ascending step."""
     found = _listed(directory).intersection(name for _, name in _checkpoint_files(directory))
     return [str(directory / name) for name in sorted(found, key=step_of)]
 
 
 def go_back_to(directory: Path, step: int) -> None:
-    """Makes the checkpoint at ``step`` the latest one, and removes those of later steps.
+    """Makes the checkpoint at ``step`` the latest one and removes those of later steps.
 
-    After a kill in between there are later ones that are not listed; calling it again removes them.
+    If this is killed halfway, unlisted later checkpoints remain; calling it again removes them.
     """
     listed = (Path(path).name for path in listed_checkpoints(directory))
     kept = [*(name for name in listed if step_of(name) < step), f"{PREFIX}-{step}"]
@@ -106,8 +106,8 @@ def remove_leftovers(directory: Path) -> list[str]:
 
     These are half-written files and, if a saver wrote ``checkpoint``, unlisted checkpoints that are
     incomplete or older than all listed ones. Newer complete ones are kept, since a list that was
-    edited to go back to an older checkpoint does not mention them either. Neither are older ones
-    removed if the list names what is not there: it may be damaged.
+    edited to return to an older checkpoint omits them too. If the list names a missing checkpoint,
+    it may be damaged, so older checkpoints are kept as well.
     """
     leftovers = [path for path in directory.iterdir() if _HALF_WRITTEN.fullmatch(path.name)]
     listed = _listed(directory)
@@ -126,7 +126,7 @@ def remove_leftovers(directory: Path) -> list[str]:
 
 
 def _listed(directory: Path) -> set[str]:
-    """Names in a saver's list; empty for a list with only the latest, as written by hand."""
+    """Names in a saver's list; empty if it names only the latest, as when written by hand."""
     state = tf.train.get_checkpoint_state(str(directory))
     if not state or not state.all_model_checkpoint_paths:
         return set()
@@ -136,7 +136,7 @@ def _listed(directory: Path) -> set[str]:
 
 def _newest_complete(directory: Path) -> str | None:
     newest = max(_complete(directory), key=step_of, default=None)
-    # A run killed while writing its first checkpoint leaves parts of the one for step 0.
+    # A run killed while writing its first checkpoint leaves parts of the checkpoint for step 0.
     parts = [path.name for path, name in _checkpoint_files(directory) if step_of(name)]
     if newest is None and parts:
         raise UserError(

@@ -1,7 +1,7 @@
 """The two networks in a checkpoint of run_electra.py.
 
-The discriminator is a BERT under BERT's names, with a head of its own. The generator reads the same
-embeddings; all else of it has names that begin with ``generator/``.
+The discriminator is a BERT network under BERT's names, with a head of its own. The generator shares
+its embeddings; all other variables of the generator have the prefix ``generator/``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LAYER = "bert/encoder/layer_{n}"
 
 
 def generator_specs(generator: BertConfig, *, embedding_size: int) -> list[VariableSpec]:
-    """The variables of a generator alone, without its prefix: all but the shared embeddings.
+    """The variables of a generator, without its prefix and without the shared embeddings.
 
-    ``embedding_size`` is the width of these; they are projected if the generator has another one.
+    ``embedding_size`` is the width of the embeddings, projected if the generator's differs.
     """
     specs = encoder_specs(generator, scope="bert/encoder")
     if generator.hidden_size != embedding_size:
@@ -36,7 +36,7 @@ def generator_specs(generator: BertConfig, *, embedding_size: int) -> list[Varia
 
 
 def without_generator(source: Source) -> tuple[Source, list[str]]:
-    """The discriminator alone, which is the whole of other checkpoints; and a line if it is not."""
+    """The discriminator alone; and a note, unless the checkpoint contains nothing else."""
     own = [name for name in source.stored if name.startswith(names.GENERATOR)]
     weights = [name for name in own if not names.is_run_state(name)]
     if not weights:
@@ -48,8 +48,8 @@ def without_generator(source: Source) -> tuple[Source, list[str]]:
 def generator_of(source: Source) -> Source:
     """The generator as a checkpoint of its own, with its configuration.
 
-    Its names are BERT's, but that the head keeps its prefix, by which ``names.ELECTRA`` knows it.
-    Raises UserError for a checkpoint without one.
+    Its names are BERT's, except that the head keeps its prefix, by which ``names.ELECTRA``
+    recognises it. Raises UserError if the checkpoint contains no generator.
     """
     shapes = source.shapes
     transform = shapes.get(f"{names.GENERATOR_MASKED_LM}transform/dense/kernel")
@@ -72,7 +72,7 @@ def generator_of(source: Source) -> Source:
 
 
 def generator_shapes(source: Source) -> dict[str, Shape]:
-    """The names and shapes of the variables of what :func:`generator_of` returns."""
+    """The names and shapes of the variables that :func:`generator_of` returns."""
     width = source.shapes[WORD_EMBEDDINGS][1]
     embeddings = dataclasses.replace(source.config, hidden_size=width, num_attention_heads=1)
     head = names.GENERATOR_MASKED_LM
@@ -90,7 +90,7 @@ def generator_shapes(source: Source) -> dict[str, Shape]:
 
 
 def _config(source: Source, *, width: int) -> BertConfig:
-    """The generator's configuration: its heads are as wide as the discriminator's."""
+    """The generator's configuration; its attention heads are as wide as the discriminator's."""
     config, shapes = source.config, source.shapes
     layers = 0
     while f"{names.GENERATOR}{_LAYER.format(n=layers)}/output/dense/kernel" in shapes:

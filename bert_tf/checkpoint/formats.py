@@ -35,14 +35,14 @@ ORIGINS = {
 }
 
 _GELU_FORMS = {"gelu_tanh": "GELU in its tanh form", "gelu_erf": "exact GELU"}
-# A variable of an encoder layer, up to the layer's number.
+# A variable of an encoder layer, up to the layer number.
 _LAYER = re.compile(r"(?P<scope>bert/encoder/layer_)(?P<number>\d+)(?=/)")
 _HALF = ("float16", "bfloat16")
 _FLOATS = (*_HALF, "float32", "float64")
 
 
 class StoredArray(NamedTuple):
-    """The location of a variable's values."""
+    """Where a variable's values are stored."""
 
     file: ArrayFile
     name: str
@@ -51,14 +51,14 @@ class StoredArray(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A checkpoint of any format; values are only loaded when they are read.
+    """A checkpoint of any format; values are loaded only when they are read.
 
     Attributes:
       path: the weights file, or a TensorFlow checkpoint without file suffixes.
-      origin: a key of ``ORIGINS``; it decides which GELU the name ``gelu`` stands for.
+      origin: a key of ``ORIGINS``, which determines the function that ``gelu`` means.
       files: configuration, vocabulary and casing stored with the weights.
-      stored: every variable under Google's name, or its name in the file if Google has none.
-      notes: sentences for the user.
+      stored: every variable under Google's name, or under its name in the file if Google has none.
+      notes: messages for the user.
     """
 
     path: str
@@ -74,36 +74,36 @@ class Source:
 
     @property
     def tokenizer_files(self) -> TokenizerFiles:
-        """The vocabulary stored with the weights, and its stated casing."""
+        """The vocabulary stored with the weights, and its recorded casing."""
         return self.files.tokenizer_files
 
     @property
     def labels(self) -> Labels | None:
-        """The labels of its head for words, by number; None without such a head."""
+        """The labels of its token classification head, by number; None without such a head."""
         return self.files.labels
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Name and shape of every variable, run state included."""
+        """Name and shape of every variable, including run state."""
         return {
             name: _shape_of(file.entries[stored].shape, transposed)
             for name, (file, stored, transposed) in self.stored.items()
         }
 
     def read(self, name: str) -> np.ndarray:
-        """A weight as float32, oriented as Google's; raises UserError if it cannot be read."""
+        """Reads a weight as float32 in Google's orientation; raises UserError if unreadable."""
         file, stored, transposed = self.stored[name]
         values = file.read_float32(stored)
         return np.ascontiguousarray(values.T) if transposed else values
 
     def read_unchanged(self, name: str) -> np.ndarray:
-        """A variable of the run state, in its stored type."""
+        """Reads a variable of the run state in its stored dtype."""
         return self.stored[name].file.read(self.stored[name].name)
 
     def with_layers(self, layers: Sequence[int], *, segments: bool = True) -> Source:
-        """A network with some of the encoder's layers, by number from 0, in the given order.
+        """The network with only the given encoder layers, numbered from 0, in the given order.
 
-        Without ``segments`` it has no segment embeddings.
+        Without ``segments``, it has no segment embeddings.
         """
         stored = {}
         for name, array in self.stored.items():
@@ -119,7 +119,7 @@ class Source:
         return dataclasses.replace(self, stored=stored)
 
     def without(self, variables: Iterable[str]) -> Source:
-        """The same without some of its variables."""
+        """The checkpoint without some of its variables."""
         left_out = set(variables)
         kept = {name: array for name, array in self.stored.items() if name not in left_out}
         return dataclasses.replace(self, stored=kept)
@@ -135,7 +135,7 @@ class Source:
         )
 
     def describe(self) -> str:
-        """The format and the activation, for a report."""
+        """Format and activation, for a report."""
         if self.config is None:
             form = "activation unknown, since there is no configuration"
         else:
@@ -152,12 +152,12 @@ def open_source(path: PathLike) -> Source:
     """Opens a checkpoint.
 
     Args:
-      path: a model directory, or one weights file: a TensorFlow checkpoint's path with or without
+      path: a model directory or a weights file: a TensorFlow checkpoint's path with or without
         suffixes, ``.safetensors``, ``.bin`` or ``.pt``, or the index of a sharded model.
 
-    Raises:
-      UserError: there is no checkpoint of a known kind, or it is truncated, damaged or of another
-        network.
+      Raises:
+        UserError: there is no checkpoint of a known format, or it is truncated, damaged or belongs
+          to another network.
     """
     path = Path(path)
     weights = find_pytorch_weights(path)
@@ -176,7 +176,7 @@ def open_source(path: PathLike) -> Source:
 
 
 def _with_labels_of_head(source: Source) -> ModelDirectory:
-    """The files, with labels only if there is a head; UserError if they are those of another."""
+    """The files, labels only if there is a head; UserError if the labels belong to another head."""
     if names.CLASSES not in names.heads_of(source.stored):
         return dataclasses.replace(source.files, labels=None)
     labels, bias = source.labels, source.shapes.get(f"{names.CLASSES}output_bias")
@@ -205,7 +205,7 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
     origin = names.tensorflow_origin(list(file.entries))
     stored = {name: StoredArray(file, name) for name in file.entries}
     for name in file.entries:
-        # NVIDIA's float16 runs store the float32 value of a float16 weight under this name.
+        # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
         if f"{name}/shadow" in stored:
             stored[name] = StoredArray(file, f"{name}/shadow")
     return Source(file.path, origin, files, stored)
@@ -235,14 +235,14 @@ def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
     stored, notes = _join_decoder(stored, decoder, naming.copies)
     if classifies_texts:
         notes += (
-            "warning: pre_classifier is a layer of DistilBERT's head for classes of a text, for "
-            "which this network has BERT's pooler, so the head is left out",
+            "warning: pre_classifier is a layer of DistilBERT's text classification head, in place "
+            "of which this network has BERT's pooler, so the head is left out",
         )
     return Source(str(path), origin, files, stored, notes)
 
 
 def _locate(path: Path) -> dict[str, ArrayFile]:
-    """The file of each array; raises UserError if a file of a sharded model is missing."""
+    """The file that contains each array; raises UserError if a sharded model lacks a file."""
     if not path.name.endswith(SHARD_INDEX_SUFFIXES):
         file = _open_file(path)
         return dict.fromkeys(file.entries, file)
@@ -259,7 +259,7 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     opened: dict[str, ArrayFile] = {}
     for name in sorted(set(file_names.values())):
         shard = path.parent / os.path.basename(name)
-        if not os.path.isfile(shard):  # which also takes what cannot be a name
+        if not os.path.isfile(shard):  # also rejects strings that cannot be file names
             raise UserError(
                 f"index of weights {path}: {short_repr(shard.name)} is missing in its directory; "
                 "copy it there."
@@ -289,11 +289,11 @@ def _join_decoder(
     decoder: dict[str, StoredArray],
     originals: Mapping[str, str],
 ) -> tuple[dict[str, StoredArray], tuple[str, ...]]:
-    """The variables without the masked-LM decoder's copies of other variables, and notes.
+    """Drops the masked-LM decoder's copies of other variables; returns the rest, and notes.
 
-    Our decoder consists of the word embeddings and one bias. A model with a different decoder has a
-    masked-LM head that ours cannot represent: its variables then keep their original names, which
-    no network of ours uses. ``originals`` are ``Naming.copies``.
+    Our decoder consists of the word embeddings and a bias. A model with a different decoder has a
+    masked-LM head that ours cannot represent; its variables then keep their original names, which
+    no network of ours uses. ``originals`` is ``Naming.copies``.
     """
     head = [name for name in stored if name.startswith(names.MASKED_LM)]
     if names.DECODER_BIAS in decoder:
@@ -325,7 +325,7 @@ def _are_equal(first: StoredArray, second: StoredArray) -> bool:
 
 
 def _notes_on(source: Source) -> list[str]:
-    """Notes on the types of the weights; raises UserError for a type without real numbers."""
+    """Notes on the dtypes of the weights; raises UserError for dtypes that hold no real numbers."""
     notes = []
     types: dict[str, int] = {}
     for name, (file, stored, _) in source.stored.items():

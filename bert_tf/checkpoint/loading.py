@@ -30,7 +30,7 @@ _MOST_NAMES_IN_A_MESSAGE = 3
 
 
 class ShapeMismatch(NamedTuple):
-    """A variable whose shapes in the checkpoint and the network differ."""
+    """A variable whose shape in the checkpoint differs from its shape in the network."""
 
     name: str
     checkpoint_shape: Shape
@@ -42,17 +42,17 @@ class ShapeMismatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LoadingReport:
-    """A checkpoint compared with a network; every variable of either is in one list.
+    """The comparison of a checkpoint with a network; each variable of either is in one list.
 
     Attributes:
       checkpoint: the file, or a TensorFlow checkpoint's path without suffixes.
       restored: variables taken from the checkpoint.
-      fresh: variables missing from the checkpoint, which start at their initial values.
-      unexpected: weights of the checkpoint that are not in the network.
-      mismatched: variables with different shapes in the two.
-      run_state: optimizer moments, counters and the like that are not in the network.
+      fresh: variables missing from the checkpoint, which keep their initial values.
+      unexpected: weights in the checkpoint that are not in the network.
+      mismatched: variables whose shapes differ.
+      run_state: optimizer slots, counters and the like that are not in the network.
       origin: the checkpoint's format and GELU; empty if not determined.
-      notes: further sentences about the checkpoint.
+      notes: further messages about the checkpoint.
     """
 
     checkpoint: str
@@ -65,9 +65,9 @@ class LoadingReport:
     notes: tuple[str, ...] = ()
 
     def summary(self, *, taken: str = "restored") -> list[str]:
-        """A line for each non-empty list, with the names of exceptions.
+        """One line for each non-empty list, with the names of exceptions.
 
-        ``taken`` is the word for what was done with the first list.
+        ``taken`` is the verb that describes what happened to the restored variables.
         """
         lines = [f"{self.checkpoint}: {len(self.restored)} variables {taken}"]
         if self.origin:
@@ -87,21 +87,21 @@ class LoadingReport:
 
 
 def _listed(found: Sequence[object]) -> list[str]:
-    """The names, but for those of a whole generator, which most networks do not have."""
+    """The names, with all variables of a generator, which few networks have, as one entry."""
     listed = [str(name) for name in found if not str(name).startswith(names.GENERATOR)]
     of_generator = len(found) - len(listed)
     return [*listed, *([f"{names.GENERATOR}* ({of_generator})"] if of_generator else [])]
 
 
 def compare(checkpoint: PathLike, network: Mapping[str, Sequence[int]]) -> LoadingReport:
-    """Compares a TensorFlow checkpoint's variables with a network's, given as name -> shape."""
+    """Compares the variables of a TensorFlow checkpoint with a network's, name -> shape."""
     file = TensorflowCheckpoint(resolve_checkpoint(checkpoint))
     shapes = {name: entry.shape for name, entry in file.entries.items()}
     return compare_shapes(file.path, shapes, network)
 
 
 def compare_source(source: Source, network: Mapping[str, Sequence[int]]) -> LoadingReport:
-    """Compares a checkpoint of any format with a network; the report includes its origin."""
+    """Compares a checkpoint of any format with a network; the report states its origin."""
     report = compare_shapes(source.path, source.shapes, network)
     return dataclasses.replace(report, origin=source.describe(), notes=source.notes)
 
@@ -109,7 +109,7 @@ def compare_source(source: Source, network: Mapping[str, Sequence[int]]) -> Load
 def compare_shapes(
     checkpoint: str, stored: Mapping[str, Shape], network: Mapping[str, Sequence[int]]
 ) -> LoadingReport:
-    """Compares the shapes of a checkpoint that was opened before with those of a network."""
+    """Compares the shapes of an opened checkpoint with those of a network."""
     wanted = {name: tuple(shape) for name, shape in network.items()}
     common = [name for name in wanted if name in stored]
     extra = sorted(stored.keys() - wanted.keys())
@@ -128,14 +128,14 @@ def compare_shapes(
 
 
 def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> LoadingReport:
-    """Checks that a run can resume from ``checkpoint``: all variables with their shapes.
+    """Checks that a run can resume from ``checkpoint``: variables and shapes must match.
 
-    State that the run does not need, such as the loss scale of a float16 run that is resumed in
+    State that the run does not need, such as the loss scale of a float16 run that resumes in
     bfloat16, is allowed and reported.
 
     Args:
-      checkpoint: as for ``resolve_checkpoint``.
-      variables: everything that the run saves, including optimizer and counters.
+      checkpoint: as in ``resolve_checkpoint``.
+      variables: everything that the run saves, including optimizer state and counters.
 
     Raises:
       UserError: the checkpoint belongs to a different model or optimizer.
@@ -169,17 +169,17 @@ def check_initial(
     config: BertConfig | None = None,
     layers: Sequence[int] | None = None,
 ) -> tuple[Source, LoadingReport]:
-    """Checks that a network can start from ``checkpoint``; reads no values.
+    """Checks that a network can start from ``checkpoint``, without reading values.
 
     Args:
-      checkpoint: as for ``formats.open_source``: any format, a directory or a file.
-      network: names and shapes of its variables, without optimizer and counters.
+      checkpoint: any format, a directory or a file, as in ``formats.open_source``.
+      network: names and shapes of its variables, without optimizer state and counters.
       allowed_fresh: scopes, such as ``cls/squad``, whose variables may be missing.
       heads: heads that may be missing completely; the report names those that are.
-      config: the network's. If it is given and the checkpoint has one too, properties that shapes
-        do not reveal are compared; different dropout rates, and a ``gelu`` that may be the other
-        form, are reported.
-      layers: the checkpoint's layers, from 0, that the network's start from; None for all.
+      config: the network's configuration. If the checkpoint has one too, properties that shapes
+        do not reveal are compared; differing dropout rates, and a ``gelu`` that may mean the
+        other function, are reported.
+      layers: the checkpoint's layers, from 0, with which the network's start; None for all.
 
     Raises:
       UserError: a variable outside these scopes is missing, or a shape, the number of attention
@@ -207,13 +207,13 @@ def check_initial(
 
 
 def open_with_heads(checkpoint: PathLike, heads: Sequence[Head]) -> Source:
-    """As ``formats.open_source``, without a head of another task that is named as one of these."""
+    """Like ``formats.open_source``, without another task's head that has the same names."""
     source = open_source(checkpoint)
     return source.without(variables_of_another_head(source.labels, heads))
 
 
 def variables_of_another_head(labels: Labels | None, heads: Sequence[Head]) -> list[str]:
-    """The names in a checkpoint with these labels that one of ``heads`` has too, but not there."""
+    """Variables that have the names of one of ``heads`` but, judging by the labels, are not it."""
     others = [head for head in heads if head.of_words not in (None, labels is not None)]
     return [name for head in others for name in head.scopes]
 
@@ -228,9 +228,9 @@ def initialise_from_checkpoint(
     layers: Sequence[int] | None = None,
     prefix: str = "",
 ) -> LoadingReport:
-    """Makes ``checkpoint`` the initial value of the variables; see :func:`check_initial`.
+    """Sets the variables' initial values to those of ``checkpoint``; see :func:`check_initial`.
 
-    ``prefix`` precedes the names in the checkpoint, including its slash.
+    ``prefix``, including its slash, precedes the checkpoint's names in the variables' names.
     """
     by_name = {variable.op.name[len(prefix) :]: variable for variable in variables}
     source, report = check_initial(
@@ -250,10 +250,10 @@ def initialise_from_checkpoint(
 
 
 def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
-    """A TensorFlow checkpoint with the wanted variables of ``source``.
+    """The path of a TensorFlow checkpoint with the wanted variables of ``source``.
 
-    For other formats a copy is written, since TensorFlow reads initial values when a session
-    starts, and only from its own files. The copy is removed with the current graph.
+    Writes a copy for other formats, since TensorFlow reads initial values when a session starts,
+    and only from its own files. The copy is removed with the current graph.
     """
     if source.is_plain_tensorflow(wanted):
         return source.path
@@ -276,9 +276,9 @@ def describe_problem(
     *,
     config: BertConfig | None = None,
 ) -> str:
-    """The variables with different shapes, or missing outside the scopes; "" if there are none.
+    """Names variables of other shapes, or missing outside the scopes; "" if there are none.
 
-    Segment embeddings that a network of this ``config`` would ignore are a problem too.
+    Segment embeddings that a network of this ``config`` would ignore are a problem, too.
     """
     missing = [name for name in report.fresh if not _is_in_scopes(name, allowed_fresh)]
     if report.mismatched:
@@ -294,7 +294,7 @@ def describe_problem(
 def missing_heads(
     report: LoadingReport, heads: Sequence[Head], allowed_fresh: Sequence[str] = ()
 ) -> list[Head]:
-    """The heads of the network that the checkpoint lacks completely, without allowed ones."""
+    """The heads of the network, except allowed ones, that the checkpoint lacks completely."""
 
     def is_allowed(head: Head) -> bool:
         return all(_is_in_scopes(scope, allowed_fresh) for scope in head.scopes)
@@ -304,14 +304,14 @@ def missing_heads(
 
 
 def _scopes_of(heads: Sequence[Head], report: LoadingReport) -> list[str]:
-    """The scopes of the heads, and of what is missing along with them."""
+    """The scopes of the heads, and of variables that are missing along with them."""
     read = [head.only_reader_of for head in heads if head.only_reader_of]
     lacking = [scope for head in heads for scope in head.scopes]
     return [*lacking, *(scope for scope in read if _is_all_fresh(report, [scope]))]
 
 
 def _is_all_fresh(report: LoadingReport, scopes: Sequence[str]) -> bool:
-    """Whether the network has variables in the scopes and the checkpoint has none of them."""
+    """Whether the network has variables in the scopes and the checkpoint has none."""
     found = (*report.restored, *(mismatch.name for mismatch in report.mismatched))
     return any(_is_in_scopes(name, scopes) for name in report.fresh) and not any(
         _is_in_scopes(name, scopes) for name in found
@@ -323,7 +323,7 @@ def _is_in_scopes(name: str, scopes: Sequence[str]) -> bool:
 
 
 def _first(names: Sequence[str]) -> str:
-    """The first few names and the number of further ones."""
+    """The first few names and the number of remaining ones."""
     text = ", ".join(names[:_MOST_NAMES_IN_A_MESSAGE])
     more = len(names) - _MOST_NAMES_IN_A_MESSAGE
     return f"{text} and {more} more" if more > 0 else text

@@ -1,8 +1,8 @@
-"""The ``.meta`` file of a checkpoint: a graph of its variables alone.
+"""The ``.meta`` file of a checkpoint: a graph that contains only its variables.
 
-Scripts test for this file to see whether a checkpoint exists, and ``tf.train.import_meta_graph``
-reads it. TensorFlow's Saver would store the whole graph of the program, with every constant in it;
-here it is only the variables and the operations that restore and save them, about 1.5 kB each.
+Scripts look for this file to see whether a checkpoint exists, and ``tf.train.import_meta_graph``
+reads it. TensorFlow's Saver would store the program's whole graph, including every constant; here
+it contains only the variables and the operations that save and restore them, about 1.5 kB each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUFFIX = ".meta"
 
 
 class Stored(NamedTuple):
-    """Shape and type of a variable in a checkpoint."""
+    """Shape and dtype of a variable in a checkpoint."""
 
     shape: Sequence[int]
     dtype: tf.DType
@@ -30,19 +30,19 @@ class Stored(NamedTuple):
 def write_meta_graph(checkpoint: str, variables: Mapping[str, Stored]) -> None:
     """Writes ``checkpoint``.meta for the variables in it.
 
-    Call this before the checkpoint itself is written: then every complete checkpoint has the file,
-    whenever the process is killed. Raises UserError if there is no room.
+    Call this before the checkpoint itself is written, so that every complete checkpoint has the
+    file, whenever the process is killed. Raises UserError if the disk is full.
     """
     with atomic_open(f"{checkpoint}{SUFFIX}", "wb") as file:
         file.write(meta_graph(variables).SerializeToString())
 
 
 def meta_graph(variables: Mapping[str, Stored]) -> tf.MetaGraphDef:
-    """A graph in which ``NAME:0`` is each variable, and a Saver of all of them.
+    """A graph in which ``NAME:0`` is the value of each variable, and a Saver for all of them.
 
-    Weights are trainable, optimizer state and counters are not. All are initialised to zeros.
+    Weights are trainable; optimizer state and counters are not. All are initialised to zeros.
     """
-    # Made as messages: TensorFlow takes some milliseconds to add a variable to a graph.
+    # Built as messages, since TensorFlow takes some milliseconds to add a variable to a graph.
     found = tf.MetaGraphDef()
     found.meta_info_def.tensorflow_version = tf.VERSION
     nodes = _Nodes(found.graph_def)
@@ -84,7 +84,7 @@ def meta_graph(variables: Mapping[str, Stored]) -> tf.MetaGraphDef:
 
 def _add_variable(nodes: _Nodes, name: str, stored: Stored) -> variable_pb2.VariableDef:
     dtype, shape = stored.dtype, list(stored.shape)
-    # Not a resource: "NAME:0" is then the value, as in the files that BERT's first programs wrote.
+    # Not a resource, so that "NAME:0" is the value, as in files of the original BERT programs.
     nodes.add(name, "VariableV2", dtype=dtype, shape=tf.TensorShape(shape))
     dimensions = nodes.add(f"{name}/Initializer/shape", "Const", **_constant(shape, tf.int32))
     zero = nodes.add(
@@ -109,7 +109,7 @@ class _Nodes:
         self._graph = graph
 
     def add(self, name: str, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Adds an operation; returns its name. Attributes are types, lists of them or shapes."""
+        """Adds an operation; returns its name. Attributes are dtypes, lists of these, or shapes."""
         node = self._graph.node.add(name=name, op=kind, input=inputs)
         for key, value in attributes.items():
             node.attr[key].CopyFrom(_attribute(value))

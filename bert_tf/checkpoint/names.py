@@ -1,9 +1,9 @@
-"""The table of variable names: Google's and those of the same weights in PyTorch.
+"""The table of variable names: Google's names, and PyTorch's for the same weights.
 
 Google's are the names in google-research/bert, also used by NVIDIA's TensorFlow scripts and this
-toolkit. Hugging Face's are those of transformers' ``BertFor...`` classes or, for a network without
-token types, of its ``DistilBertFor...`` classes, or of its ``ElectraFor...`` classes for the two
-networks of ``run_electra.py``.
+toolkit. Hugging Face's are those of transformers' ``BertFor...`` classes, of its
+``DistilBertFor...`` classes for a network without token types, or of its ``ElectraFor...`` classes
+for the two networks of ``run_electra.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bert_tf.update.optimizers import slot_names
 
 
 class Row(NamedTuple):
-    """One variable; ``{n}`` stands for the layer number.
+    """One variable; ``{n}`` is the layer number.
 
     ``transposed``: Google stores a dense kernel as [inputs, outputs], PyTorch as [outputs, inputs].
     """
@@ -41,7 +41,7 @@ def _layer_norm(google: str, huggingface: str) -> list[Row]:
 
 
 def _output(google: str, huggingface: str) -> list[Row]:
-    """Weights and bias of a head, which Google also stores as [outputs, inputs]."""
+    """Weights and bias of a head, which Google, too, stores as [outputs, inputs]."""
     return [
         Row(f"{google}output_weights", f"{huggingface}.weight"),
         Row(f"{google}output_bias", f"{huggingface}.bias"),
@@ -61,11 +61,11 @@ _DENSE_OF_A_LAYER = (
 MASKED_LM = "cls/predictions/"
 NEXT_SENTENCE = "cls/seq_relationship/"
 SQUAD = "cls/squad/"
-# google-research/bert's run_classifier.py has its head for classes of a text at the root, NVIDIA's
-# run_ner.py the one for classes of a word.
+# google-research/bert's run_classifier.py has its text classification head at the root, NVIDIA's
+# run_ner.py its token classification head.
 CLASSES = ""
 
-# ELECTRA's: what finds replaced tokens, and the masked LM of the network that replaces them.
+# ELECTRA's head for replaced tokens, and the masked-LM head of the generator.
 DISCRIMINATOR = "cls/discriminator/"
 GENERATOR = "generator/"
 GENERATOR_MASKED_LM = f"{GENERATOR}{MASKED_LM}"
@@ -73,12 +73,12 @@ GENERATOR_MASKED_LM = f"{GENERATOR}{MASKED_LM}"
 POOLER = "bert/pooler/"
 HEADS = (MASKED_LM, NEXT_SENTENCE, SQUAD, CLASSES, DISCRIMINATOR, GENERATOR_MASKED_LM)
 
-# The arrays of the masked-LM decoder that copy other variables.
+# Arrays of the masked-LM decoder that are copies of other variables.
 DECODER_WEIGHT = "cls.predictions.decoder.weight"
 DECODER_BIAS = "cls.predictions.decoder.bias"
 _DISTILBERT_DECODER_WEIGHT = "vocab_projector.weight"
 
-# DistilBERT's head for classes of a text has a dense layer with ReLU in place of the pooler.
+# DistilBERT's text classification head has a dense layer with ReLU instead of the pooler.
 PRE_CLASSIFIER, CLASSIFIER = "pre_classifier.", "classifier."
 
 
@@ -90,7 +90,7 @@ def _embeddings(huggingface: str, *tables: str) -> list[Row]:
 
 
 def _encoder(huggingface: str) -> list[Row]:
-    """Embeddings and layers of a network that transformers names as BERT's, but for the prefix."""
+    """Embeddings and layers of a network that transformers names like BERT's after the prefix."""
     ours, theirs = _LAYER, f"{huggingface}.encoder.layer.{{n}}"
     tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
     return [
@@ -142,7 +142,7 @@ _DISTILBERT_ROWS = (
     *_output(CLASSES, "classifier"),
 )
 
-# What the generator's own embeddings pass through to its narrower layers.
+# Projects the generator's own embeddings to the width of its layers.
 EMBEDDINGS_PROJECT = "bert/embeddings_project"
 
 _ELECTRA_ROWS = (
@@ -155,19 +155,19 @@ _ELECTRA_ROWS = (
     Row(f"{GENERATOR_MASKED_LM}output_bias", "generator_lm_head.bias"),
 )
 
-# Networks without segments lack them.
+# Missing from networks without segments.
 TOKEN_TYPE_EMBEDDINGS = "bert/embeddings/token_type_embeddings"
 
 _GOOGLE_LAYER = re.compile(r"(?<=^bert/encoder/layer_)\d+(?=/)")
 _HUGGINGFACE_LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 _OLD_LAYER_NORM = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
 _MODERN = {"gamma": "weight", "beta": "bias"}
-# Constants that older versions saved among the weights.
+# Constants that older versions of transformers saved among the weights.
 _CONSTANTS = re.compile(r"(distil)?bert\.embeddings\.(position_ids|token_type_ids)")
 
-# What training saves besides the weights: in google-research/bert, NVIDIA's scripts, TensorFlow's
-# optimizers, and this toolkit (whose optimizer slots are in their registry). None of it is needed
-# to load weights.
+# State that training saves in addition to weights: in google-research/bert, NVIDIA's scripts,
+# TensorFlow's optimizers and this toolkit (whose slot names are in the optimizer registry). None of
+# it is needed to load weights.
 _RUN_STATE = re.compile(
     r"global_step|(distillation|optimizer|loss_scale|training)/.*|.*/(Adam|Adam_1|accum|shadow)"
     r"|beta[12]_power|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
@@ -180,19 +180,19 @@ _NVIDIAS_ONLY = re.compile(
 
 
 def heads_of(google: Iterable[str]) -> set[str]:
-    """Which of ``HEADS`` have a variable among Google's names."""
+    """Those ``HEADS`` that have a variable among these Google names."""
     given = set(google)
     known = {row.google for row in (*_BERT_ROWS, *_ELECTRA_ROWS) if row.google in given}
     return {head for head in HEADS if any(name.startswith(head or "output_") for name in known)}
 
 
 class Naming:
-    """How one of transformers' networks names its weights.
+    """How one of transformers' architectures names its weights.
 
     Attributes:
-      model_type: the network in a ``config.json``.
-      class_prefix: the beginning of its classes' names.
-      prefix: precedes the names of the bare network in a model with a head.
+      model_type: the architecture's name in ``config.json``.
+      class_prefix: the beginning of its class names.
+      prefix: precedes the bare network's names in a model with a head.
       rows: the table of names.
       copies: arrays of the masked-LM decoder -> Google's names of the variables that they copy.
     """
@@ -205,7 +205,7 @@ class Naming:
         rows: Sequence[Row],
         copies: Mapping[str, str],
     ) -> None:
-        """The table ``rows``; names in the bare network begin with one of ``parts``."""
+        """Uses the table ``rows``; names in the bare network begin with one of ``parts``."""
         self.model_type = model_type
         self.class_prefix = class_prefix
         self.prefix = f"{model_type}."
@@ -216,15 +216,15 @@ class Naming:
         self._by_huggingface = {row.huggingface: row for row in rows}
 
     def by_google(self, name: str) -> Row | None:
-        """The row of one of Google's names with the layer filled in; None if there is none."""
+        """The row of a Google name, with the layer number filled in; None if there is none."""
         return _look_up(name, self._by_google, _GOOGLE_LAYER)
 
     def by_huggingface(self, name: str) -> Row | None:
-        """Like :meth:`by_google`, for a name in :meth:`canonical` form."""
+        """Like :meth:`by_google`, for a name as returned by :meth:`canonical`."""
         return _look_up(name, self._by_huggingface, _HUGGINGFACE_LAYER)
 
     def canonical(self, name: str) -> str:
-        """A name in a PyTorch checkpoint in the spelling of today's classes with a head.
+        """Converts a PyTorch checkpoint's name to the spelling of current classes with a head.
 
         Normalizes the ``module.`` prefix of parallel training, a bare network without
         :attr:`prefix`, ``gamma`` and ``beta`` of early releases, and NVIDIA's ``dense_act``.
@@ -249,12 +249,12 @@ DISTILBERT = Naming(
     _DISTILBERT_ROWS,
     {_DISTILBERT_DECODER_WEIGHT: _WORDS},
 )
-# Only written: transformers ties the output weights of its masked LM when it reads them.
+# Write-only: transformers ties the output weights of its masked-LM head when it loads them.
 ELECTRA = Naming("electra", "Electra", ("embeddings", "encoder."), _ELECTRA_ROWS, {})
 
 
 def naming_of(stored: Iterable[str]) -> Naming:
-    """The naming that the names in a PyTorch checkpoint follow."""
+    """Determines which naming the names in a PyTorch checkpoint follow."""
     marks = (DISTILBERT.prefix, "transformer.layer.")
     return DISTILBERT if any(_without_module(n).startswith(marks) for n in stored) else BERT
 
@@ -272,17 +272,17 @@ def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | 
 
 
 def is_constant(name: str) -> bool:
-    """Whether a canonical name is that of a constant, such as position indices."""
+    """Whether a canonical name belongs to a constant, such as position indices."""
     return _CONSTANTS.fullmatch(name) is not None
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Whether it is run state needed only for further updates, as opposed to progress counters."""
+    """Whether this is run state needed only for further updates, unlike progress counters."""
     return is_run_state(name) and _PLACE_IN_RUN.fullmatch(name) is None
 
 
 def is_run_state(name: str) -> bool:
-    """Whether a TensorFlow variable is optimizer state, a counter or the like."""
+    """Whether a TensorFlow variable is optimizer state, a counter or similar."""
     if _RUN_STATE.fullmatch(name) is not None:
         return True
     variable, _, last = name.rpartition("/")
@@ -290,7 +290,7 @@ def is_run_state(name: str) -> bool:
 
 
 def tensorflow_origin(names: list[str]) -> str:
-    """``bert_tf``, ``nvidia`` or ``google``: the program that saves run state under these names."""
+    """Guesses which program saved this run state: ``bert_tf``, ``nvidia`` or ``google``."""
     for origin, pattern in (("bert_tf", _OURS_ONLY), ("nvidia", _NVIDIAS_ONLY)):
         if any(map(pattern.fullmatch, names)):
             return origin

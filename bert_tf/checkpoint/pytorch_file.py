@@ -1,9 +1,9 @@
 """Reads ``pytorch_model.bin`` and ``.pt`` without PyTorch and without executing their code.
 
-Such a file is a pickle, which in general is a program. The reader below supports only the few calls
-and instructions that a state dict needs; a file with anything else is refused. Time and memory are
-proportional to the size of the pickle: nothing that it refers to several times is copied, hashed
-or printed as a whole.
+Such a file is a pickle, which can contain arbitrary code. This reader supports only the few calls
+and instructions that a state dict needs, and rejects files with any others. Time and memory are
+proportional to the size of the pickle: objects that it refers to repeatedly are never copied,
+hashed or printed as a whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bert_tf.checkpoint.arrays import (
 from bert_tf.util.errors import UserError, first_line, short_repr
 
 _ZIP_START = b"PK\x03\x04"
-# torch/serialization.py: files of PyTorch before 1.6 begin with this pickled number.
+# torch/serialization.py: files written by PyTorch before 1.6 begin with this pickled number.
 _OLD_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _OLD_COUNT_BYTES = 8
 
@@ -68,8 +68,8 @@ _STORAGES = {
     "ByteStorage": "uint8",
     "BoolStorage": "bool",
 }
-# What torch.save writes by any protocol from 2 on. Without byte arrays, which allocate what they
-# declare before it is read, and without sets, which hash what is in them.
+# What torch.save writes with any protocol from 2 on. Excludes byte arrays, which allocate their
+# declared size before it is read, and sets, which hash their elements.
 _OPCODES = (
     *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK),
     *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BINFLOAT),
@@ -85,7 +85,7 @@ _OPCODES = (
 _MOST_ARGUMENTS = 7  # _rebuild_tensor_v2 in torch/_utils.py, with metadata
 _MOST_DIMENSIONS = 32  # NumPy's limit before 2.0
 
-# Keys under which training programs store the weights among other things; NVIDIA's uses "model".
+# Keys under which training programs store the weights among other things; NVIDIA's is "model".
 _WEIGHTS_KEYS = ("model", "state_dict")
 
 
@@ -102,7 +102,7 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage; offset and strides are in numbers, not bytes."""
+    """A view of a storage; offset and strides count numbers, not bytes."""
 
     storage: _Storage
     offset: int
@@ -143,13 +143,13 @@ class PytorchFile(ArrayFile):
             return np.ascontiguousarray(view).reshape(shape)
 
     def share_values(self, first: str, second: str) -> bool:
-        """Whether two names stand for the same numbers in the file."""
+        """Whether two names refer to the same numbers in the file."""
         return self._tensors[first] == self._tensors[second]
 
 
 @contextlib.contextmanager
 def _explain_damage(path: str) -> Iterator[None]:
-    """Turns the errors caused by a truncated or damaged file into a UserError."""
+    """Converts errors caused by a truncated or damaged file to a UserError."""
     try:
         yield
     except (zipfile.BadZipFile, EOFError) as error:
@@ -165,9 +165,9 @@ def _refuse(_: pickle._Unpickler) -> None:
     raise pickle.UnpicklingError("its pickle has instructions that no state dict needs")
 
 
-# The pure Python unpickler: the one in C allocates as much memory as a damaged length requests.
+# The pure Python unpickler: the C one allocates as much memory as a damaged length requests.
 class _StateDictReader(pickle._Unpickler):
-    """Builds only dictionaries of ``_Tensor``, whose keys are text or integers."""
+    """Builds only dictionaries of ``_Tensor`` whose keys are strings or integers."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         super().__init__(file, encoding="utf-8")
@@ -175,7 +175,7 @@ class _StateDictReader(pickle._Unpickler):
         self.storages: dict[str, _Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Called by the base class for every callable that the pickle refers to."""
+        """Called by the base class for every callable that the pickle references."""
         if (module, name) == ("collections", "OrderedDict"):
             return _dictionary
         if module == "torch" and name in _STORAGES:
@@ -210,7 +210,7 @@ class _StateDictReader(pickle._Unpickler):
         self.stack[-1] = self.stack[-1](*arguments)
 
     def _build(self) -> None:
-        """Leaves out the attributes of an object: a state dict has its ``_metadata`` in them."""
+        """Drops an object's attributes, which for a state dict contain its ``_metadata``."""
         self.stack.pop()
 
     def _set_item(self) -> None:
@@ -250,9 +250,9 @@ def _set(target: Any, items: Iterable[tuple[Any, Any]]) -> None:
 
 
 def _dictionary(pairs: Any = ()) -> dict[Any, Any]:
-    """An OrderedDict; Python 2 passes its items as a list.
+    """Builds an OrderedDict; Python 2 passes its items as a list.
 
-    The list is emptied, since copying it in every call that refers to it could take any time.
+    Empties the list, since copying it in every call that refers to it could take forever.
     """
     made: dict[Any, Any] = {}
     if pairs:
@@ -273,7 +273,7 @@ def _rebuild_tensor(storage: _Storage, offset: int, shape: Shape, strides: Shape
         raise pickle.UnpicklingError(
             f"a tensor of shape {short_repr(shape)}, strides {short_repr(strides)}"
         )
-    # The strides of an empty tensor can be anything, and so can that of a dimension of one.
+    # An empty tensor's strides are arbitrary, and so is the stride of a dimension of size one.
     steps = tuple(s if n > 1 and 0 not in shape else 0 for n, s in zip(shape, strides))
     last = offset + sum((n - 1) * step for n, step in zip(shape, steps))
     if 0 not in shape and last >= storage.count:
@@ -289,7 +289,7 @@ def _rebuild_parameter(tensor: _Tensor, *_) -> _Tensor:
 
 
 def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
-    """The unpickled content, and a function from a storage's key to its bytes."""
+    """Returns the unpickled content and a function from a storage's key to its bytes."""
     with zipfile.ZipFile(file) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if not pickles:
@@ -313,7 +313,7 @@ def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
 
 
 def _read_member(archive: zipfile.ZipFile, name: str, path: str) -> bytes:
-    """A file in the archive; PyTorch does not compress, so what expands is refused."""
+    """A file in the archive; PyTorch does not compress, so compressed files are rejected."""
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_STORED:
         raise pickle.UnpicklingError(f"{name} is compressed")

@@ -1,6 +1,6 @@
-"""Reads ``.safetensors``: eight bytes of length, a JSON header, then the arrays.
+"""Reads ``.safetensors``: an eight-byte length, a JSON header, then the arrays.
 
-The safetensors library is not used because it does not support bfloat16 with numpy.
+The safetensors library is not used because its numpy interface does not support bfloat16.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DTYPES = {
     "BOOL": "bool",
 }
 _LENGTH_BYTES = 8
-# The format's own limit; a larger length is invalid.
+# The format's own limit; larger lengths are invalid.
 _MOST_HEADER_BYTES = 100_000_000
 _MOST_BYTES = 1 << 63
 

@@ -1,4 +1,4 @@
-"""Finding and reading TensorFlow checkpoints."""
+"""Finds and reads TensorFlow checkpoints."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ LIST_NAME = "checkpoint"
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-(\d{5})$")
 _FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _NUMBERED = re.compile(r"(.*)-(\d+)", re.DOTALL)
-# Written by tf.train.Checkpoint, whose names are the path of an object in a program.
+# Written by tf.train.Checkpoint, whose names are paths of objects in a program.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# What TensorFlow's reader of checkpoints raises for damaged ones.
+# Exceptions that TensorFlow's checkpoint reader raises for damaged checkpoints.
 _DAMAGE = (tf.errors.OpError, ValueError, TypeError, RuntimeError, IndexError)
 
 
 def resolve_checkpoint(path: PathLike) -> str:
-    """The path of a checkpoint without the endings of its files.
+    """The path of a checkpoint without its files' suffixes.
 
     Args:
-      path: that path itself, one of the checkpoint's files, or a directory, which stands for its
-        latest checkpoint, or the only one where nothing says which is the latest.
+      path: that path itself, one of the checkpoint's files, or a directory, which means its
+        latest checkpoint, or its only one if no file names the latest.
 
     Raises:
       UserError: there is no checkpoint, or a part of it is missing.
@@ -70,7 +70,7 @@ def _latest_in(directory: str) -> str:
     if latest is not None:
         warn_if_older(latest)
         return latest
-    # Published checkpoints come without the file that names the latest.
+    # Published checkpoints lack the file that names the latest.
     found = sorted(glob.glob(f"{glob.escape(directory)}/*.index"))
     if not found:
         raise UserError(f"checkpoint directory {directory} holds no checkpoint; give another path.")
@@ -81,9 +81,9 @@ def _latest_in(directory: str) -> str:
 
 
 def warn_if_older(latest: str) -> None:
-    """Warns if the checkpoint that a directory's list names is not the newest complete one there.
+    """Warns if a directory's list names a checkpoint that is not its newest complete one.
 
-    Somebody may have edited the list to go back; a damaged one must not do so unnoticed.
+    The list may have been edited on purpose; a damaged one must not go unnoticed.
     """
     name = _NUMBERED.fullmatch(latest)
     if name is None:
@@ -115,7 +115,7 @@ def is_complete(path: PathLike) -> bool:
 
 
 def _data_files(checkpoint: str) -> list[str]:
-    """Without those that a kill left half written, which end in ``.tempstate`` and a number."""
+    """Excludes files that a kill left half-written, which end in ``.tempstate`` and a number."""
     return list(filter(_DATA_FILE.search, glob.glob(f"{glob.escape(checkpoint)}.data-*")))
 
 
@@ -125,7 +125,7 @@ class TensorflowCheckpoint(ArrayFile):
     is_tensorflow = True
 
     def __init__(self, checkpoint: str) -> None:
-        """Reads the index of a resolved checkpoint; raises UserError when it is damaged."""
+        """Reads the index of a resolved checkpoint; raises UserError if it is damaged."""
         self.path = checkpoint
         try:
             self._reader = tf.train.load_checkpoint(checkpoint)
@@ -143,7 +143,7 @@ class TensorflowCheckpoint(ArrayFile):
             )
 
     def check_size(self) -> None:
-        """Raises UserError when the data files are smaller than the values that they hold."""
+        """Raises UserError if the data files are smaller than their values."""
         needed = sum(
             math.prod(entry.shape) * self._dtypes[name].size for name, entry in self.entries.items()
         )
@@ -169,7 +169,7 @@ def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
       arrays: the values by the variables' names.
 
     Raises:
-      OSError: there is no room, or no permission.
+      OSError: the disk is full, or permission is missing.
       UserError: the same, for ``path``.meta.
     """
     write_meta_graph(
@@ -177,7 +177,7 @@ def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     )
     on_cpu = tf.ConfigProto(device_count={"GPU": 0})
     with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
-        # Fed, not constants: a graph may not be larger than 2 GB.
+        # Fed rather than constants, since a graph must not exceed 2 GB.
         values = [tf.placeholder(array.dtype, array.shape) for array in arrays.values()]
         save = tf.raw_ops.SaveV2(
             prefix=path,
@@ -193,7 +193,7 @@ def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def explained_reading(checkpoint: PathLike) -> Iterator[None]:
-    """Turns what a session reports of damaged values into a UserError that names ``checkpoint``."""
+    """Converts a session's errors about damaged values to a UserError that names ``checkpoint``."""
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
@@ -203,5 +203,5 @@ def explained_reading(checkpoint: PathLike) -> Iterator[None]:
 def damaged(
     checkpoint: PathLike, error: Exception, *, advice: str = "copy it again or give another"
 ) -> UserError:
-    """What to say of a checkpoint whose values cannot be read, of which ``error`` tells."""
+    """The error for a checkpoint whose values cannot be read because of ``error``."""
     return UserError(f"checkpoint {checkpoint} cannot be read ({first_line(error)}); {advice}.")

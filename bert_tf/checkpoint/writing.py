@@ -1,4 +1,4 @@
-"""Writing a model directory in each of the formats."""
+"""Writes model directories in each of the formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_tf.util.files import write_json
 
 Arrays = Mapping[str, np.ndarray]
 
-# Of several heads the first says which class opens the directory, after "Bert" and the like.
+# If there are several heads, the first determines the class name, after "Bert" and the like.
 _ARCHITECTURES = (
     ({names.DISCRIMINATOR}, "ForPreTraining"),
     ({names.GENERATOR_MASKED_LM}, "ForMaskedLM"),
@@ -38,19 +38,19 @@ _ARCHITECTURES = (
     (set(), "Model"),
 )
 
-# transformers of every age knows "gelu_new"; its "gelu" is the exact one.
+# All versions of transformers know "gelu_new"; their "gelu" is the exact one.
 _HUGGINGFACE_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}
 
 
 def network_shapes(
     config: BertConfig, stored: Mapping[str, Shape], *, labels: Labels | None = None
 ) -> dict[str, Shape]:
-    """Every variable of the network that a checkpoint seems to be of: BERT and the heads in it.
+    """The variables of the network that a checkpoint appears to hold: BERT and its heads.
 
     Args:
       config: the architecture.
-      stored: what the checkpoint holds, under Google's names. A task head's number of classes is
-        taken from it.
+      stored: the checkpoint's variables, under Google's names; they determine the number of
+        classes of a task head.
       labels: ``Source.labels``.
     """
     heads = names.heads_of(stored)
@@ -80,15 +80,15 @@ def write_model(
       directory: an existing, empty directory.
       target: a key of ``formats.ORIGINS``.
       weights: float32 arrays under Google's names.
-      files: its configuration is not None.
-      run_state: optimizer and counters; empty for the weights alone.
+      files: must include a configuration.
+      run_state: optimizer state and counters; empty to write only weights.
 
     Returns:
-      Sentences that a user should read.
+      Messages for the user.
 
     Raises:
-      UserError: the format has no place for something.
-      OSError: there is no room.
+      UserError: the format cannot represent something.
+      OSError: the disk is full.
     """
     naming = _naming_for(files.config, names.heads_of(weights))
     if target == "huggingface":
@@ -100,10 +100,10 @@ def write_model(
 
 
 def write_without_optimizer(checkpoint: str, directory: Path) -> None:
-    """Writes a TensorFlow checkpoint's weights, and how far its run was, under its name.
+    """Writes a TensorFlow checkpoint's weights and its run's progress counters, under its name.
 
     ``directory`` exists; the file that names its newest checkpoint is written last. Raises
-    UserError where there is no room or the checkpoint cannot be read.
+    UserError if the disk is full or the checkpoint cannot be read.
     """
     source, name = TensorflowCheckpoint(checkpoint), Path(checkpoint).name
     kept = [variable for variable in source.entries if not names.is_optimizer_state(variable)]
@@ -114,7 +114,7 @@ def write_without_optimizer(checkpoint: str, directory: Path) -> None:
             f"cannot write {directory / name} ({error.strerror}); free space there, or choose "
             "another directory."
         ) from error
-    # The name alone: the directory can be moved.
+    # A name without its directory, so that the directory can be moved.
     tf.train.update_checkpoint_state(str(directory), name)
 
 
@@ -124,7 +124,7 @@ def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: Model
     else:
         name = f"model.ckpt-{int(arrays.get('global_step', 0))}"
         write_checkpoint(str(directory / name), arrays)
-        # The name alone: the directory can be moved.
+        # A name without its directory, so that the directory can be moved.
         tf.train.update_checkpoint_state(str(directory), name)
     write_model_files(
         directory, files.config, files.tokenizer_files, files.labels, files.text_classes
@@ -137,7 +137,7 @@ def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: Model
 def _write_huggingface(
     directory: Path, weights: Arrays, files: ModelDirectory, run_state: Arrays
 ) -> list[str]:
-    """Returns the names of weights that DistilBERT, the form of some networks, does not have."""
+    """Returns the names of weights that DistilBERT, the format of some networks, lacks."""
     naming = _naming_for(files.config, names.heads_of(weights))
     _check_huggingface_has_place(naming, names.heads_of(weights), files, run_state)
     rows = {name: naming.by_google(name) for name in weights}
@@ -149,13 +149,13 @@ def _write_huggingface(
     arrays = {}
     for name, row in rows.items():
         if row is not None:
-            # The names of a network without a head have no prefix.
+            # Names in a network without a head have no prefix.
             key = row.huggingface if heads else row.huggingface[len(naming.prefix) :]
             values = weights[name].T if row.transposed else weights[name]
             arrays[key] = np.ascontiguousarray(values)
     weights_file = directory / "model.safetensors"
     save_file(arrays, weights_file, metadata={"format": "pt"})
-    # The library lets nobody but its user read the file; the umask, as shown by another, decides.
+    # The library makes the file private; copy the mode of another file, which has the umask's.
     shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
     files.tokenizer_files.copy_to(directory)
     write_tokenizer_config(
@@ -182,14 +182,14 @@ def _check_huggingface_has_place(
         )
     if naming is names.DISTILBERT and names.CLASSES in heads and files.labels is None:
         raise UserError(
-            "the checkpoint has a head for classes of a text and no token types, and DistilBERT, "
+            "the checkpoint has a text classification head but no token types, and DistilBERT, "
             "Hugging Face's form of a network without them, has no pooler for that head; convert "
             "it to another format."
         )
 
 
 def _naming_for(config: BertConfig, heads: set[str]) -> names.Naming:
-    """Hugging Face's naming of a network; its BERT always has token types."""
+    """Hugging Face's naming of a network; its BERT classes always have token types."""
     if heads & {names.DISCRIMINATOR, names.GENERATOR_MASKED_LM}:
         return names.ELECTRA
     return names.BERT if config.type_vocab_size else names.DISTILBERT
@@ -202,7 +202,7 @@ def _tokenizer_class(naming: names.Naming) -> str:
 def huggingface_config(
     files: ModelDirectory, heads: set[str], num_labels: int | None
 ) -> dict[str, Any]:
-    """The content of a ``config.json`` for the network with these heads."""
+    """The content of ``config.json`` for a network with these heads."""
     naming = _naming_for(files.config, heads)
     settings = files.config.to_dict()
     activation = files.config.hidden_act
@@ -210,7 +210,7 @@ def huggingface_config(
     if naming is names.DISTILBERT:
         del settings["type_vocab_size"]
         settings = {DISTILBERT_KEYS.get(name, name): value for name, value in settings.items()}
-        # The table of positions is stored, whether it was computed or trained.
+        # The position table is stored, whether it was computed or trained.
         settings["sinusoidal_pos_embds"] = False
     else:
         settings.update(layer_norm_eps=1e-12, position_embedding_type="absolute")
@@ -240,7 +240,7 @@ def _num_labels(weights: Arrays) -> int | None:
 
 
 def _pad_id(files: ModelDirectory) -> int:
-    """The line of [PAD], which other vocabularies than BERT's have elsewhere than first."""
+    """The line of [PAD]; vocabularies other than BERT's do not have it first."""
     vocab_file = files.tokenizer_files.vocab_file
     if vocab_file is None:
         return 0
@@ -262,8 +262,8 @@ def _notes(target: str, files: ModelDirectory, naming: names.Naming) -> list[str
     if target in ("google", "nvidia") and files.config.hidden_act == "gelu_erf":
         notes.append(
             f"warning: the model was made with the exact GELU, which {CONFIG_NAME} calls gelu_erf; "
-            "Google's and NVIDIA's code refuse that name, and with \"gelu\" they compute the tanh "
-            "form, so that outputs differ slightly"
+            "Google's and NVIDIA's code refuse that name and with \"gelu\" they compute the tanh "
+            "form, so outputs differ slightly"
         )
     if target in ("google", "nvidia") and not files.config.type_vocab_size:
         notes.append(
@@ -274,8 +274,8 @@ def _notes(target: str, files: ModelDirectory, naming: names.Naming) -> list[str
         notes.append("no vocabulary is stored with the checkpoint; --vocab_file adds one")
     elif files.tokenizer_files.do_lower_case is None:
         notes.append(
-            "nothing says whether the vocabulary is lower-cased; --do_lower_case or "
-            "--nodo_lower_case writes it down"
+            "nothing records whether the vocabulary is lower-cased; --do_lower_case or "
+            "--nodo_lower_case does"
         )
     if target == "huggingface" and files.tokenizer_files.spm_model_file is not None:
         notes.append(

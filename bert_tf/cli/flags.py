@@ -1,7 +1,7 @@
-"""Shared by all commands: parsing of the command line, --help, and messages for wrong flags.
+"""Parsing of the command line, --help, and messages about wrong flags, for all commands.
 
-Define numbers with ``flags.DEFINE(Number(), name, default, help)`` in the module that they belong
-to: absl records the calling module, by which a run finds the flags of this project.
+Define numbers with ``flags.DEFINE(Number(), name, default, help)`` in the module to which they
+belong: absl records the calling module, by which a run identifies this project's flags.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, NoReturn
 
 from absl import app, flags
 
@@ -23,7 +23,7 @@ from bert_tf.util.options import LARGEST_FLOAT32
 
 _RECIPES = "recipes/"
 
-# Flags that hold free text or addresses. All other string flags are taken for paths.
+# Flags that contain free text or addresses. All other string flags are treated as paths.
 NO_PATHS = frozenset({
     "before_training", "hosts", "master", "mirror", "mpirun_flags", "question", "scheduler", "text",
     "tpu_name", "triton_server_url", "url",
@@ -48,14 +48,17 @@ _LEAST_LIKENESS = 0.7
 _LIKENESS_OF_A_TIE = 0.1
 _HELP_WIDTH = 100
 
-Define = TypeVar("Define", bound=Callable[..., None])
+if TYPE_CHECKING:
+    from typing import ParamSpec
+
+    Arguments = ParamSpec("Arguments")
 
 
 class Number(flags.FloatParser):
-    """Parses a float and rejects NaN, which passes all bounds of absl's own parser.
+    """Parses a float and rejects NaN, which would satisfy all bounds of absl's own parser.
 
     Args:
-      lower_bound: least value, None for any.
+      lower_bound: minimum; None for none.
       infinite: whether inf and -inf are allowed; otherwise the value must be finite in float32.
     """
 
@@ -73,22 +76,23 @@ class Number(flags.FloatParser):
         return value
 
 
-def flag_group(heading: str) -> Callable[[Define], Define]:
+def flag_group(heading: str) -> Callable[[Callable[Arguments, None]], Callable[Arguments, None]]:
     """Decorates a function that defines flags, so that --help lists them under ``heading``.
 
-    The flags are those of the program, or of ``values`` of an argument of the function. A group
+    The flags are those of the program, or of the function's ``values`` argument. A group that is
     defined within another keeps its own heading.
     """
 
-    def decorate(define_flags: Define) -> Define:
+    def decorate(define_flags: Callable[Arguments, None]) -> Callable[Arguments, None]:
         @functools.wraps(define_flags)
-        def define(*args: Any, **kwargs: Any) -> None:
+        def define(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
             values = next((a.values for a in args if hasattr(a, "values")), flags.FLAGS)
             before = set(values)
             define_flags(*args, **kwargs)
             for name in set(values) - before:
-                if not hasattr(values[name], "heading"):
-                    values[name].heading = heading
+                flag: Any = values[name]  # takes attributes that absl does not know
+                if not hasattr(flag, "heading"):
+                    flag.heading = heading
 
         return define
 
@@ -96,9 +100,9 @@ def flag_group(heading: str) -> Callable[[Define], Define]:
 
 
 def run_command(main: Callable[[Sequence[str]], object], *, takes_words: bool = False) -> NoReturn:
-    """Runs ``main`` as ``app.run`` does; a wrong flag ends the process like any UserError.
+    """Runs ``main`` like ``app.run``; a wrong flag ends the process like any UserError.
 
-    A word that is neither a flag nor a flag's value is an error too, unless ``takes_words``.
+    Words that are neither flags nor their values are errors, too, unless ``takes_words``.
     """
     parser = functools.partial(parse_flags, takes_words=takes_words)
 
@@ -113,12 +117,12 @@ def run_command(main: Callable[[Sequence[str]], object], *, takes_words: bool = 
 
 
 def as_typed(sentence: str, values: flags.FlagValues) -> str:
-    """A sentence about settings with the names of the flags that were used.
+    """A sentence about settings, with the names of the flags that were actually used.
 
-    Every ``--flag=value`` that nobody typed is marked as "(the default)".
+    Marks every ``--flag=value`` that was not typed as "(the default)".
     """
     for name in values:
-        # Set by the definition of another name, and of a name that differs from the setting's.
+        # Set when a flag is defined under another name, or one that differs from the setting's.
         usual = getattr(values[name], "stands_for", None)
         if usual is not None and _is_used(name, usual, values):
             sentence = re.sub(rf"{re.escape(usual)}\b", f"--{name}", sentence)
@@ -136,13 +140,13 @@ def as_typed(sentence: str, values: flags.FlagValues) -> str:
 
 
 def _is_used(name: str, usual: str, values: flags.FlagValues) -> bool:
-    """Whether a flag was used instead of the one that messages name."""
+    """Whether a flag was used instead of the one named in messages."""
     other = usual.lstrip("-").partition("=")[0]
     return other not in values or bool(values[name].present and not values[other].present)
 
 
 def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[str]:
-    """Returns the program and the words; raises UserError for wrong flags and unexpected words.
+    """Returns the program and the words; UserError for wrong flags and unexpected words.
 
     A help flag prints the help and ends the process.
     """
@@ -155,7 +159,7 @@ def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[
 def parse_flag_file(path: str, values: flags.FlagValues) -> set[str]:
     """Sets the flags of a file in ``values``; returns their names.
 
-    Raises UserError for wrong flags, with the name of the file.
+    Raises a UserError that names the file for wrong flags.
     """
     try:
         read, _ = _parse("", [f"--flagfile={path}"], values)
@@ -168,7 +172,7 @@ def parse_flag_file(path: str, values: flags.FlagValues) -> set[str]:
 def _parse(
     program: str, given: Sequence[str], values: flags.FlagValues, *, takes_words: bool = False
 ) -> tuple[list[_Item], list[str]]:
-    """Sets the given flags; returns what was read, contents of flag files included, and words."""
+    """Sets the given flags; returns everything read, including flag files, and the words."""
     try:
         given = read_flag_files(given, values)
         read = list(_read(given, values))
@@ -179,7 +183,7 @@ def _parse(
     except (flags.Error, ValueError) as error:
         raise UserError(_explain_error(error, values)) from error
     if not takes_words:
-        # An empty shell variable in quotes leaves an empty word.
+        # An empty shell variable in quotes results in an empty word.
         wrong = [item for item in read if item.flag is None and item.text]
         if wrong:
             raise UserError(_explain_word(wrong[0], values))
@@ -191,12 +195,14 @@ def _parse(
 def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
     """Returns the arguments, with the contents of flag files in place of --flagfile.
 
-    Raises UserError if a file cannot be read, or has characters that no argument can have.
+    Raises UserError if a file cannot be read or contains characters that no argument can have.
     """
     try:
         found = values.read_flags_from_files(list(_read_recipes(arguments)))
     except flags.CantOpenFlagFileError as error:
-        path, reason = error.__context__.filename, error.__context__.strerror
+        cause = error.__context__
+        assert isinstance(cause, OSError), "absl raises it while it handles one"
+        path, reason = cause.filename, cause.strerror
         _check_place("flagfile", str(path))
         raise UserError(
             f"--flagfile: {path} cannot be read ({reason}); give an existing file."
@@ -215,9 +221,9 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
 
 
 def _read_recipes(arguments: Iterable[str]) -> Iterator[str]:
-    """The arguments, with the flags of installed recipes in place of --flagfile=recipes/NAME.
+    """Replaces --flagfile=recipes/NAME by the flags of the installed recipe.
 
-    absl would look for a file that such a recipe names in the working directory.
+    absl would look for files named in a recipe in the working directory.
     """
     rest = iter(arguments)
     for argument in rest:
@@ -251,7 +257,7 @@ def project_flags(values: flags.FlagValues) -> list[flags.Flag]:
 
 
 def help_text(values: flags.FlagValues, about: str | None) -> str:
-    """The description of the command and its flags, under the headings of their groups."""
+    """The description of the command and its flags, grouped under their headings."""
     groups: dict[str, list[str]] = {}
     for flag in project_flags(values):
         groups.setdefault(getattr(flag, "heading", "Flags"), []).append(_describe(flag))
@@ -273,7 +279,7 @@ def _describe(flag: flags.Flag) -> str:
     elif flag.default not in (None, "", []):
         given = flag.default
         default = f" (default: {','.join(given) if isinstance(given, list) else given})"
-    # absl begins with all choices as one word, which may be too long for a line.
+    # absl starts with all choices as one word, which may be too long for a line.
     text = _CHOICES.sub(lambda found: found[0].replace("|", " | "), flag.help)
     return _wrapped(f"  --{name}: {text}{default}")
 
@@ -283,7 +289,7 @@ def _wrapped(text: str) -> str:
 
 
 class _Item(NamedTuple):
-    """An argument: the name of a flag, or a word and the flag before it."""
+    """An argument: the name of a flag, or a word and the preceding flag."""
 
     flag: str | None
     text: str
@@ -291,7 +297,7 @@ class _Item(NamedTuple):
 
 
 def _read(arguments: Iterable[str], values: flags.FlagValues) -> Iterator[_Item]:
-    """Reads the arguments as absl does; the value after a flag is not a separate item."""
+    """Reads arguments like absl; the value after a flag is not a separate item."""
     rest, before = iter(arguments), None
     for argument in rest:
         if argument == "--":
@@ -310,11 +316,11 @@ def _read(arguments: Iterable[str], values: flags.FlagValues) -> Iterator[_Item]
 
 
 def _explain_word(item: _Item, values: flags.FlagValues) -> str:
-    word, before = item.text, item.before
+    word, before = item.text, item.before or ""
     name = word.lstrip(_DASHES)
     if not word.strip():
         return (
-            "the command line contains a lone blank; a backslash that continues a line must be its "
+            "the command line contains a lone space; a backslash that continues a line must be its "
             "last character."
         )
     if name != word:
@@ -333,12 +339,12 @@ def _explain_word(item: _Item, values: flags.FlagValues) -> str:
     if before in values and "string" in values[before].flag_type():
         return (
             f"unexpected word {word} after --{before}, which takes a single one: separate several "
-            "by commas, and quote patterns and text that contains blanks."
+            "by commas, and quote patterns and text that contains spaces."
         )
     return f"{word} is neither a flag nor a flag's value: flags begin with two hyphens."
 
 
-def _explain_error(error: flags.Error, values: flags.FlagValues) -> str:
+def _explain_error(error: Exception, values: flags.FlagValues) -> str:
     if isinstance(error, flags.UnrecognizedFlagError):
         return _explain_unknown(error.flagname, values)
     text = " ".join(str(error).split()).rstrip(" .").removeprefix("flag ")
@@ -365,7 +371,7 @@ def _explain_unknown(given: str, values: flags.FlagValues) -> str:
     best = max(likeness.values(), default=0.0)
     near = [
         other
-        for other in sorted(likeness, key=likeness.get, reverse=True)
+        for other in sorted(likeness, key=likeness.__getitem__, reverse=True)
         if likeness[other] >= max(_LEAST_LIKENESS, best - _LIKENESS_OF_A_TIE)
     ]
     if not near:
@@ -375,7 +381,7 @@ def _explain_unknown(given: str, values: flags.FlagValues) -> str:
 
 
 def _check_places(values: flags.FlagValues) -> None:
-    """Raises UserError for a path that is a URL or an address of remote storage."""
+    """Raises UserError if a path is a URL or an address of remote storage."""
     for flag in project_flags(values):
         given = flag.value if isinstance(flag.value, list) else [flag.value]
         if flag.present and flag.name not in NO_PATHS:
@@ -385,9 +391,9 @@ def _check_places(values: flags.FlagValues) -> None:
 
 
 def _complete_paths(values: flags.FlagValues) -> None:
-    """Replaces ~ at the start of paths, and ``recipes/NAME`` where only an installed one exists.
+    """Expands ~ at the start of paths, and ``recipes/NAME`` if only an installed one exists.
 
-    A shell leaves ~ as it is after an equals sign.
+    A shell does not expand ~ after an equals sign.
     """
     for flag in project_flags(values):
         if not flag.present or flag.name in NO_PATHS or not isinstance(flag.value, str):

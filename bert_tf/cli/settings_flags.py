@@ -1,7 +1,7 @@
-"""Flags from declared settings, and settings from parsed flags.
+"""Defines flags from declared settings, and makes settings from parsed flags.
 
-The flags of a class are defined by :meth:`Definer.settings` and read by :func:`from_flags`; a flag
-knows which setting it is for.
+:meth:`Definer.settings` defines the flags of a class and :func:`from_flags` reads them; each flag
+knows its setting.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 from absl import flags
 
@@ -27,7 +27,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 class Definer:
-    """Defines flags in a given set of flags: the program's or a test's."""
+    """Defines flags in a given set: the program's or a test's."""
 
     def __init__(self, values: flags.FlagValues) -> None:
         self.string = functools.partial(flags.DEFINE_string, flag_values=values)
@@ -40,30 +40,30 @@ class Definer:
     def settings(
         self, kind: type[Settings], *, without: Iterable[str] = (), **changes: Mapping[str, Any]
     ) -> None:
-        """Defines the flags of a class of settings, but not of its groups or base classes.
+        """Defines the flags of a settings class, but not of its groups or base classes.
 
         Args:
           kind: the class.
-          without: fields whose flags this command does not have.
-          **changes: field -> facts of its :class:`Option` that differ in this command.
+          without: fields for which this command has no flags.
+          **changes: field -> facts of its :class:`Option` that are different in this command.
         """
         for name, option in options_of(kind).items():
             if name in vars(kind)["__annotations__"] and name not in without:
                 declared = option.flag
                 option = dataclasses.replace(option, **changes.get(name, {}))
                 self.option(option)
-                flag = self.values[option.flag]
+                flag: Any = self.values[option.flag]  # takes attributes that absl does not know
                 flag.setting, flag.per_host = (kind, name), option.per_host
                 if option.flag != declared:
                     flag.stands_for = f"--{declared}"
 
     def option(self, option: Option) -> None:
         """Defines the flag of an option."""
-        given = option.flag, option.default
+        default: Any = option.default  # has the type of the flag
+        given = option.flag, default
         if option.takes_auto:
-            flag = flags.Flag(
-                _BooleanOrAuto(), flags.ArgumentSerializer(), *given, option.help_text, boolean=True
-            )
+            parser, serializer = _BooleanOrAuto(), flags.ArgumentSerializer[Any]()
+            flag = flags.Flag(parser, serializer, *given, option.help_text, boolean=True)
             flags.DEFINE_flag(flag, self.values)
         elif option.choices:
             self.enum(*given, list(option.choices), option.help_text)
@@ -73,17 +73,19 @@ class Definer:
             self._by_kind(option.value_type)(*given, option.help_text)
 
     def other_name(self, name: str, flag: str, option: Option) -> None:
-        """Defines another name for a flag, or for a flag with a value, such as --precision=fp16."""
+        """Defines another name for a flag, or for a flag's value, such as --precision=fp16."""
         self._by_kind(option.value_type)(name, option.default, option.help_text)
-        self.values[name].stands_for = f"--{flag}"
+        defined: Any = self.values[name]
+        defined.stands_for = f"--{flag}"
 
     def per_host(self, *names: str) -> None:
         """Marks flags that may differ between hosts."""
         for name in names:
-            self.values[name].per_host = True
+            flag: Any = self.values[name]
+            flag.per_host = True
 
     def ignored(self, kinds: Mapping[str, type], why: str) -> None:
-        """Defines flags, by name and type, that have no effect here."""
+        """Defines flags, by name and type, that have no effect."""
         for name, kind in kinds.items():
             self._by_kind(kind)(name, None, f"Ignored: {why}.")
 
@@ -97,25 +99,29 @@ class Definer:
         }[kind]
 
 
-class _BooleanOrAuto(flags.BooleanParser):
+class _BooleanOrAuto(flags.ArgumentParser[Union[bool, str]]):
     """Parses an argument to True, False or ``AUTO``."""
+
+    def flag_type(self) -> str:
+        """See the base class."""
+        return "bool"
 
     def parse(self, argument: str | int | bool) -> bool | str:
         if argument == AUTO:
             return AUTO
         try:
-            return super().parse(argument)
+            return flags.BooleanParser().parse(argument)
         except ValueError as error:
             raise ValueError("must be true, false or auto") from error
 
 
 def from_flags(kind: type[AnySettings], values: flags.FlagValues, **made: Any) -> AnySettings:
-    """Settings of a class, and of its groups, from parsed flags.
+    """Makes the settings of a class and its groups from parsed flags.
 
     Args:
       kind: the class.
-      values: the parsed flags; a setting without a flag among them, or whose flag has no value, has
-        its default.
+      values: the parsed flags; a setting that has no flag among them, or whose flag has no value,
+        gets its default.
       **made: fields of the class or of a group that are not read from their flags.
 
     Raises:
@@ -138,14 +144,14 @@ def from_flags(kind: type[AnySettings], values: flags.FlagValues, **made: Any) -
 
 
 def _is_below(kind: type[Settings], name: str) -> bool:
-    """Whether a class or one of its groups has a field of this name."""
+    """Whether a class or one of its groups has a field with this name."""
     if any(field.name == name for field in dataclasses.fields(kind)):
         return True
     return any(_is_below(group, name) for group in groups_of(kind).values())
 
 
 def _value_of(flag: flags.Flag, option: Option) -> Any:
-    """The setting that a flag's value stands for; UserError names the flag."""
+    """The setting that a flag's value means; a UserError names the flag."""
     if option.takes_auto and flag.value == AUTO:
         return None
     value = flag.value if option.parse is None else option.parse(flag.value)
@@ -156,7 +162,7 @@ def _value_of(flag: flags.Flag, option: Option) -> Any:
 
 
 def command_line(values: flags.FlagValues) -> CommandLine:
-    """All flags of the program, for the record and for comparing ranks."""
+    """All flags of the program, for the record and for comparison between ranks."""
     found = project_flags(values)
     return CommandLine(
         values={flag.name: flag.value for flag in found},
@@ -182,7 +188,7 @@ def optional_file(values: flags.FlagValues, name: str) -> Path | None:
 
 
 def at_least_one(values: flags.FlagValues, name: str) -> None:
-    """Raises UserError for a count that was given but is not positive."""
+    """Raises UserError if a count was given but is not positive."""
     value = values[name].value
     if value is not None and value < 1:
         raise UserError(f"--{name}={value} must be at least 1.")

@@ -1,8 +1,8 @@
-"""Command-line flags that the training scripts share, and the settings made from them.
+"""Command-line flags shared by the training scripts, and the settings made from them.
 
 Flags are defined by functions, so importing this module defines none.
 
-Names and meanings follow google-research/bert and NVIDIA's scripts wherever they have such a flag.
+Names and meanings follow google-research/bert and NVIDIA's scripts if these have such a flag.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.options import Option
 
 # Flags of scripts for other hardware, accepted so that existing command lines keep working. Types
-# are as in those scripts, since a boolean flag takes no separate argument and all others do.
+# follow those scripts, since a boolean flag takes no separate argument and all others do.
 _IGNORED = {
     "use_tpu": bool,
     "tpu_name": str,
@@ -49,21 +49,21 @@ _IGNORED = {
     "iterations_per_loop": int,
 }
 
-# The flags of evaluations, which each script defines by itself.
+# Evaluation flags, which each script defines itself.
 _SCRIPTS_OWN = ("do_eval", "eval_batch_size", "max_eval_steps")
 
 
 def run_script(
     define_flags: Callable[[flags.FlagValues], None], run: Callable[[flags.FlagValues], object]
 ) -> None:
-    """Runs a training script: defines and parses its flags, exits with a message on UserError."""
+    """Runs a training script: defines and parses flags; exits with a message on UserError."""
     define_flags(flags.FLAGS)
     run_command(lambda _: run(flags.FLAGS))
 
 
 @flag_group("Run")
 def define_run_flags(define: Definer) -> None:
-    """Defines what all training scripts share: what to do, where to write and how often."""
+    """Defines the flags of all training scripts for what to do, where to write and how often."""
     define.settings(StartSettings)
     define.settings(RunSettings)
     define.settings(EvaluationSettings, without=_SCRIPTS_OWN)
@@ -75,7 +75,7 @@ def define_run_flags(define: Definer) -> None:
 def define_evaluation_flags(
     define: Definer, *, without: Iterable[str] = (), **changes: Mapping[str, Any]
 ) -> None:
-    """Defines the flags of evaluations that differ between scripts, as ``Definer.settings``."""
+    """Defines the evaluation flags that differ between scripts, like ``Definer.settings``."""
     others = [name for name in options_of(EvaluationSettings) if name not in _SCRIPTS_OWN]
     define.settings(EvaluationSettings, without=(*others, *without), **changes)
 
@@ -91,10 +91,10 @@ def define_optimization_flags(
 ) -> None:
     """Defines the batch, schedule and optimizer flags of a training script.
 
-    ``without`` is of ``BatchSettings`` and ``steps`` of ``StepSettings``, as ``Definer.settings``.
+    ``without`` is for ``BatchSettings``, ``steps`` for ``StepSettings``; see ``Definer.settings``.
     """
     define.settings(BatchSettings, without=without)
-    micro_batch = Option(None, help_text="Another name of --train_batch_size.", kind=int)
+    micro_batch = Option(None, help_text="Another name for --train_batch_size.", kind=int)
     define.other_name("micro_batch_size", "train_batch_size", micro_batch)
     define.settings(StepSettings, **steps)
     define.settings(ScheduleSettings)
@@ -130,9 +130,9 @@ def _define_communication_flags(define: Definer) -> None:
 
 @flag_group("Precision, ranks and threads")
 def define_computing_flags(define: Definer, *, native_ops: str) -> None:
-    """Defines the flags for precision, ranks and threads of a script that does not train.
+    """Defines the flags for precision, ranks and threads of scripts that do not train.
 
-    ``native_ops`` is the help text of that flag.
+    ``native_ops`` is that flag's help text.
     """
     define.settings(
         RuntimeSettings,
@@ -145,8 +145,8 @@ def define_computing_flags(define: Definer, *, native_ops: str) -> None:
 def run_settings(values: flags.FlagValues, *, does: Iterable[str]) -> RunSettings:
     """What to do, where to write and how often, from parsed flags.
 
-    ``does`` has the names of the script's flags that request something to do. Raises UserError if
-    none of them is given, and for invalid settings.
+    ``does`` has the names of the script's flags that request an action. Raises UserError if none
+    of them is given, and for invalid settings.
     """
     does = [f"--{name}" for name in does]
     if not any(values[name[2:]].value for name in does):
@@ -166,7 +166,7 @@ def run_settings(values: flags.FlagValues, *, does: Iterable[str]) -> RunSetting
 
 
 def optimization_settings(values: flags.FlagValues, **made: Any) -> OptimizationSettings:
-    """Batch, schedule and optimizer settings from parsed flags; UserError for invalid values.
+    """The batch, schedule and optimizer settings from parsed flags; UserError if invalid.
 
     ``made`` is as in ``from_flags``.
     """
@@ -184,7 +184,7 @@ def optimization_settings(values: flags.FlagValues, **made: Any) -> Optimization
 
 
 def schedule_settings(values: flags.FlagValues) -> ScheduleSettings:
-    """The learning rate from parsed flags; UserError for invalid values."""
+    """The learning rate settings from parsed flags; UserError if invalid."""
     options = {name: values[option.flag].value for name, option in schedule_options().items()}
     return from_flags(ScheduleSettings, values, options=options)
 
@@ -192,14 +192,14 @@ def schedule_settings(values: flags.FlagValues) -> ScheduleSettings:
 def checked_runtime_settings(
     values: flags.FlagValues, optimization: OptimizationSettings
 ) -> RuntimeSettings:
-    """As :func:`runtime_settings`; UserError if they contradict those of the optimization."""
+    """Like :func:`runtime_settings`; UserError if they contradict the optimization settings."""
     runtime = runtime_settings(values)
     check_sharding(optimization, runtime.communication)
     return runtime
 
 
 def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
-    """Precision, compiler, ranks and threads from parsed flags."""
+    """The precision, compiler, rank and thread settings from parsed flags."""
     _check_constant_scale(values)
     amp, precision = values.amp, values.precision
     if values.use_fp16 is not None:
@@ -222,7 +222,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
 
 
 def _check_constant_scale(values: flags.FlagValues) -> None:
-    """Raises UserError for a constant loss scale with options of a dynamic one."""
+    """Raises UserError for a constant loss scale with options for a dynamic one."""
     for name in ("init_loss_scale", "min_loss_scale", "loss_scale_window"):
         if values.loss_scale and values[name].present:
             raise UserError(
@@ -239,7 +239,7 @@ def _value_of_either(values: flags.FlagValues, first: str, second: str) -> int |
 
 
 def warn_of_ignored(values: flags.FlagValues, *, also: Iterable[str] = ()) -> None:
-    """Warns of given flags that have no effect here, except booleans that are off."""
+    """Warns about given flags that have no effect, except booleans that are off."""
     for name in (*_IGNORED, *also):
         if values[name].present and values[name].value is not False:
             warn(f"--{name} has no effect here and is ignored.")

@@ -2,8 +2,8 @@
 
     python -m bert_tf.commands.ask --model_dir=model --file=document.txt --question="Who wrote it?"
 
-Without ``--question``, questions are read from the terminal or a pipe, one per line, to the end
-(Ctrl-D). ``--json`` prints one object per line instead of text.
+Without ``--question``, questions are read from the terminal or a pipe, one per line, until the end
+of input (Ctrl-D). ``--json`` prints one JSON object per line instead of text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_document(path: PathLike, *, flag: str) -> str:
 
 
 def sentence_around(text: str, start: int, end: int) -> str:
-    """The sentences around the characters [start, end), at most 300 characters."""
+    """The sentences around the characters [start, end), at most 300 characters long."""
     first, last = 0, len(text)
     for match in _SENTENCE_END.finditer(text):
         if match.end() <= start:
@@ -64,7 +64,7 @@ def sentence_around(text: str, start: int, end: int) -> str:
 
 
 def read_questions(stream: TextIO, *, prompt: TextIO | None = None) -> Iterator[str]:
-    """The non-blank lines of ``stream``; on a terminal, a prompt is written to ``prompt``."""
+    """Yields the non-blank lines of ``stream``; on a terminal, writes a prompt to ``prompt``."""
     while True:
         if prompt and stream.isatty():
             print("question> ", end="", file=prompt, flush=True)
@@ -87,13 +87,13 @@ def define_flags() -> None:
         "question", None, "A single question; if not given, questions are read line by line."
     )
     flags.DEFINE_bool("json", False, "Print one JSON object per line.")
-    flags.DEFINE_integer("n_best_size", 1, "How many answers to show.")
+    flags.DEFINE_integer("n_best_size", 1, "Number of answers to show.")
     flags.DEFINE_bool("version_2_with_negative", False, 'Let the model say "no answer".')
     flags.DEFINE(
         Number(infinite=True),
         "null_score_diff_threshold",
         0.0,
-        'By how much "no answer" has to score above the best answer.',
+        'Margin by which "no answer" must outscore the best answer.',
     )
     flags.DEFINE_integer("max_answer_length", 30, "Maximum number of tokens in an answer.")
 
@@ -150,7 +150,7 @@ def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     define_flags()
     run_command(main)
 

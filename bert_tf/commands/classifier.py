@@ -1,4 +1,4 @@
-"""Fine-tunes BERT on a task of GLUE, predicts classes and scores them."""
+"""Fine-tunes BERT on a GLUE task, predicts classes and scores them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def main(values: FlagValues) -> None:
     """Turns flags into settings and runs the task."""
     settings = classification_settings(values)
     prepare_process(settings.runtime)
-    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
+    # TensorFlow reads the environment when it is imported, and --help should not wait for it.
     from bert_tf.tasks.classification import run as classification
 
     classification.run(settings)
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     run_script(define_classification_flags, main)
 
 

@@ -40,23 +40,23 @@ def convert(
 ) -> list[str]:
     """Writes a checkpoint as a model directory.
 
-    Weights that no network of ours has are left out and named in the report. Float32 values do not
-    change. If only the hash of the vocabulary is known, ``tokenizer_config.json`` has it.
+    Weights that no network here has are left out and named in the report. Float32 values do not
+    change. If only the hash of the vocabulary is known, it is put into ``tokenizer_config.json``.
 
     Args:
       source: the checkpoint, with the configuration to write.
-      output_dir: a directory that does not exist or is empty; it appears once it is complete.
+      output_dir: a directory that does not exist or is empty; it appears only when complete.
       target: a key of ``ORIGINS``.
-      include_optimizer: also write moments, counters and the like, unchanged.
-      generator: write the generator of a checkpoint of run_electra.py, instead of the other network
-        in it; only for Hugging Face's format, since it is no BERT.
+      include_optimizer: also write optimizer slots, counters and the like, unchanged.
+      generator: write the generator of a checkpoint of run_electra.py rather than its other
+        network; only for Hugging Face's format, since a generator is not a BERT model.
 
     Returns:
       The lines of a report.
 
     Raises:
-      UserError: variables are missing or their shapes contradict the configuration, the directory
-        is not empty or cannot be written, or the format cannot represent something.
+      UserError: if variables are missing or their shapes contradict the configuration, the
+        directory is not empty or cannot be written, or the format cannot represent something.
     """
     from bert_tf.checkpoint.loading import compare_source, describe_problem
     from bert_tf.checkpoint.writing import write_model
@@ -99,7 +99,7 @@ def convert(
 def _network(
     source: Source, target: str, *, generator: bool
 ) -> tuple[Source, dict[str, tuple[int, ...]], list[str]]:
-    """The network to convert, the shapes that it should have, and what is said of the other one."""
+    """The network to convert, its expected shapes, and report lines on the other network."""
     from bert_tf.checkpoint.electra import generator_of, generator_shapes, without_generator
     from bert_tf.checkpoint.writing import network_shapes
 
@@ -112,8 +112,8 @@ def _network(
         return source, network_shapes(source.config, source.shapes, labels=source.labels), others
     if target != "huggingface":
         raise UserError(
-            f"--generator: --format={target} has no place for a generator, whose embeddings are "
-            "those of the discriminator; give --format=huggingface."
+            f"--generator: --format={target} cannot hold a generator, whose embeddings are the "
+            "discriminator's; give --format=huggingface."
         )
     source = generator_of(source)
     return source, generator_shapes(source), []
@@ -121,7 +121,7 @@ def _network(
 
 @contextlib.contextmanager
 def _appearing_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory that is renamed to ``path`` when the block succeeds."""
+    """Yields a temporary directory that is renamed to ``path`` when the block succeeds."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
     path = path.absolute()
@@ -142,7 +142,7 @@ def _appearing_directory(path: Path) -> Iterator[Path]:
 
 
 def _with_given_files(source: Source, given: ModelDirectory) -> Source:
-    """The source, with files given by the caller in place of those stored with the weights.
+    """The source, with the user's files in place of those stored with the weights.
 
     Raises UserError if they do not belong to the same model.
     """
@@ -173,21 +173,21 @@ def define_flags() -> None:
         "input", None, "Checkpoint of any format: directory or file.", required=True
     )
     flags.DEFINE_string("output_dir", None, "Directory to write; new or empty.", required=True)
-    flags.DEFINE_enum("format", None, list(ORIGINS), "What to write.", required=True)
+    flags.DEFINE_enum("format", None, list(ORIGINS), "Format to write.", required=True)
     flags.DEFINE_string("bert_config_file", None, "Architecture, if not stored with the weights.")
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, if not stored with the weights.")
     flags.DEFINE_string(
         "spm_model_file", None, "SentencePiece model, if not stored with the weights."
     )
     flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased.")
-    flags.DEFINE_bool("include_optimizer", False, "Keep moments and counters of training.")
+    flags.DEFINE_bool("include_optimizer", False, "Keep optimizer slots and counters of training.")
     flags.DEFINE_bool(
         "generator", False, "Convert the generator of run_electra.py's output, not its model."
     )
 
 
 def main(_) -> None:
-    """Prints the report."""
+    """Converts a checkpoint and prints the report."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     given = ModelDirectory().with_config_file(values.bert_config_file)
@@ -206,7 +206,7 @@ def main(_) -> None:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     define_flags()
     run_command(main)
 

@@ -1,7 +1,7 @@
 """Examines a planned run: what would fail, and what looks unwise.
 
-Put it before the command that is planned, without changing that. Nothing is trained or written. The
-exit status is 2 if something will go wrong, 1 if something looks unwise, and 0 otherwise.
+Put it in front of the planned command, which stays unchanged. Nothing is trained or written. The
+exit status is 2 if something will fail, 1 if something looks unwise, and 0 otherwise.
 
     python -m bert_tf.commands.doctor run_pretraining.py --bert_config_file=bert_config.json \\
         --input_file=data/records/train --output_dir=model --do_train
@@ -32,27 +32,27 @@ _NAMES = {
 }
 _WIDTH, _INDENT = 100, 9
 
-# Words before the name of the script or command that say how to start it.
+# Words in front of a script or command that only start it.
 _STARTERS = ("python", "python3", "bert-tf")
 
 
 def define_flags(script: str = PRETRAINING) -> None:
-    """Defines the command's flags, to which those of ``script`` belong."""
+    """Defines the command's flags, which include those of ``script``."""
     _define_own_flags(Definer(flags.FLAGS), script)
     SCRIPTS[script].define_flags(flags.FLAGS)
 
 
 @flag_group("Plan")
 def _define_own_flags(define: Definer, script: str) -> None:
-    define.enum("script", script, list(SCRIPTS), "The script, if it is not the first word.")
-    define.integer("num_ranks", 1, "Ranks of the run.")
-    define.integer("ranks_per_host", None, "Ranks on one host (default: all).")
+    define.enum("script", script, list(SCRIPTS), "The script, unless it is the first word.")
+    define.integer("num_ranks", 1, "Number of ranks in the run.")
+    define.integer("ranks_per_host", None, "Number of ranks per host (default: all).")
 
 
 def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The script of a command line, and its flags.
+    """Splits a command line into its script and flags.
 
-    A command of bert-tf stands for its script, as the first word or after ``bert-tf``. Raises
+    A command of bert-tf, as the first word or after ``bert-tf``, stands for its script. Raises
     UserError if neither is named.
     """
     rest = list(arguments)
@@ -81,7 +81,7 @@ def main(_) -> int:
     environment.prepare_environment(verbose=False, use_xla=False)
     at_least_one(values, "num_ranks")
     at_least_one(values, "ranks_per_host")
-    # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+    # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
     from bert_tf.doctor.examination import examine
 
     findings = examine(
@@ -96,7 +96,7 @@ def main(_) -> int:
 
 
 def show(findings: Iterable[Note], values: flags.FlagValues) -> Iterator[str]:
-    """Lines for a terminal, the worst findings first, and a summary.
+    """Yields lines for a terminal, worst findings first, and a summary.
 
     ``values`` are the flags of the run.
     """
@@ -110,7 +110,7 @@ def show(findings: Iterable[Note], values: flags.FlagValues) -> Iterator[str]:
 
 
 def _shown(finding: Note) -> str:
-    """A finding with its further lines indented; a table in it stays one."""
+    """A finding with its continuation lines indented; a table in it keeps its lines."""
     text = f"{_NAMES[finding.grade] + ':':<{_INDENT}}{finding.part}: {finding.sentence}"
     first, *table = text.splitlines()
     wrapped = textwrap.fill(
@@ -124,7 +124,7 @@ def _shown(finding: Note) -> str:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
 
     def prepare() -> None:
         script, sys.argv[1:] = split_command(sys.argv[1:])

@@ -1,8 +1,8 @@
 """Shows the learning rate of a planned run, update by update.
 
-If batches or sequences grow, their sizes are shown, too. Takes a training script's flags, and
-thereby any recipe. Prints a table of some updates; --output is a picture of the whole curve, or a
-table with more rows.
+If batches or sequences grow, their sizes are shown too. Accepts a training script's flags, and
+therefore any recipe. Prints a table of some updates; --output writes a picture of the whole curve,
+or a table with more rows.
 
     python -m bert_tf.commands.draw_schedule --flagfile=recipes/bert_base_phase1.flags \\
         --lr_schedule=cosine --output=curve.png
@@ -28,7 +28,7 @@ _SUFFIXES = (".png", ".svg", ".pdf", ".tsv")
 
 
 def define_flags(script: str = "run_pretraining.py") -> None:
-    """Defines the command's flags, to which those of ``script`` belong."""
+    """Defines the command's flags, which include those of ``script``."""
     _define_own_flags(Definer(flags.FLAGS), script)
     SCRIPTS[script].define_flags(flags.FLAGS)
 
@@ -39,18 +39,18 @@ def _define_own_flags(define: Definer, script: str) -> None:
         "script",
         script,
         list(SCRIPTS),
-        "Whose flags these are; if not given, the first of the scripts that has all of them.",
+        "Whose flags these are (default: the first script that has all of them).",
     )
     define.string("output", None, f"File to write: {', '.join(_SUFFIXES[:-1])}, or .tsv (a table).")
-    define.integer("num_ranks", 1, "Ranks of the run.")
-    define.integer("num_records", None, "Training records, if the length is given in epochs.")
+    define.integer("num_ranks", 1, "Number of ranks in the run.")
+    define.integer("num_records", None, "Number of training records, for a length in epochs.")
 
 
 def script_of(arguments: Sequence[str]) -> str:
-    """The script that --script names, or the one that lacks the fewest of the given flags.
+    """The script that --script names, or else the one that lacks the fewest of the given flags.
 
-    Of scripts that lack as many, it is the one of whose defaults the flags repeat the fewest.
-    Raises UserError for a flag file that cannot be read.
+    Of scripts that lack equally many, it is the one whose defaults the flags repeat least often.
+    Raises UserError if a flag file cannot be read.
     """
     own = flags.FlagValues()
     _define_own_flags(Definer(own), next(iter(SCRIPTS)))
@@ -58,7 +58,7 @@ def script_of(arguments: Sequence[str]) -> str:
     try:
         own(["draw_schedule", *arguments], known_only=True)
     except flags.Error:
-        return own["script"].default  # parsing all flags reports it
+        return own["script"].default  # parsing all flags reports the error
     if own["script"].present:
         return own.script
     names = {text.lstrip("-").partition("=")[0] for text in arguments if text.startswith("-")}
@@ -92,7 +92,7 @@ def main(_) -> None:
         adopt_and_say(values, script.of_nvidia)
     optimization = script.optimization(values)
     scaled = optimization.steps.scaled_by_ranks(by_default=values.horovod or values.num_ranks > 1)
-    # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+    # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
     from bert_tf.tasks.pretraining import schedule_curve
 
     curve = schedule_curve.planned_curve(
@@ -106,12 +106,12 @@ def main(_) -> None:
     if output is not None:
         make_output_dir(output.parent, flag="output")
         written = schedule_curve.write_curve(output, curve)
-        because = "" if written == output else f", not {output}, for matplotlib is not installed"
+        because = "" if written == output else f", not {output}: matplotlib is not installed"
         print(f"output is in {written}{because}")
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     exit_on_user_error(lambda: define_flags(script_of(sys.argv[1:])))
     run_command(main)
 

@@ -10,7 +10,7 @@ from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_se
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     run_script(define_electra_flags, functools.partial(train, settings_of=electra_settings))
 
 

@@ -1,4 +1,4 @@
-"""Evaluates masked LMs on texts: perplexity and pseudo-perplexity."""
+"""Evaluates masked language models on texts: perplexity and pseudo-perplexity."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def main(values: FlagValues) -> None:
     """Turns flags into settings and runs the evaluation."""
     settings = evaluation_settings(values)
     prepare_process(settings.runtime)
-    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
+    # TensorFlow reads the environment when it is imported, and --help should not wait for it.
     from bert_tf.tasks.scoring import run as scoring
 
     scoring.run(settings)
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     run_script(define_evaluation_flags, main)
 
 

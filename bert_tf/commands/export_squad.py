@@ -8,9 +8,9 @@ writes ``serving/squad/1`` (2, 3, ... later). Its signatures:
 * ``with_unique_ids``: the same plus ``unique_ids`` [B], which are returned, for clients of
   google-research/bert's and NVIDIA's exports.
 * ``text``, with ``--text_signature``: ``question`` and ``context`` [B] strings. Loading such an
-  export needs the operations of tensorflow-text, also for the other signatures.
+  export requires the operations of tensorflow-text, for the other signatures too.
 
-``assets.extra`` holds the vocabulary and the configuration for clients that make the ids.
+``assets.extra`` has the vocabulary and the configuration, for clients that tokenize.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from bert_tf.util.errors import UserError
 def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags()
-    flags.DEFINE_string("export_dir", None, "Directory of the versions.", required=True)
-    flags.DEFINE_integer("version", None, "Version number; by default the next one.")
-    flags.DEFINE_integer("max_seq_length", None, "Longest sequence; by default the model's.")
-    flags.DEFINE_integer("max_query_length", 64, "Longest question of the text signature.")
-    flags.DEFINE_integer("n_best_size", 20, "How many of the best positions to return.")
+    flags.DEFINE_string("export_dir", None, "Directory for all versions.", required=True)
+    flags.DEFINE_integer("version", None, "Version number (default: the next one).")
+    flags.DEFINE_integer("max_seq_length", None, "Maximum sequence length (default: the model's).")
+    flags.DEFINE_integer("max_query_length", 64, "Maximum question length in the text signature.")
+    flags.DEFINE_integer("n_best_size", 20, "Number of best positions to return.")
     flags.DEFINE_bool("text_signature", False, "Add the signature that takes strings.")
 
 
@@ -60,7 +60,7 @@ def main(_) -> None:
         windows = WindowSettings(max_seq_length=longest, max_query_length=query)
         windows.validate()
 
-    # Without warnings about this machine, since the export may be for another one.
+    # Warnings about this machine are dropped, since the export may be for another one.
     options, _ = options_from_flags(
         values,
         model.config,
@@ -68,7 +68,7 @@ def main(_) -> None:
         sequences=BATCH_SIZE,
         length=model.config.max_position_embeddings,
     )
-    # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+    # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
     from bert_tf.tasks.question_answering.export import export_squad
 
     environment.quiet_tensorflow(verbose=False)
@@ -85,7 +85,7 @@ def main(_) -> None:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     define_flags()
     run_command(main)
 

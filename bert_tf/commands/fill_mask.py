@@ -34,14 +34,14 @@ _USUAL_LENGTH = 128
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """A word for a masked position, with the model's probability."""
+    """A guess for a masked word, with the model's probability."""
 
     token: str
     probability: float
 
 
 def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") -> list[int]:
-    """Ids of ``[CLS] text [SEP]``, where each ``[MASK]`` in the text is the mask's id."""
+    """Token ids of ``[CLS] text [SEP]``, with the mask's id for each ``[MASK]`` in the text."""
     parts = [tokenizer.encode(part) for part in text.split(mask)]
     if len(parts) == 1:
         raise UserError(
@@ -54,7 +54,7 @@ def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") 
 
 
 class MaskFiller:
-    """A masked-LM model with its weights."""
+    """A masked language model with its weights."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class MaskFiller:
     ) -> None:
         """Restores the weights.
 
-        ``options`` are from ``arithmetic.measured_options``; None means float32, with native
+        ``options`` come from ``arithmetic.measured_options``; None means float32, with native
         operations on CPUs if they are built. Raises UserError if the weights do not belong to the
         model.
         """
-        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+        # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.pretraining.task import PretrainingTask
 
@@ -82,9 +82,9 @@ class MaskFiller:
     def fill(
         self, ids: Sequence[int], *, segment_ids: Sequence[int] | None = None, top: int = 5
     ) -> list[list[Guess]]:
-        """The ``top`` guesses, best first, for each mask in ``ids``.
+        """Returns the ``top`` guesses, best first, for each mask in ``ids``.
 
-        ``segment_ids`` are 1 for a second segment; None means a single segment.
+        ``segment_ids`` are 1 for a second segment; None means that there is only one.
         """
         positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
         found = self._predictor.run(
@@ -95,7 +95,7 @@ class MaskFiller:
                 "masked_lm_positions": [positions],
             },
         )
-        # A model may have more outputs than the vocabulary has entries.
+        # A model can have more outputs than the vocabulary has entries.
         probabilities = found["masked_lm_probabilities"][0, :, : self._tokenizer.vocab_size]
         best = np.argsort(-probabilities, axis=-1)[:, :top]
         return [
@@ -112,7 +112,7 @@ def define_flags() -> None:
     """Defines the command's flags."""
     define_model_files_flags()
     flags.DEFINE_string("text", None, "Text with [MASK] in it.", required=True)
-    flags.DEFINE_integer("top", 5, "Guesses for each mask.")
+    flags.DEFINE_integer("top", 5, "Number of guesses per mask.")
     define_native_flag()
 
 
@@ -136,7 +136,7 @@ def main(_) -> None:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     define_flags()
     run_command(main)
 

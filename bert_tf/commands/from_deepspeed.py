@@ -4,8 +4,8 @@
         --model_config=bert_large_lamb.json --output=phase1.flags -- \\
         --max_seq_length 128 --lr_schedule EE --lr_offset 10e-4 --output_dir out
 
-The words after -- are the rest of the command line of deepspeed_train.py, or all of it. Settings
-without a counterpart, and keys that are not known, are listed in the file and as messages.
+The words after -- are the other arguments of deepspeed_train.py, or all of them. Settings without a
+counterpart, and unknown keys, are listed in the file and in messages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     define_flags()
     run_command(main, takes_words=True)
 

@@ -3,9 +3,8 @@
     python -m bert_tf.commands.launch --hosts=a:4,b:4 --max_restarts=3 -- \\
         python run_pretraining.py --horovod --output_dir=... ...
 
-A restarted run resumes from its latest checkpoint, without the hosts that cannot be reached any
-more. SIGINT, SIGTERM and SIGUSR1 make the ranks save a checkpoint and end; so does mpirun's
-SIGUSR1.
+A restarted run resumes from its latest checkpoint, without hosts that can no longer be reached.
+SIGINT, SIGTERM and SIGUSR1 make the ranks save a checkpoint and exit; so does a SIGUSR1 to mpirun.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # Exit statuses after which a run is not restarted.
 _FINAL = {0, _USAGE_ERROR, *(128 + number for number in _STOP_SIGNALS)}
 _SECONDS_TO_REACH_A_HOST = 30
-# mpirun waits forever for the confirmation of a host that is cut off. It has this long after the
+# mpirun waits forever for a reply from a host that is cut off. It is killed this long after the
 # error message of a rank that ends the job.
 _SECONDS_TO_END = 30.0
 _SECONDS_FOR_LAST_WORDS = 2.0
@@ -41,7 +40,7 @@ _SECONDS_FOR_LAST_WORDS = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host name or address, and the number of ranks it takes."""
+    """A host name or address, and the number of ranks to start there."""
 
     name: str
     slots: int
@@ -53,15 +52,15 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class LaunchSettings:
-    """What to run where, and how often to restart.
+    """Which command to run, on which hosts, and how often to restart it.
 
     Attributes:
       program: the training script's command.
       hosts: empty for this host only.
-      num_ranks: None for as many as the hosts take.
-      max_restarts: maximum number of restarts in a row without a new checkpoint.
+      num_ranks: None for as many as the hosts have slots.
+      max_restarts: maximum number of consecutive restarts without a new checkpoint.
       restart_delay_seconds: delay between a failure and the next start.
-      mpirun_flags: passed to mpirun unchanged.
+      mpirun_flags: passed on to mpirun unchanged.
     """
 
     program: tuple[str, ...]
@@ -85,7 +84,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def mpirun_command(settings: LaunchSettings, hosts: Sequence[Host]) -> list[str]:
-    """The command for ``hosts``, which may be fewer than the settings have."""
+    """The mpirun command for ``hosts``, which may be fewer than in the settings."""
     number = settings.num_ranks
     where: list[str] = []
     if hosts:
@@ -96,7 +95,7 @@ def mpirun_command(settings: LaunchSettings, hosts: Sequence[Host]) -> list[str]
 
 
 def find_mpirun() -> str:
-    """The environment's mpirun, or the one on PATH; raises UserError if there is none."""
+    """The environment's mpirun, or else the one on PATH; raises UserError if there is none."""
     in_environment = Path(sys.executable).with_name("mpirun")
     found = str(in_environment) if in_environment.is_file() else shutil.which("mpirun")
     if found is None:
@@ -116,7 +115,7 @@ def find_output_dir(program: Sequence[str]) -> Path | None:
 
 
 def newest_checkpoints(output_dir: Path | None) -> dict[Path, str]:
-    """The first lines of the checkpoint lists: the directory's, its seeds' and its phases'."""
+    """First lines of the checkpoint lists in a directory, and of those of its seeds and phases."""
     if output_dir is None:
         return {}
     lists = [output_dir / "checkpoint", *output_dir.glob("seed_*/checkpoint")]
@@ -128,14 +127,14 @@ class Launcher:
     """Starts mpirun, and restarts it after failures."""
 
     def __init__(self, settings: LaunchSettings) -> None:
-        """Finds where the program writes its checkpoints."""
+        """Finds out where the program writes its checkpoints."""
         self._settings = settings
         self._output_dir = find_output_dir(settings.program)
         self._mpirun: subprocess.Popen | None = None
         self._stop_requested = threading.Event()
 
     def run(self) -> int:
-        """Runs to the end; returns the exit status of the last attempt."""
+        """Runs until the command is done; returns the exit status of the last attempt."""
         for number in _STOP_SIGNALS:
             signal.signal(number, self._stop)
         hosts, restarts = self._settings.hosts, 0
@@ -162,7 +161,7 @@ class Launcher:
             hosts = self._hosts_in_reach()
 
     def _attempt(self, command: Sequence[str]) -> int:
-        """Runs mpirun once, in a separate process group, since Ctrl-C is handled here."""
+        """Runs mpirun once, in a process group of its own, since Ctrl-C is handled here."""
         self._mpirun = process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -174,12 +173,12 @@ class Launcher:
         reader = threading.Thread(target=_pass_on_errors, args=[process], daemon=True)
         reader.start()
         status = process.wait()
-        # Processes that mpirun started to reach a host may live longer and keep the pipe open.
+        # Processes that mpirun started to reach a host can outlive it and keep the pipe open.
         reader.join(_SECONDS_FOR_LAST_WORDS)
         return status if status >= 0 else 128 - status
 
     def _stop(self, number: int, frame: object) -> None:
-        """First asks the ranks to save and end; SIGUSR1 is the only signal that mpirun forwards."""
+        """Makes the ranks save and exit: mpirun forwards only SIGUSR1. A second signal ends it."""
         del number, frame
         if self._mpirun is not None and self._mpirun.poll() is None:
             again = self._stop_requested.is_set()
@@ -187,7 +186,7 @@ class Launcher:
         self._stop_requested.set()
 
     def _hosts_in_reach(self) -> tuple[Host, ...]:
-        """The hosts on which mpirun can start a program; all hosts if there seem to be none."""
+        """The hosts on which mpirun can start a program; all hosts if none can be reached."""
         hosts = self._settings.hosts
         if not hosts:
             return hosts
@@ -218,9 +217,9 @@ class Launcher:
 
 
 def _pass_on_errors(mpirun: subprocess.Popen) -> None:
-    """Copies the ranks' stderr; after an error, mpirun has some seconds to end.
+    """Copies the ranks' stderr; after an error line, mpirun gets some seconds to exit.
 
-    Reading continues even if the copy cannot be written any more, so that mpirun does not block.
+    Keeps reading even if the copy can no longer be written, so that mpirun does not block.
     """
     kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
     kill.daemon = True
@@ -232,22 +231,20 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
 
 
 def say(text: str) -> None:
-    """Prints a line with the launcher's name."""
+    """Prints a line that begins with the launcher's name."""
     console.say(f"launch: {text}", stream=sys.stderr)
 
 
 @flag_group("Ranks and restarts")
 def define_flags() -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string(
-        "hosts", None, "HOST:RANKS,... as for mpirun -H; by default this host only."
-    )
-    flags.DEFINE_integer("np", None, "Number of ranks; by default as many as --hosts take.")
+    flags.DEFINE_string("hosts", None, "HOST:RANKS,... as for mpirun -H (default: this host only).")
+    flags.DEFINE_integer("np", None, "Number of ranks (default: as many as --hosts have slots).")
     flags.DEFINE_integer(
         "max_restarts",
         3,
-        "Maximum number of restarts in a row without a new checkpoint; a new checkpoint resets the "
-        "count. There is no restart after a mistake in the command (status 2).",
+        "Maximum number of consecutive restarts without a new checkpoint. A mistake in the command "
+        "(status 2) is never followed by a restart.",
         lower_bound=0,
     )
     flags.DEFINE(
@@ -257,12 +254,12 @@ def define_flags() -> None:
         "Seconds between a failure and the next start.",
     )
     flags.DEFINE_string(
-        "mpirun_flags", "", 'Further flags for mpirun, e.g. "--bind-to none -x PATH".'
+        "mpirun_flags", "", 'Additional flags for mpirun, e.g. "--bind-to none -x PATH".'
     )
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the command after ``--``; ends with the status of its last attempt."""
+    """Runs the command after ``--``; exits with the status of its last attempt."""
     sys.exit(_run(arguments[1:]))
 
 
@@ -289,7 +286,7 @@ def _run(program: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     define_flags()
     run_command(main, takes_words=True)
 

@@ -1,7 +1,7 @@
 """The console command bert-tf: all commands of this package under one name.
 
     bert-tf                      lists the commands
-    bert-tf COMMAND --help       describes one and its flags
+    bert-tf COMMAND --help       describes one of them and its flags
     bert-tf pretrain --input_file=data/records/train --output_dir=model --do_train
 
 Neither the list nor a command's help loads TensorFlow.
@@ -21,12 +21,13 @@ from pathlib import Path
 import bert_tf
 from bert_tf.util.errors import UserError, exit_on_user_error
 
-# Heading -> command -> the function that runs it, with the module whose docstring describes it.
+# Heading -> command -> the function that runs it; the docstring of its module describes it.
 _GROUPS = {
     "Data": {
         "data pipeline": "data_prep.pipeline:main",
         "data download": "data_prep.download:main",
         "data extract": "data_prep.extract:main",
+        "data filter-language": "data_prep.filter_language:main",
         "data clean": "data_prep.clean:main",
         "data sentences": "data_prep.sentences:main",
         "data shards": "data_prep.shards:main",
@@ -61,7 +62,7 @@ _GROUPS = {
     },
 }
 COMMANDS = {name: entry for group in _GROUPS.values() for name, entry in group.items()}
-# Accepted, but not listed; 'classify' is for the script bert-tf-classify.
+# Accepted but not listed; 'classify' is for the script bert-tf-classify.
 _OTHER_NAMES = {"data inspect": "inspect", "classify": "classifier"}
 
 _HELP = ("--help", "-help", "-h", "help")
@@ -69,7 +70,7 @@ _WIDTH = 100
 
 
 def run() -> None:
-    """The console script bert-tf, and under older names such as bert-tf-squad its commands."""
+    """Runs bert-tf or, under older names such as bert-tf-squad, one of its commands."""
     program, *arguments = sys.argv
     command = Path(program).name.removeprefix("bert-tf-")
     if command != Path(program).name:
@@ -79,9 +80,9 @@ def run() -> None:
 
 
 def _prepare(arguments: Sequence[str]) -> Callable[[], None]:
-    """What runs the command of a command line, which gets its flags as ``sys.argv``.
+    """The function that runs a command line's command, whose flags are put into ``sys.argv``.
 
-    Ends the process after printing a list or the version; raises UserError for an unknown command.
+    Exits after printing a list or the version; raises UserError for an unknown command.
     """
     first = arguments[0] if arguments else "--help"
     if first == "--version":
@@ -95,7 +96,7 @@ def _prepare(arguments: Sequence[str]) -> Callable[[], None]:
     module_name, _, function = COMMANDS[name].partition(":")
     module = importlib.import_module(module_name)
     about = (module.__doc__ or "").replace(f"python -m {module_name}", f"bert-tf {name}")
-    # --help begins with the docstring of the program.
+    # --help begins with the docstring of the main program.
     sys.modules["__main__"].__doc__ = f"bert-tf {name}: {about}"
     sys.argv = [f"bert-tf {name}", *flags]
     return getattr(module, function)
@@ -107,10 +108,10 @@ def _print_and_exit(lines: Iterable[str]) -> None:
 
 
 def find_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The name of the command that a command line begins with, of one or two words, and the rest.
+    """Splits a command line into the name of its command, of one or two words, and the rest.
 
-    Words of a name may be joined by hyphens or underscores. Raises UserError, with names that are
-    alike, if there is no such command.
+    Words of a name may be joined by hyphens or underscores. If there is no such command, raises
+    UserError with similar names.
     """
     known = {**dict(zip(COMMANDS, COMMANDS)), **_OTHER_NAMES}
     for length in (2, 1):
@@ -124,7 +125,7 @@ def find_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def list_of_commands(beginning: str = "") -> Iterator[str]:
-    """Lines on the commands whose names have this beginning, under their headings."""
+    """Yields lines for the commands whose names begin with ``beginning``, under their headings."""
     yield "bert-tf COMMAND [--flags]; 'bert-tf COMMAND --help' describes a command and its flags."
     width = max(map(len, COMMANDS)) + 4
     for heading, commands in _GROUPS.items():
@@ -137,7 +138,7 @@ def list_of_commands(beginning: str = "") -> Iterator[str]:
 
 
 def summary_of(entry: str) -> str:
-    """The first line of the docstring of a command's module, which is not imported."""
+    """The first line of the docstring of a command's module, without importing it."""
     spec = importlib.util.find_spec(entry.partition(":")[0])
     assert spec is not None
     assert spec.origin is not None

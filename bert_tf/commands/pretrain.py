@@ -10,7 +10,7 @@ from bert_tf.tasks.pretraining.program import train
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     run_script(define_pretraining_flags, functools.partial(train, settings_of=pretraining_settings))
 
 

@@ -18,7 +18,7 @@ from bert_tf.util.recipes import recipe_files
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe, with or without its suffix; UserError if there is none."""
+    """The file of a recipe, named with or without its suffix; UserError if there is none."""
     files = {path.name: path for path in recipe_files()}
     files |= {path.stem: path for path in files.values() if path.suffix == ".flags"}
     wanted = name.removeprefix("recipes/")
@@ -30,7 +30,7 @@ def find_recipe(name: str) -> Path:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints the path of each recipe that is named, or all names with their first comment."""
+    """Prints the paths of the named recipes, or all names with their first comment."""
     names = arguments[1:]
     for name in names:
         print(find_recipe(name))
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     run_command(main, takes_words=True)
 
 

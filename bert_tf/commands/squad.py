@@ -1,4 +1,4 @@
-"""Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores."""
+"""Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores the answers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def main(values: FlagValues) -> None:
     """Turns flags into settings and runs the task."""
     settings = squad_settings(values)
     prepare_process(settings.runtime)
-    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
+    # TensorFlow reads the environment when it is imported, and --help should not wait for it.
     from bert_tf.tasks.question_answering import run as squad
 
     squad.run(settings)
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     run_script(define_squad_flags, main)
 
 

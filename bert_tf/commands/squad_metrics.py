@@ -45,10 +45,9 @@ def define_flags() -> None:
         Number(infinite=True),
         "na_prob_thresh",
         1.0,
-        "With --null_odds_file: questions with more than this count as unanswered. The official "
-        "default "
-        "is meant for probabilities; with odds, give the --null_score_diff_threshold of the "
-        "predictions.",
+        "With --null_odds_file: questions with higher odds count as unanswered. The official "
+        "default is meant for probabilities; with odds, give the --null_score_diff_threshold "
+        "of the predictions.",
     )
 
 
@@ -82,7 +81,7 @@ def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str], *, do_count: 
 
 
 def run() -> None:
-    """The command, from its flags to its exit status."""
+    """Runs the command, from parsing its flags to its exit status."""
     define_flags()
     run_command(main)
 

@@ -1,1 +1,1 @@
-"""What serves the users of other programs."""
+"""Compatibility with other programs, for their users."""

@@ -1,6 +1,6 @@
-"""The settings of a DeepSpeed bing_bert run as flags of run_pretraining.py.
+"""Converts the settings of a DeepSpeed bing_bert run to flags of run_pretraining.py.
 
-They are in two JSON files, DeepSpeed's and bing_bert's own, and in the command line of
+They come from two JSON files, DeepSpeed's and bing_bert's own, and the command line of
 ``deepspeed_train.py``. Each setting is converted or named in a note: nothing is dropped silently.
 """
 
@@ -14,7 +14,7 @@ from bert_tf.config.ramps import parse_length_ramp
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json_object
 
-# Of deepspeed_train.py and deepspeed.add_config_arguments; those of 2020 at the end.
+# Options of deepspeed_train.py and deepspeed.add_config_arguments; those of 2020 at the end.
 _SWITCHES = frozenset({
     "deepspeed", "deepspeed_mpi", "deepscale", "deepspeed_transformer_kernel",
     "deepspeed_sparse_attention", "progressive_layer_drop", "rewarmup", "use_nvidia_dataset",
@@ -33,17 +33,17 @@ _SIZES = (
 )
 _KERNEL = "a setting of CUDA kernels; --recompute saves memory here"
 _SET_BY_FILE = "the DeepSpeed configuration sets it"
-# Known settings without a counterpart, by the beginning of their path -> why.
+# Known settings without a counterpart, by the beginning of their path -> reason.
 _WITHOUT = {
-    "bert_model_config.vocab_size_or_config_json_file": "the records' vocabulary decides",
+    "bert_model_config.vocab_size_or_config_json_file": "determined by the records' vocabulary",
     "data": "records are given by --input_file",
     "validation": "held-out records are given by --eval_file, with --do_eval",
     "mixed_seq_training": "for another sequence length",
     "training.num_epochs": "counts shards of data there; the length is given in updates",
-    "training.num_workers": "reading needs no such setting",
-    "training.async_worker": "reading needs no such setting",
-    "bert_token_file": "the records' vocabulary decides",
-    "bert_model_file": "--init_checkpoint gives weights to start from",
+    "training.num_workers": "reading does not need this setting",
+    "training.async_worker": "reading does not need this setting",
+    "bert_token_file": "determined by the records' vocabulary",
+    "bert_model_file": "--init_checkpoint gives the initial weights",
     "name": "the name of --output_dir is enough",
     "steps_per_print": "--display_loss_steps follows from --print_steps",
     "prescale_gradients": "gradients are always divided by the number of ranks before the sum",
@@ -74,10 +74,10 @@ _WITHOUT = {
     "--data_path_prefix": "give records with --input_file; those of DeepSpeed are not read",
     "--validation_data_path_prefix": "give held-out records with --eval_file",
     "--use_nvidia_dataset": "give TFRecords with --input_file; HDF5 files are not read",
-    "--do_lower_case": "the vocabulary decides",
+    "--do_lower_case": "determined by the vocabulary",
     "--max_steps_per_epoch": "there are no shards that a run could leave early",
-    "--ckpt_to_save": "--save_checkpoints_steps and --keep_checkpoint_max say what is kept",
-    "--load_checkpoint_id": "the newest checkpoint of --init_checkpoint is taken",
+    "--ckpt_to_save": "--save_checkpoints_steps and --keep_checkpoint_max determine what is kept",
+    "--load_checkpoint_id": "the newest checkpoint of --init_checkpoint is used",
     "--refresh_bucket_size": "has no effect there",
     "--train_batch_size": _SET_BY_FILE,
     "--gradient_accumulation_steps": _SET_BY_FILE,
@@ -93,13 +93,13 @@ _WITHOUT = {
 
 
 class Settings:
-    """Leaves of the JSON files by path, and options as ``--name``; each is to be taken once."""
+    """Leaves of the JSON files by path, and options as ``--name``; each must be taken once."""
 
     def __init__(self) -> None:
         self.left: dict[str, Any] = {}
 
     def add(self, content: dict[str, Any], prefix: str = "") -> None:
-        """Adds an object's leaves."""
+        """Adds the leaves of an object."""
         for key, value in content.items():
             if isinstance(value, dict) and value:
                 self.add(value, f"{prefix}{key}.")
@@ -107,11 +107,11 @@ class Settings:
                 self.left[f"{prefix}{key}"] = value
 
     def take(self, path: str, default: Any = None) -> Any:
-        """The value at a path, which then counts as converted."""
+        """Returns the value at a path and marks it as converted."""
         return self.left.pop(path, default)
 
     def number(self, path: str, default: float | None = None) -> Any:
-        """As :meth:`take`; raises UserError for what is not a number."""
+        """Like :meth:`take`; raises UserError if the value is not a number."""
         value = self.take(path, default)
         try:
             if isinstance(value, str):
@@ -126,34 +126,34 @@ class Settings:
 
 
 class FlagFile:
-    """Flags in groups with comments, and notes on what was not converted."""
+    """Flags in groups with comments, and notes on settings that were not converted."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.notes: list[str] = []
 
     def group(self, comment: str) -> None:
-        """Begins a group."""
+        """Starts a group."""
         self.lines += ["", f"# {comment}"]
 
     def add(self, name: str, value: Any) -> None:
-        """Adds a flag; None adds nothing."""
+        """Adds a flag, unless its value is None."""
         if value is not None:
             shown = f"{value:.10g}" if isinstance(value, float) else value
             self.lines.append(f"--{name}" if value is True else f"--{name}={shown}")
 
     def text(self) -> str:
-        """The file's content."""
-        # A value with a line end must not become a flag.
+        """The content of the file."""
+        # A value that contains a line break must not become a flag.
         notes = [f"# Not converted: {' '.join(note.split())}." for note in self.notes]
         return "\n".join([*self.lines[1:], "", *notes]).rstrip() + "\n"
 
 
 def read_command(words: Sequence[str]) -> dict[str, Any]:
-    """``--name`` -> value of the options of deepspeed_train.py; True for switches.
+    """Parses the options of deepspeed_train.py to ``--name`` -> value; True for switches.
 
     Words up to the script's name belong to the launcher; a redirection ends the command. Raises
-    UserError for an option without its value, and for a word that belongs to none.
+    UserError for an option without its value and for a word that belongs to no option.
     """
     words = list(words)
     starts = [i for i, word in enumerate(words) if word.endswith("deepspeed_train.py")]
@@ -179,15 +179,15 @@ def read_command(words: Sequence[str]) -> dict[str, Any]:
 def read_run(
     words: Sequence[str], *, config: PathLike | None, model_config: PathLike | None
 ) -> Settings:
-    """The settings of a run, from its command line and the two JSON files.
+    """Reads the settings of a run from its command line and the two JSON files.
 
     Args:
-      words: the command line, as for :func:`read_command`.
-      config: DeepSpeed's JSON; None for the file that ``words`` name.
-      model_config: bing_bert's JSON; None for the file that ``words`` name.
+      words: the command line, as in :func:`read_command`.
+      config: DeepSpeed's JSON file; None for the one named in ``words``.
+      model_config: bing_bert's JSON file; None for the one named in ``words``.
 
-    Raises UserError for words that cannot be read, an option without its value, and a file that is
-    not given or cannot be read.
+    Raises UserError for words that cannot be parsed, an option without its value, and a file that
+    is missing or unreadable.
     """
     settings, options = Settings(), read_command(words)
     for flag, path, option in (
@@ -207,7 +207,7 @@ def read_run(
 
 
 def convert(settings: Settings) -> FlagFile:
-    """The flag file of a run; raises UserError for what cannot be trained here."""
+    """Converts a run to a flag file; raises UserError for settings that cannot be trained here."""
     file = FlagFile()
     length = settings.number("--max_seq_length", 512)
     _training_of(settings, length)
@@ -226,7 +226,7 @@ def convert(settings: Settings) -> FlagFile:
 
 
 def _training_of(settings: Settings, length: int) -> None:
-    """Moves the training settings of this length to ``training``."""
+    """Moves the training settings for this length to ``training``."""
     prefix = f"mixed_seq_training.{length}."
     for path in [path for path in settings.left if path.startswith(prefix)]:
         settings.left[f"training.{path.removeprefix(prefix)}"] = settings.left.pop(path)
@@ -271,7 +271,7 @@ def _convert_run(settings: Settings, file: FlagFile, length: int) -> None:
             "DeepSpeed's checkpoints are not read"
         )
         if not rewarms:
-            file.notes.append("without --rewarmup the schedule went on there; it begins anew here")
+            file.notes.append("without --rewarmup the schedule continued there; it restarts here")
 
 
 def _convert_batch(settings: Settings, file: FlagFile) -> None:
@@ -393,12 +393,12 @@ def _convert_curriculum(settings: Settings, file: FlagFile, length: int) -> None
     except UserError as error:
         file.notes.append(f"curriculum_learning: {str(error).rstrip('.')}")
         return
-    file.group("Curriculum: sequences are cut to a length that grows.")
+    file.group("Curriculum: sequences are cut to a growing length.")
     file.add("length_ramp", ramp)
 
 
 def _length_ramp(curriculum: dict[str, Any]) -> str:
-    """The value of --length_ramp for a curriculum; raises UserError for another kind of it."""
+    """The value of --length_ramp for a curriculum; UserError for other kinds of curricula."""
     kind = (curriculum.get("curriculum_type", "seqlen"), curriculum.get("schedule_type"))
 
     def setting(name: str) -> Any:
@@ -428,7 +428,7 @@ def _convert_precision(settings: Settings, file: FlagFile) -> None:
         "min_loss_scale": settings.number("fp16.min_loss_scale"),
         "loss_scale_window": settings.number("fp16.loss_scale_window"),
     }
-    # A static scale excludes what belongs to the dynamic one, which both programs ignore then.
+    # A static scale excludes settings of the dynamic one, which both programs then ignore.
     scales = dynamic if static is None else {"loss_scale": static}
     for name, value in scales.items() if half else ():
         file.add(name, value)

@@ -1,8 +1,8 @@
-"""The defaults of NVIDIA's scripts, for commands that were written for them.
+"""The defaults of NVIDIA's scripts, for commands written for these scripts.
 
-Such a command leaves out flags whose default is right there, so with our defaults it would train
-something else: with Adam instead of LAMB, and fewer steps on several ranks. A command that has a
-flag of NVIDIA's alone gets NVIDIA's defaults, and says so.
+Such a command omits flags whose default is right there, so with our defaults it would train
+something else: with Adam instead of LAMB, and fewer steps on several ranks. A command with a flag
+that only NVIDIA's scripts have gets NVIDIA's defaults, and prints that it does.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Value = Union[bool, int, float, str]
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """A flag with another default in NVIDIA's scripts.
+    """A flag whose default is different in NVIDIA's scripts.
 
     Attributes:
-      flag: its name, here and there; or the flag of ours for what their scripts always do.
-      value: the value that gives their default.
-      ours: our default in words, where it is None.
-      applies: whether the difference applies, given the other flags; None if it always does.
+      flag: its name, here and there; or our flag for something that their scripts always do.
+      value: the value that corresponds to their default.
+      ours: our default in words, if it is None.
+      applies: whether the difference applies, given the other flags; None means always.
     """
 
     flag: str
@@ -42,10 +42,10 @@ class PeerScript(NamedTuple):
     """One of NVIDIA's scripts.
 
     Attributes:
-      marks: flags by which its commands are recognised: the script cannot do without them, or they
-        have no effect here, so that no command of our own has one.
-      defaults: what differs.
-      to_avoid: what to do for our defaults instead.
+      marks: flags that identify its commands: either the script requires them, or they have no
+        effect here, so that our own commands do not contain them.
+      defaults: the differences.
+      to_avoid: how to get our defaults instead.
     """
 
     marks: tuple[str, ...]
@@ -79,8 +79,8 @@ def _keeps_whole_state(values: flags.FlagValues) -> bool:
     return not values.shard_optimizer_state
 
 
-# Without --amp: where a command says nothing, it means float32 in the scripts of 2019, and half
-# precision in later ones, which always say it. --precision decides then.
+# Without --amp: the default of a command is float32 in the scripts of 2019, and half precision in
+# later ones, which always state it. --precision then decides.
 _ALL = (
     Default("precision", "fp32", applies=_asks_for_float32),
     Default("use_xla", True),
@@ -142,17 +142,17 @@ TAGGING = PeerScript(
 
 
 def adopt_and_say(values: flags.FlagValues, script: PeerScript) -> None:
-    """As :func:`adopt`; rank 0 says the text."""
+    """Like :func:`adopt`; rank 0 prints the text."""
     text = adopt(values, script)
     if text:
         remark(text, part="flags")
 
 
 def adopt(values: flags.FlagValues, script: PeerScript) -> str:
-    """Gives the flags that a command for NVIDIA's ``script`` leaves out NVIDIA's defaults.
+    """Gives flags that a command for NVIDIA's ``script`` omits NVIDIA's defaults.
 
-    Returns what was changed, as lines; "" for commands that are not NVIDIA's, and if nothing was
-    left to change.
+    Returns the changes as lines; "" for commands that are not NVIDIA's, and if there was nothing to
+    change.
     """
     given = [f"--{name}" for name in script.marks if values[name].present]
     if not given:
@@ -175,7 +175,7 @@ def adopt(values: flags.FlagValues, script: PeerScript) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     table = [f"  {flag:{widths[0]}}  {here:{widths[1]}}  {there}" for flag, here, there in rows]
     begin = (
-        f"This is a command for NVIDIA's scripts ({', '.join(given)}), so flags that it leaves out "
+        f"This is a command for NVIDIA's scripts ({', '.join(given)}), so flags that it omits "
         "have NVIDIA's defaults:"
     )
     end = f"Give a flag to set another value; for the usual defaults, {script.to_avoid}."

@@ -1,4 +1,4 @@
-"""Settings that are declared once: defaults, bounds, flags and help texts are facts of a field.
+"""Settings that are declared once: a field holds default, bounds, flag and help text.
 
     @dataclasses.dataclass(frozen=True)
     class LogSettings(Settings):
@@ -6,15 +6,15 @@
 
         display_loss_steps: int = setting(10, "Steps between lines.", bounds=AT_LEAST_ONE)
 
-Whoever makes such settings, from flags or in a program, gets values that have been checked.
-``bert_tf.cli.settings_flags`` defines the flags of a class and reads them.
+Such settings, whether made from flags or in a program, have been checked.
+``bert_tf.cli.settings_flags`` defines a class's flags and reads them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,14 +28,15 @@ NOT_NEGATIVE = Interval(0)
 _OPTION = "option"
 
 Group = TypeVar("Group", bound="Settings")
+Found = TypeVar("Found")
 
 
 def setting(default: Any, help_text: str, **facts: Any) -> Any:
-    """A field with a flag, for the facts of an :class:`Option`; by default both have one name.
+    """A field with a flag, for the facts of an :class:`Option`; the flag has the field's name.
 
     The default ``...`` makes a field that must be given.
     """
-    # What only parsing makes, such as the content of a file, is no default of a flag.
+    # Values that only parsing creates, such as a file's content, are not defaults of flags.
     flag_default = default if isinstance(default, (bool, int, float, str)) else None
     if "parse" in facts and facts.get("kind") is bool:
         flag_default = False
@@ -47,30 +48,32 @@ def setting(default: Any, help_text: str, **facts: Any) -> Any:
     return dataclasses.field(default=default, metadata={_OPTION: option})
 
 
-def path_setting(help_text: str, *, flag: str | None = None, must_exist: bool = False) -> Any:
+def path_setting(help_text: str, *, flag: str = "", flag_of_file: str = "") -> Any:
     """A field for an optional path, which may differ between hosts.
 
-    ``must_exist`` makes it a file; another value of its ``flag`` raises UserError.
+    If ``flag_of_file`` is given, a value of that flag that is not a file raises UserError.
     """
 
     def parse(given: str) -> Path | None:
         if not given:
             return None
-        return require_file(given, flag=flag) if must_exist else Path(given)
+        return require_file(given, flag=flag_of_file) if flag_of_file else Path(given)
 
-    return setting(None, help_text, flag=flag, kind=Path, parse=parse, per_host=True)
+    name = flag or flag_of_file
+    return setting(None, help_text, flag=name, kind=Path, parse=parse, per_host=True)
 
 
 def group(kind: type[Group]) -> Any:
-    """A field for settings that belong together, by default those of ``kind``."""
+    """A field for a group of settings, by default ``kind`` with its own defaults."""
     return dataclasses.field(default_factory=kind)
 
 
+@dataclasses.dataclass(frozen=True)
 class Settings:
-    """A frozen dataclass of settings, checked as a whole when it is made."""
+    """A frozen dataclass of settings, checked as a whole when it is created."""
 
     def __post_init__(self) -> None:
-        """Raises UserError for a value out of bounds, and for values that contradict each other."""
+        """Raises UserError for a value out of bounds and for contradictory values."""
         for name, option in options_of(type(self)).items():
             problem = option.problem(getattr(self, name))
             if problem is not None:
@@ -79,7 +82,7 @@ class Settings:
             raise UserError(contradiction)
 
     def contradictions(self) -> Iterator[str]:
-        """A sentence for everything that is wrong with valid values taken together."""
+        """Yields a sentence for each contradiction between individually valid values."""
         return iter(())
 
     def given(self, name: str) -> str:
@@ -87,9 +90,14 @@ class Settings:
         return f"--{options_of(type(self))[name].flag}={shown(getattr(self, name))}"
 
 
-@functools.cache
+def _once(found_in: Callable[[type], Found]) -> Callable[[type], Found]:
+    """What a function finds in a class, which is looked for once."""
+    return functools.cache(found_in)
+
+
+@_once
 def options_of(kind: type) -> dict[str, Option]:
-    """Field -> option, for the fields of a class that have a flag."""
+    """Field -> option, for a class's fields that have a flag."""
     return {
         field.name: dataclasses.replace(option, flag=option.flag or field.name)
         for field in dataclasses.fields(kind)
@@ -97,11 +105,12 @@ def options_of(kind: type) -> dict[str, Option]:
     }
 
 
-@functools.cache
+@_once
 def groups_of(kind: type) -> dict[str, type[Settings]]:
-    """Field -> class, for the fields of a class that are settings of their own."""
+    """Field -> class, for a class's fields that are groups of settings."""
+    factories: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(kind)}
     return {
-        field.name: field.default_factory
-        for field in dataclasses.fields(kind)
-        if isinstance(field.default_factory, type) and issubclass(field.default_factory, Settings)
+        name: factory
+        for name, factory in factories.items()
+        if isinstance(factory, type) and issubclass(factory, Settings)
     }

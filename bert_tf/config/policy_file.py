@@ -1,9 +1,9 @@
-"""Precision policy files: which class of operations computes in which floating-point type.
+"""Precision policy files: the floating-point type of each class of operation.
 
     {"softmax": "bfloat16", "logits": "bfloat16"}
 
-``bert_tf.model.precision.PrecisionPolicy`` defines the classes. Types have the names that the
-ledger shows, or those of ``--precision``.
+``bert_tf.model.precision.PrecisionPolicy`` defines the classes. Types have the names shown in the
+ledger, or those of ``--precision``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _TYPES = {**{name: name for name in TYPE_OF_PRECISION.values()}, **TYPE_OF_PRECI
 
 
 def policy_changes(given: str | None) -> dict[str, str]:
-    """The changes in the file of --precision_policy, none without it.
+    """The changes in the file of --precision_policy; empty without a file.
 
-    Raises UserError as :func:`read_policy_file`.
+    Raises UserError as :func:`read_policy_file` does.
     """
     return read_policy_file(require_file(given, flag="precision_policy")) if given else {}
 
@@ -31,7 +31,7 @@ def policy_changes(given: str | None) -> dict[str, str]:
 def read_policy_file(path: Path) -> dict[str, str]:
     """Module class -> ``float32``, ``bfloat16`` or ``float16``, for the classes in the file.
 
-    Raises UserError for a file that cannot be read, and for unknown classes and types.
+    Raises UserError if the file cannot be read or contains unknown classes or types.
     """
     flag = "--precision_policy"
     content = read_json(path, what=flag)

@@ -1,4 +1,4 @@
-"""Ramps as users write them: the stages of --batch_ramp and --length_ramp."""
+"""Ramps as written by users: the stages of --batch_ramp and --length_ramp."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from bert_tf.util.ramps import Ramp
 _STAGE = re.compile(r"(\d+):(\d+)")
 _GROWTH = re.compile(r"(\d+)\+(\d+):(\d+)(seq)?")
 
-# Sequences are cut to multiples of this, for fast products.
+# Sequences are cut to multiples of this, for which products are fast.
 _LENGTH_STEP = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class RampSettings:
-    """A ramp in updates of one rank; the last value is known once the full one is.
+    """A ramp in single-rank updates, before its last value is known.
 
     Attributes:
       flag: the name of its flag.
       text: the flag's value.
       stages: (value, first update) pairs; empty for growth in equal steps.
-      start, step: the first value, and the difference of two stages.
-      duration: updates after which growth is complete, or sequences.
-      in_sequences: which of them: as in Megatron-LM's --rampup-batch-size, every stage consumes as
-        many sequences.
-      full: the last value; None if it is known only with the number of ranks.
+      start, step: the first value, and the difference between stages.
+      duration: number of updates or sequences after which growth is complete.
+      in_sequences: whether it counts sequences: as in Megatron-LM's --rampup-batch-size, every
+        stage consumes equally many sequences.
     """
 
     flag: str
@@ -38,12 +37,11 @@ class RampSettings:
     step: int = 0
     duration: int = 0
     in_sequences: bool = False
-    full: int | None = None
 
     def ramp(self, full: int, *, full_flag: str, divisor: int = 1) -> Ramp:
         """The ramp up to ``full``, in updates of ``divisor`` ranks, rounded up.
 
-        Raises UserError for stages that do not grow from 0 on up to ``full``; messages call that
+        Raises UserError for stages that do not grow from 0 up to ``full``, which messages call
         ``full_flag``.
         """
         shown = f"--{self.flag}={self.text}"
@@ -51,18 +49,18 @@ class RampSettings:
         values, begins = zip(*stages)
         if begins[0] != 0:
             raise UserError(
-                f"{shown} does not cover the updates before {begins[0]}; begin with a stage from "
-                f"0 on, such as {values[0]}:0."
+                f"{shown} does not cover the updates before {begins[0]}; start with a stage at "
+                f"update 0, such as {values[0]}:0."
             )
         for name, numbers in (("values", values), ("updates", begins)):
             if list(numbers) != sorted(set(numbers)):
-                raise UserError(f"{shown}: the {name} of its stages must grow; correct them.")
+                raise UserError(f"{shown}: the {name} of its stages must increase; correct them.")
         if values[0] < 1:
-            raise UserError(f"{shown} begins with 0; give at least 1.")
+            raise UserError(f"{shown} starts with 0; give at least 1.")
         if values[-1] != full:
             raise UserError(
-                f"{shown} ends with {values[-1]}, but {full_flag} is {full}; give the update from "
-                f"which it is that, such as {full}:{begins[-1] + 1000}, or change one of them."
+                f"{shown} ends with {values[-1]}, but {full_flag} is {full}; give the update at "
+                f"which it reaches that, such as {full}:{begins[-1] + 1000}, or change one of them."
             )
         if self.in_sequences:
             divisor = 1
@@ -87,15 +85,23 @@ class RampSettings:
                 updates = max(0, math.ceil((stage * self.duration / number - consumed) / value))
                 consumed += updates * value
                 begins.append(begins[-1] + updates)
-        # A stage without updates is left out.
+        # Drop stages without updates.
         kept = {begin: value for value, begin in zip(values, begins)}
         return [(value, begin) for begin, value in kept.items()]
 
 
+@dataclasses.dataclass(frozen=True)
+class LengthRampSettings(RampSettings):
+    """A ramp of lengths, whose last value, ``full``, does not depend on the number of ranks."""
+
+    full: int = 0
+
+
 def parse_ramp(text: str, *, flag: str) -> RampSettings:
-    """Reads the value of a flag; raises UserError if it is not a ramp."""
-    found = [_STAGE.fullmatch(part.strip()) for part in text.split(",")]
-    if all(found):
+    """Parses the value of a flag; raises UserError if it is not a ramp."""
+    parts = text.split(",")
+    found = [stage for part in parts if (stage := _STAGE.fullmatch(part.strip()))]
+    if len(found) == len(parts):
         stages = tuple((int(stage[1]), int(stage[2])) for stage in found)
         return RampSettings(flag, text, stages)
     growth = _GROWTH.fullmatch(text.strip())
@@ -116,8 +122,8 @@ def parse_ramp(text: str, *, flag: str) -> RampSettings:
     )
 
 
-def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> RampSettings:
-    """As :func:`parse_ramp`, for lengths of sequences; raises UserError for unsuitable ones."""
+def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> LengthRampSettings:
+    """Like :func:`parse_ramp`, for sequence lengths; raises UserError for unsuitable ones."""
     settings = parse_ramp(text, flag=flag)
     if settings.in_sequences:
         raise UserError(
@@ -127,7 +133,7 @@ def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> RampSetti
     wrong = [length for length in ramp.values[:-1] if length % _LENGTH_STEP]
     if wrong:
         raise UserError(
-            f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {_LENGTH_STEP}, which "
-            "products are fast for; round it."
+            f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {_LENGTH_STEP}, for "
+            "which products are fast; round it."
         )
-    return dataclasses.replace(settings, full=max_seq_length)
+    return LengthRampSettings(**vars(settings), full=max_seq_length)

@@ -1,12 +1,13 @@
-"""The learning rate as settings: its schedule, with checks of options, ends and lengths.
+"""The learning rate settings: the schedule, with checks of its options, bounds and lengths.
 
-The schedules and their options are in ``bert_tf.update.schedules``.
+``bert_tf.update.schedules`` has the schedules and their options.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, setting
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow, schedule_options, schedule_row
@@ -16,10 +17,10 @@ from bert_tf.util.options import Options, OptionValue, shown
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleSettings(Settings):
-    """The learning rate.
+    """Settings of the learning rate.
 
     Attributes:
-      options: those of the schedule, by keyword; defaults apply to those that are left out.
+      options: the schedule's options, by keyword; omitted ones get their defaults.
     """
 
     learning_rate: float = setting(5e-5, "Peak learning rate.")
@@ -40,7 +41,7 @@ class ScheduleSettings(Settings):
     )
     rewarm_at_step: int | None = setting(
         None,
-        "Update, on one rank, after which the schedule begins again for the remaining ones.",
+        "Update, on one rank, after which the schedule restarts for the remaining updates.",
         kind=int,
         bounds=AT_LEAST_ONE,
     )
@@ -49,7 +50,7 @@ class ScheduleSettings(Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Values that no length of training makes valid."""
+        """Values that are invalid for any length of training."""
         row, known = schedule_row(self.name), schedule_options()
         for name, value in self.options.items():
             if name not in known:
@@ -59,13 +60,13 @@ class ScheduleSettings(Settings):
         yield from self._wrong_values(row)
         yield from self._wrong_rewarming(row)
 
-    def all_options(self) -> dict[str, OptionValue]:
-        """The options by keyword, with defaults for those that are left out."""
+    def all_options(self) -> dict[str, Any]:
+        """The options by keyword, with defaults for omitted ones."""
         row, given = schedule_row(self.name), self.options
         return {name: given.get(name, option.default) for name, option in row.options.items()}
 
     def _wrong_values(self, row: ScheduleRow) -> Iterator[str]:
-        """A sentence for each value that is out of its range or contradicts another."""
+        """A sentence for each value that is out of range or contradicts another."""
         options, end, peak = self.all_options(), self.end_learning_rate, self.learning_rate
         for name, option in row.options.items():
             problem = option.problem(options[name])
@@ -108,20 +109,20 @@ def _foreign(name: str, value: OptionValue, schedule: str) -> str:
 
 
 def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | None) -> None:
-    """Raises UserError for parts of a schedule that do not fit into its steps.
+    """Raises UserError if parts of a schedule do not fit into its steps.
 
-    ``total`` and ``warmup`` are steps on one rank; None, for a number that follows from that of the
-    records, passes.
+    ``total`` and ``warmup`` are steps on one rank; None, if they depend on the number of records,
+    passes.
     """
     if total is None or warmup is None:
         return
-    at = schedule.rewarm_at_step
+    at, rewarmup = schedule.rewarm_at_step, schedule.num_rewarm_steps
     if warmup > total > 0:
         raise UserError(
             f"--num_warmup_steps={warmup} is more than --num_train_steps={total}, so the learning "
             "rate would never reach its peak; lower it."
         )
-    if at is None:
+    if at is None or rewarmup is None:
         _check_phase(schedule, total, warmup, f"--num_train_steps={total}")
         return
     if at >= total:
@@ -135,13 +136,13 @@ def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | N
             f"--num_warmup_steps={warmup} is more than the {at} steps before --rewarm_at_step; "
             "lower it."
         )
-    if schedule.num_rewarm_steps > rest:
+    if rewarmup > rest:
         raise UserError(
-            f"--num_rewarm_steps={schedule.num_rewarm_steps} is more than the {rest} steps "
+            f"--num_rewarm_steps={rewarmup} is more than the {rest} steps "
             f"after --rewarm_at_step={at}; lower it."
         )
     _check_phase(schedule, at, warmup, f"--rewarm_at_step={at}")
-    _check_phase(schedule, rest, schedule.num_rewarm_steps, f"the {rest} steps after it")
+    _check_phase(schedule, rest, rewarmup, f"the {rest} steps after it")
 
 
 def most_warmup_steps(schedule: ScheduleSettings, num_train_steps: int) -> float:
@@ -156,7 +157,7 @@ def _most_warmup(schedule: ScheduleSettings, total: int) -> float:
 
 
 def _check_phase(schedule: ScheduleSettings, total: int, warmup: int, until: str) -> None:
-    """Checks a warm-up and what follows it until ``total``, which messages call ``until``."""
+    """Checks a warm-up and the rest of the phase up to ``total``, which messages call ``until``."""
     row = schedule_row(schedule.name)
     fits = row.least_warmup <= warmup <= _most_warmup(schedule, total)
     if row.misfit is not None and not fits:

@@ -1,7 +1,7 @@
-"""The settings that all runs share, as frozen dataclasses; those of a task are in its folder.
+"""The settings that all runs share, as frozen dataclasses; each task's folder has its own.
 
-Entry scripts build them from flags, users' programs directly. A field says all that there is to
-know of a setting: its default, its bounds, its flag and the flag's help text.
+Entry scripts build them from flags, other programs directly. A field declares everything about a
+setting: its default, its bounds, its flag and the flag's help text.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.options import LARGEST_FLOAT32, Interval, Options
 
 if TYPE_CHECKING:
-    from bert_tf.config.ramps import RampSettings
+    from bert_tf.config.ramps import LengthRampSettings, RampSettings
 
-# Skipped updates in a row that end a run with a loss scale: more than it takes to halve the largest
-# scale, 2**32, to 1.
+# Consecutive skipped updates that end a run with a loss scale: more than it takes to halve the
+# largest scale, 2**32, to 1.
 DEFAULT_MAX_SKIPPED = 40
 
 _LARGEST_SCALE = 2.0**32
@@ -41,7 +41,7 @@ _AnySettings = TypeVar("_AnySettings", bound=Any)
 
 @dataclasses.dataclass(frozen=True)
 class StartSettings(Settings):
-    """Where a run starts, while its output directory contains no checkpoint."""
+    """Where a run starts if its output directory contains no checkpoint."""
 
     init_checkpoint: str | None = setting(
         None,
@@ -69,19 +69,19 @@ class StartSettings(Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Two places to start from, or a place that is missing."""
+        """Two starting points, or a missing one."""
         if self.reset_step and self.resume_from is None:
-            yield "--reset_step needs --resume_from, the checkpoint to continue with."
+            yield "--reset_step needs --resume_from, the checkpoint to resume from."
         if self.resume_from is not None and self.init_checkpoint:
             yield (
-                f"{self.given('resume_from')} and {self.given('init_checkpoint')} are two places "
-                "to start from; drop one of them."
+                f"{self.given('resume_from')} and {self.given('init_checkpoint')} both say where "
+                "to start; drop one of them."
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings(Settings):
-    """Evaluations during and after training, and what follows from them."""
+    """Evaluations during and after training, and how their results are used."""
 
     do_eval: bool = setting(
         False, "Evaluate on the held-out records, at least once, after training."
@@ -128,8 +128,8 @@ class LogSettings(Settings):
 
     display_loss_steps: int = setting(
         10,
-        "Steps between lines of log.jsonl and, if it is given, of the terminal, which otherwise "
-        "shows about 30 of a run or one a minute.",
+        "Steps between lines of log.jsonl and, if given, of the terminal, which by default shows "
+        "about 30 lines per run or one per minute.",
         bounds=AT_LEAST_ONE,
     )
     layer_summary_steps: int = setting(
@@ -151,35 +151,35 @@ class LogSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class RecoverySettings(Settings):
-    """What happens when losses or gradients are not finite."""
+    """How a run handles losses or gradients that are not finite."""
 
     max_skipped_updates: int | None = setting(
         None,
-        "Stop after this many skipped updates in a row, whose loss or gradients were not finite "
+        "Stop after this many consecutive skipped updates, whose loss or gradients were not finite "
         f"(default: {DEFAULT_MAX_SKIPPED} with a loss scale, 1 without).",
         kind=int,
         bounds=AT_LEAST_ONE,
     )
     rollback_rate_factor: float | None = setting(
         None,
-        "Instead of stopping then: go back to the last checkpoint with finite weights, multiply "
+        "Instead of stopping: return to the last checkpoint with finite weights, multiply "
         "the learning rate by this factor from there on, and continue with the next batch.",
         kind=float,
         bounds=Interval(0, 1, open_low=True, open_high=True),
         advice="0.5, for example",
     )
     max_rollbacks: int = setting(
-        3, "Stop for good after this many roll-backs of the run.", bounds=AT_LEAST_ONE
+        3, "Stop after this many roll-backs of the run.", bounds=AT_LEAST_ONE
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """The command line that settings were made from; empty for those of a program.
+    """The command line from which settings were made; empty for those of a program.
 
     Attributes:
       values: every flag with its value, for the record.
-      defaulted: the flags that nobody gave; some of these defaults follow the model or the records.
+      defaulted: flags that were not given; some of these defaults depend on model or records.
       per_host: the flags that may differ between hosts.
     """
 
@@ -188,7 +188,7 @@ class CommandLine:
     per_host: frozenset[str] = frozenset()
 
     def compared(self) -> dict[str, object]:
-        """The flags that must be equal on all ranks, by name as shown in messages."""
+        """The flags that must be equal on all ranks, by their names in messages."""
         names = self.values.keys() - self.per_host
         return {f"--{name}": value for name, value in self.values.items() if name in names}
 
@@ -198,8 +198,8 @@ class RunSettings(Settings):
     """What a run does, where it writes and how often.
 
     Attributes:
-      plan_dir: the directory of the plan that the run is a phase of; None for a run by itself.
-      command: the command line that the settings were made from.
+      plan_dir: the directory of the plan of which the run is a phase; None for a single run.
+      command: the command line from which the settings were made.
     """
 
     output_dir: Path = setting(
@@ -212,8 +212,8 @@ class RunSettings(Settings):
     )
     replay_batch: Path | None = path_setting(
         "A batch that a run saved because its gradients were not finite, in OUTPUT_DIR/"
-        "nonfinite_STEP, or one of its files: show its losses and gradients with the weights that "
-        "the run would start from, also in float32, then exit without writing."
+        "nonfinite_STEP, or one of its files: show its losses and gradients with the weights from "
+        "which the run would start, also in float32, then exit without writing."
     )
     save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", bounds=AT_LEAST_ONE)
     keep_checkpoint_max: int = setting(
@@ -227,7 +227,7 @@ class RunSettings(Settings):
     command: CommandLine = dataclasses.field(default_factory=CommandLine)
 
     def contradictions(self) -> Iterator[str]:
-        """What needs training, or checkpoints to evaluate."""
+        """Settings that require training, or checkpoints to evaluate."""
         every = self.evaluation.eval_every_steps
         if every is not None and not (self.evaluation.do_eval and self.do_train):
             yield "--eval_every_steps needs --do_train and --do_eval; give them or drop it."
@@ -256,7 +256,7 @@ def _batch_ramp(given: str) -> RampSettings | None:
 
 @dataclasses.dataclass(frozen=True)
 class BatchSettings(Settings):
-    """The sequences of an update; see ``update.batch_plan`` for what follows from any two sizes."""
+    """The sequences of an update; ``update.batch_plan`` derives the rest from any two sizes."""
 
     micro_batch_size: int | None = setting(
         None,
@@ -296,7 +296,7 @@ class BatchSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class StepSettings(Settings):
-    """The length of training and of its warm-up, on one rank: in steps, or by epochs."""
+    """The length of training and of its warm-up, on one rank: in steps or epochs."""
 
     num_train_steps: int | None = setting(None, "Optimizer updates, on one rank.", kind=int)
     num_warmup_steps: int | None = setting(None, "Warm-up updates, on one rank.", kind=int)
@@ -308,8 +308,8 @@ class StepSettings(Settings):
     )
     warmup_proportion: float | None = setting(
         None,
-        "Share of the steps used for warm-up, instead of --num_warmup_steps (0.1 with "
-        "--num_train_epochs, and for runs that the default of --num_warmup_steps does not fit).",
+        "Fraction of the steps used for warm-up, instead of --num_warmup_steps (0.1 with "
+        "--num_train_epochs, and for runs too short for the default of --num_warmup_steps).",
         kind=float,
         bounds=Interval(0, 1),
     )
@@ -327,7 +327,7 @@ class StepSettings(Settings):
     def counts_epochs(self) -> bool:
         """Whether the length of training is given in epochs.
 
-        It is then an amount of data, so a run resumed with a different global batch needs a
+        If so, it is an amount of data, and a run that resumes with a different global batch needs a
         different number of steps.
         """
         return self.num_train_steps is None
@@ -343,8 +343,8 @@ class OptimizationSettings(Settings):
     """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
 
     Attributes:
-      optimizer_options: those of the optimizer; defaults apply to those that are left out.
-      length_ramp: how the sequences grow that records are cut to; None keeps them whole.
+      optimizer_options: the optimizer's options; omitted ones get their defaults.
+      length_ramp: how the length to which records are cut grows; None keeps them whole.
       rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
         the factor of the first expression found in its name; 0 freezes it.
     """
@@ -376,30 +376,30 @@ class OptimizationSettings(Settings):
     shard_optimizer_state: bool = setting(
         False,
         "Shard the optimizer's slots over the ranks (stage 1 of ZeRO, Rajbhandari et al. 2020, "
-        "section 5.1): each has those of a part of every weight, which saves memory.",
+        "section 5.1): each rank has those for a part of every weight, which saves memory.",
     )
-    length_ramp: RampSettings | None = None
+    length_ramp: LengthRampSettings | None = None
     rate_factors: tuple[tuple[str, float], ...] = ()
 
     def check_lengths(self) -> None:
-        """Raises UserError for a schedule that does not fit into its steps, if they are known."""
+        """Raises UserError if the schedule does not fit into its steps, if they are known."""
         steps = self.steps
         check_lengths(self.schedule, steps.num_train_steps, steps.num_warmup_steps)
 
     def with_steps(self, train: int, warmup: int) -> OptimizationSettings:
-        """The same settings with a length that is known."""
+        """The same settings with a known length."""
         steps = dataclasses.replace(self.steps, num_train_steps=train, num_warmup_steps=warmup)
         return dataclasses.replace(self, steps=steps)
 
     def rate_factor(self, variable_name: str) -> float:
-        """The factor of a variable's learning rate, 1 if no expression matches its name."""
+        """The factor of a variable's learning rate; 1 if no expression matches its name."""
         found = (f for pattern, f in self.rate_factors if re.search(pattern, variable_name))
         return next(found, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class CommunicationSettings(Settings):
-    """How ranks sum their gradients; None leaves Horovod's default or its environment variable."""
+    """How ranks sum gradients; None keeps Horovod's default or its environment variable."""
 
     compression: str = setting(
         "none",
@@ -449,7 +449,7 @@ class CommunicationSettings(Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """What needs gradients one by one, or full tables."""
+        """Settings that require separate gradients or full tables."""
         if self.adasum and self.groups:
             yield (
                 "--adasum combines gradients one by one, not in groups; drop it or "
@@ -495,14 +495,14 @@ class LossScaleSettings(Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """A dynamic scale that starts below its minimum."""
+        """A dynamic loss scale that starts below its minimum."""
         if self.minimum > self.initial:
             yield f"{self.given('minimum')} must be at most {self.given('initial')}; lower it."
 
 
 @dataclasses.dataclass(frozen=True)
 class NumericsSettings(Settings):
-    """The data types that a run computes in."""
+    """The data types of a run's computations."""
 
     precision: str = setting(
         "auto",
@@ -511,7 +511,7 @@ class NumericsSettings(Settings):
     )
     policy_changes: Mapping[str, str] = setting(
         {},
-        "JSON file: class of operation -> data type, where it should differ from --precision.",
+        "JSON file: class of operation -> data type, for classes that differ from --precision.",
         flag="precision_policy",
         kind=str,
         parse=policy_changes,
@@ -522,7 +522,7 @@ class NumericsSettings(Settings):
     loss_scale: LossScaleSettings = group(LossScaleSettings)
 
     def contradictions(self) -> Iterator[str]:
-        """A rewrite of a float32 graph that is not one."""
+        """A graph rewrite for float32, combined with another type."""
         if not self.amp:
             return
         is_float32 = self.precision in ("auto", "fp32")
@@ -536,10 +536,10 @@ class RuntimeSettings(Settings):
     """Precision, compiler, ranks and threads.
 
     Attributes:
-      library: what ranks communicate with, a name in ``ranks.connect.LIBRARIES``; None for a single
-        process.
-      use_xla: None takes whichever is faster, by trial.
-      native_ops: None uses them if they are available, True fails without them.
+      library: the communication library of ranks, a name in ``ranks.connect.LIBRARIES``; None for a
+        single process.
+      use_xla: None tries both and uses the faster one.
+      native_ops: None uses them if available; True fails without them.
     """
 
     library: str | None = setting(
@@ -559,7 +559,7 @@ class RuntimeSettings(Settings):
     use_xla: bool | None = setting(
         False,
         "Compile clusters of the graph with XLA; auto times a few updates with and without it "
-        "before training and takes the faster.",
+        "before training and uses the faster one.",
         takes_auto=True,
     )
     native_ops: bool | None = setting(
@@ -570,7 +570,7 @@ class RuntimeSettings(Settings):
     )
     num_threads: int | None = setting(
         None,
-        "Threads per rank (its share of the cores, or half of that if measured to be faster).",
+        "Threads per rank (the cores divided by the ranks, or half of that if measured faster).",
         kind=int,
         bounds=AT_LEAST_ONE,
         per_host=True,
@@ -586,7 +586,7 @@ class RuntimeSettings(Settings):
     verbose: bool = setting(False, "Show TensorFlow's messages.", per_host=True)
 
     def contradictions(self) -> Iterator[str]:
-        """Timing that decides where the same bits are wanted, and a timeout that is too short."""
+        """Timing-dependent choices when bits must be reproducible, and too short a timeout."""
         if self.rank_timeout_seconds and self.rank_timeout_seconds not in _RANK_TIMEOUTS:
             yield (
                 f"{self.given('rank_timeout_seconds')} must be 0, for no limit, or at least "
@@ -612,7 +612,7 @@ class RuntimeSettings(Settings):
 def check_sharding(
     optimization: OptimizationSettings, communication: CommunicationSettings
 ) -> None:
-    """Raises UserError if the optimizer's slots cannot be sharded over the ranks."""
+    """Raises UserError if the optimizer slots cannot be sharded over the ranks."""
     if not optimization.shard_optimizer_state:
         return
     row = optimizer_row(optimization.optimizer)
@@ -639,5 +639,5 @@ def check_sharding(
 
 
 def dry(settings: _AnySettings) -> _AnySettings:
-    """The settings of the same run of a task, which writes nothing."""
+    """The settings of the same run of a task as a dry run."""
     return dataclasses.replace(settings, run=dataclasses.replace(settings.run, dry_run=True))

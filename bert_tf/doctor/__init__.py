@@ -1,1 +1,1 @@
-"""What will go wrong in a run, and what looks unwise, found before it is started."""
+"""Finds, before a run is started, what will fail in it and what looks unwise."""

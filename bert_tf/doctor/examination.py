@@ -1,4 +1,4 @@
-"""The doctor for a script: what would end a run of it, and what looks unwise."""
+"""Examines a planned run of a script: what would end it, and what looks unwise."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from bert_tf.util.files import sha256_of_file
 def examine(
     script: str, values: flags.FlagValues, *, num_ranks: int, ranks_per_host: int
 ) -> Findings:
-    """Looks at a run of ``script`` with parsed flags; raises UserError for a plan of phases.
+    """Examines a run of ``script`` with parsed flags; raises UserError for a plan of phases.
 
-    A run that would end with an error is looked at part by part, to find the other ones, too.
+    A run that would fail is examined part by part, to find its other mistakes too.
     """
     _require_no_phases(values)
     findings, of_run = Findings(), Findings()
@@ -53,7 +53,7 @@ def examine(
 
 
 def _judge_output(findings: Findings, directory: Path, start: StartPoint) -> None:
-    """Looks at what is in the output directory."""
+    """Examines the contents of the output directory."""
     part = "output directory"
     if not directory.is_dir():
         findings.fine(part, f"{directory} does not exist yet")
@@ -69,11 +69,11 @@ def _judge_output(findings: Findings, directory: Path, start: StartPoint) -> Non
     if start.checkpoint is not None and not start.is_elsewhere:
         findings.fine(part, f"the run resumes at step {start.step:,} of {start.checkpoint}")
     elif any(path.name != LOCK_NAME for path in directory.iterdir()):
-        findings.hint(part, f"{directory} is not empty, but has no checkpoint to go on from")
+        findings.hint(part, f"{directory} is not empty, but has no checkpoint to resume from")
 
 
 def _judge_model(findings: Findings, values: flags.FlagValues, run: PlannedRun) -> None:
-    """Looks at the network with its weights, and at the records."""
+    """Examines the network, its weights, and the records."""
     if run.config is not None:
         _judge_positions(findings, run, run.config.max_position_embeddings)
     if run.config is not None and run.is_pretraining and run.is_new:
@@ -106,7 +106,7 @@ def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
     if None not in both and sha256_of_file(both[0]) == sha256_of_file(both[1]):
         findings.warn(
             "questions",
-            f"{both[1]} are the training questions, whose scores say nothing about others; give "
+            f"{both[1]} are the training questions, so the scores do not cover unseen ones; give "
             "another --predict_file",
         )
 
@@ -115,7 +115,7 @@ def _require_no_phases(values: flags.FlagValues) -> None:
     if "phases" in values and values.phases:
         first = values.phases.split(",")[0].strip()
         raise UserError(
-            f"--phases={values.phases} names several runs; look at each by itself, with "
+            f"--phases={values.phases} names several runs; examine each by itself, with "
             f"--flagfile={first} in place of --phases (the run itself checks all of them before "
             "the first one starts)."
         )

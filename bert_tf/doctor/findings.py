@@ -1,4 +1,4 @@
-"""What the doctor says: sentences of several grades, each once."""
+"""The doctor's findings: sentences with grades, none repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class Findings:
-    """Collects notes on a run; of equal sentences the first one counts."""
+    """Collects notes on a run; of notes with equal sentences, only the first is kept."""
 
     def __init__(self) -> None:
         self._found: dict[str, Note] = {}
@@ -32,7 +32,7 @@ class Findings:
         return {Grade.ERROR: 2, Grade.WARNING: 1}.get(self.worst, 0)
 
     def extend(self, notes: Iterable[Note], *, part: str = "") -> None:
-        """Adds notes, unless their sentences have been said; ``part`` is for those without one."""
+        """Adds notes with new sentences; ``part`` is used for those that have none."""
         for note in notes:
             self._found.setdefault(note.sentence, note._replace(part=note.part or part))
 
@@ -42,14 +42,14 @@ class Findings:
     fine = functools.partialmethod(_add, Grade.FINE)  # as it should be
     hint = functools.partialmethod(_add, Grade.HINT)  # may be worth knowing
     warn = functools.partialmethod(_add, Grade.WARNING)  # looks unwise
-    error = functools.partialmethod(_add, Grade.ERROR)  # will go wrong
+    error = functools.partialmethod(_add, Grade.ERROR)  # will fail
 
     def attempt(
         self, part: str, action: Callable[..., Result], *arguments: object, **named: object
     ) -> Result | None:
-        """The result of an action; None if it raises a UserError, which becomes an error.
+        """Returns the result of an action, or None if it raises a UserError, which is recorded.
 
-        Notes that are said meanwhile become findings.
+        Notes reported meanwhile become findings.
         """
         with collected_notes() as notes:
             try:

@@ -1,4 +1,4 @@
-"""The parts of a run that cannot be opened, each by itself, so that no mistake hides another."""
+"""Examines the parts of a run that cannot be opened one by one, so that all mistakes show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bert_tf.train.start_point import NEW, StartPoint, find_start
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.files import check_output_dir, expand_record_files
 
-_RECORDS = (  # part, what reads it, and the names of its flag
+_RECORDS = (  # part, the flag that makes a run read it, and the names of the records' flag
     (TRAINING, "do_train", ("input_file", "input_files_dir")),
     (HELD_OUT, "do_eval", ("eval_file", "eval_files_dir")),
 )
@@ -36,7 +36,7 @@ _RECORDS = (  # part, what reads it, and the names of its flag
 def open_parts(
     findings: Findings, script: str, values: flags.FlagValues, ranks: PlannedRanks
 ) -> PlannedRun:
-    """What is known of a run, with the mistakes in each of its parts."""
+    """Returns what can be known of a run, and records the mistakes in each of its parts."""
     is_pretraining = script in OF_RECORDS
     start, stored = _weights(findings, values)
     files = _vocabulary(findings, values)
@@ -59,7 +59,7 @@ def open_parts(
     vocabulary = files.vocabulary()
     if of_records is not None:
         vocabulary = vocabulary_named_in(of_records.manifest_file, of_records.entry.sha256)
-    # A fine-tuning takes the vocabulary of its weights unless another one is given.
+    # Fine-tuning uses the vocabulary stored with its weights unless another one is given.
     is_compared = stored != ModelDirectory() and (is_pretraining or vocabulary is not None)
     if is_compared:
         problem, uncompared = other_vocabulary(stored, vocabulary)
@@ -67,8 +67,8 @@ def open_parts(
         if problem:
             findings.error(
                 "checkpoint",
-                f"the vocabulary of the weights is another one: {problem}; make data with that of "
-                "the checkpoint, or use another checkpoint",
+                f"the weights have a different vocabulary: {problem}; make data with that of the "
+                "checkpoint, or use another checkpoint",
             )
     train = next((info for part, _, info in found if part == TRAINING), None)
     given = ("init_checkpoint", "resume_from", "teacher_checkpoint")
@@ -86,9 +86,9 @@ def open_parts(
 
 
 def _weights(findings: Findings, values: flags.FlagValues) -> tuple[StartPoint, ModelDirectory]:
-    """The start that the output directory gives, and the files that accompany the weights."""
+    """The start found in the output directory, and the model files next to the weights."""
     start = NEW
-    if values.output_dir:  # else the flags say so
+    if values.output_dir:  # otherwise, parsing the flags reports that it is missing
         directory = Path(values.output_dir)
         findings.attempt("output directory", check_output_dir, directory, flag="output_dir")
         start = findings.attempt("output directory", find_start, directory) or NEW
@@ -101,7 +101,7 @@ def _weights(findings: Findings, values: flags.FlagValues) -> tuple[StartPoint, 
 
 
 def _vocabulary(findings: Findings, values: flags.FlagValues) -> TokenizerFiles:
-    """The vocabulary that the flags name; empty without one, and for one that cannot be read."""
+    """The vocabulary that the flags name; empty if none is given or it cannot be read."""
     files = findings.attempt("vocabulary", TokenizerFiles.from_flags, values)
     if files is None or files.file is None:
         return TokenizerFiles()
@@ -116,7 +116,7 @@ def _vocabulary(findings: Findings, values: flags.FlagValues) -> TokenizerFiles:
 def _records(
     findings: Findings, values: flags.FlagValues, part: str, reader: str, names: Sequence[str]
 ) -> Records | None:
-    """The records of a flag with two names; None if they are not read, or cannot be."""
+    """The records of a flag with two names; None if they are not used or cannot be read."""
     flag = next((name for name in names if values[name].value), None)
     if flag is None or not values[reader].value:
         return None
@@ -133,7 +133,7 @@ def _records(
 def _config(
     values: flags.FlagValues, stored: ModelDirectory, records: Sequence[Records]
 ) -> BertConfig | None:
-    """The architecture from its file, that of the weights, or flags; None if it is not known."""
+    """The architecture from its file, the weights or flags; None if it is unknown."""
     names = {field.name for field in dataclasses.fields(BertConfig)} & {*values}
     changes = {name: values[name].value for name in names if values[name].value is not None}
     base, path = stored.config, values.bert_config_file
@@ -153,7 +153,7 @@ def _config(
 def _lengths(
     values: flags.FlagValues, config: BertConfig | None, records: Sequence[Records]
 ) -> dict[str, int]:
-    """The flags that must match the records; those that nobody gave do, or match the network."""
+    """Lengths that must match the records; those not given are the records' or the network's."""
     names = [name for name in ("max_seq_length", "max_predictions_per_seq") if name in values]
     lengths = {name: values[name].value for name in names}
     follow = lengths_of(opened.info for opened in records)
@@ -169,7 +169,7 @@ def _updates(
     ranks: PlannedRanks,
     train: RecordInfo | None,
 ) -> Updates | None:
-    """What is trained, as far as that does not depend on records that cannot be read."""
+    """The planned updates, as far as they do not depend on records that cannot be read."""
     optimization = findings.attempt("schedule", SCRIPTS[script].optimization, values)
     if optimization is None:
         return None

@@ -1,4 +1,4 @@
-"""What is known of a run before it starts."""
+"""What is known about a run before it starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAINING, HELD_OUT = "records", "held-out records"
 
 
 class Records(NamedTuple):
-    """Records of pre-training, the part of the run that they are, and their description."""
+    """Pre-training records, with the part of the run that they are, and their description."""
 
     part: str
     records: RecordSet
@@ -27,7 +27,7 @@ class Records(NamedTuple):
 
 
 class Updates(NamedTuple):
-    """What is trained; without ``is_counted``, the number of ``steps`` is not known."""
+    """The planned updates; unless ``is_counted``, the number of ``steps`` is unknown."""
 
     optimization: OptimizationSettings
     batch: BatchPlan
@@ -37,18 +37,18 @@ class Updates(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
-    """A planned run; None for what is not known, or not used by it.
+    """A planned run; attributes are None if unknown or not used.
 
     Attributes:
-      is_pretraining: whether it reads records of pre-training.
-      output_dir: its directory; with seeds, that of the last one.
+      is_pretraining: whether it reads pre-training records.
+      output_dir: its output directory; with several seeds, the last one's.
       start: where it starts.
       is_new: whether it starts from random weights.
-      vocabulary: that of its data.
-      config: the network.
-      max_seq_length: positions of the longest sequence.
-      updates: what it trains.
-      records: what it reads, training records first.
+      vocabulary: the vocabulary of its data.
+      config: the network's configuration.
+      max_seq_length: length of the longest sequence.
+      updates: its updates.
+      records: the records that it reads, training records first.
     """
 
     is_pretraining: bool

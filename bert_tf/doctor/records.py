@@ -1,4 +1,4 @@
-"""The records of a pre-training run, held-out ones among them."""
+"""Examines the records of a pre-training run, held-out records included."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 3
 
 
 def judge_records(findings: Findings, run: PlannedRun) -> None:
-    """Looks at the records of a run, and at the vocabulary that they were made with."""
+    """Examines the records of a run, and the vocabulary that they were made with."""
     for opened in run.records:
         findings.attempt(opened.part, _judge_sample, findings, opened, is_new=run.is_new)
     infos = [opened.info for opened in run.records]
@@ -30,12 +30,12 @@ def judge_records(findings: Findings, run: PlannedRun) -> None:
 
 
 def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
-    """Judges evenly spread records, which must be valid.
+    """Examines evenly spaced records, which must be valid.
 
-    ``is_new`` says that the network is new, so that its vocabulary can still be chosen.
+    ``is_new``: the network is new, so that its vocabulary can still be chosen.
     """
     part, records, info = opened
-    masks = "stored masks" if info.masked else "masks that are drawn in training"
+    masks = "stored masks" if info.masked else "masks drawn during training"
     findings.fine(
         part,
         f"{info.num_records:,} records of {info.seq_length} tokens with {masks}; python -m "
@@ -64,8 +64,8 @@ def _judge_vocabulary_size(
         findings.warn(
             "vocabulary",
             f"the text has about {tokens / passes:,.0f} tokens for {size:,} entries of the "
-            f"vocabulary, fewer than {LEAST_TOKENS_OF_AN_ENTRY} for each; use a smaller vocabulary "
-            "or more text",
+            f"vocabulary, fewer than {LEAST_TOKENS_OF_AN_ENTRY} per entry; use a smaller "
+            "vocabulary or more text",
         )
     elif highest < LEAST_OF_VOCABULARY * size:
         findings.warn(
@@ -85,8 +85,8 @@ def _judge_casing(findings: Findings, info: RecordInfo) -> None:
     if not found.entry.lower_case and is_cased(entries) is False:
         findings.warn(
             "vocabulary",
-            f"no entry of {found.file} has a capital, so every word of the text with one is "
-            "unknown; make the records with --do_lower_case=true",
+            f"no entry of {found.file} has a capital, so every word with one is unknown; make the "
+            "records with --do_lower_case=true",
         )
     if capitals and found.entry.lower_case:
         findings.warn(
@@ -98,23 +98,23 @@ def _judge_casing(findings: Findings, info: RecordInfo) -> None:
 
 
 def judge_size_for_gpus(findings: Findings, vocab_size: int) -> None:
-    """Looks at the size of the largest matrix product."""
+    """Checks whether the largest matrix product has a size that suits GPUs."""
     padded = -(-vocab_size // _FOR_GPUS) * _FOR_GPUS
     if padded != vocab_size:
         findings.hint(
             "vocabulary",
-            f"the network's vocab_size is {vocab_size}, no multiple of {_FOR_GPUS}; GPUs compute "
+            f"the network's vocab_size is {vocab_size}, not a multiple of {_FOR_GPUS}; GPUs are "
             f"faster with --vocab_size={padded}, which has no effect on CPUs",
         )
 
 
 def _judge_separation(findings: Findings, train: RecordInfo, held_out: RecordInfo) -> None:
-    """Looks for text that is both trained and evaluated on."""
+    """Checks for text that is used for both training and evaluation."""
     if train.data_sha256 == held_out.data_sha256:
         findings.warn(
             HELD_OUT,
-            "the held-out records are the training records, so the evaluation says nothing about "
-            "other text; give --eval_file",
+            "the held-out records are the training records, so the evaluation does not cover "
+            "unseen text; give --eval_file",
         )
         return
     both = train, held_out
@@ -124,12 +124,12 @@ def _judge_separation(findings: Findings, train: RecordInfo, held_out: RecordInf
     if shared:
         findings.warn(
             HELD_OUT,
-            f"{len(shared)} of the held-out record files are training files, too; give others as "
+            f"{len(shared)} of the held-out record files are training files too; give others as "
             "--eval_file",
         )
     elif inputs[0] & inputs[1]:
         findings.warn(
             HELD_OUT,
-            "the held-out records were made from text that the training records were made from, "
-            "too; data_prep.shards holds out documents",
+            "the held-out records were made from the same text as training records; "
+            "data_prep.shards holds out documents",
         )

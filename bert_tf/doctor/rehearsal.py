@@ -1,4 +1,4 @@
-"""A dry run on ranks that are only planned, with all checks of the run itself."""
+"""A dry run on planned ranks, with all the checks that the run itself makes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from bert_tf.train.memory import estimate_memory, free_memory
 from bert_tf.train.prepare import Opened, prepare
 from bert_tf.train.run import Run, begin
 
-_QUESTIONS = 4  # whose records are made, to see how large a batch is
+_QUESTIONS = 4  # number of questions to make records of, to learn the size of a batch
 
 
 class _FewQuestions(OpenedSquad):
-    """A run that makes the records of a few questions, and is planned for all."""
+    """A run that makes the records of a few questions, but is planned for all of them."""
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
-        """As in :class:`OpenedSquad`, with the number of all records."""
+        """As in :class:`OpenedSquad`, but with the number of all records."""
         data = OpenedSquad.make_data(self.first(_QUESTIONS), run, arithmetic)
         training = dataclasses.replace(data.training, num_records=self.max_records)
         return dataclasses.replace(data, training=training)
@@ -51,7 +51,7 @@ _OPENERS: Mapping[str, Callable[[Any, Run], Opened]] = {
 
 
 def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks) -> PlannedRun:
-    """Opens and prepares a run, with each of its seeds; raises UserError for what would end it."""
+    """Opens and prepares a run, with each of its seeds; raises UserError if it would fail."""
 
     def once(settings: Any, _: object = None) -> PlannedRun:
         with begin(settings.run, settings.runtime, planned=ranks) as run:
@@ -67,7 +67,7 @@ def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks
 
 
 def _report(findings: Findings, opened: Opened, job: Job) -> None:
-    """Reports what is found while the run is open, with what the run says of its start."""
+    """Reports what is known while the run is open, and what the run itself says at its start."""
     run, files = job.run, opened.settings.tokenizer_files
     if files.file is not None:
         findings.fine("vocabulary", f"{files.file} has {files.load().vocab_size:,} entries")
@@ -76,7 +76,7 @@ def _report(findings: Findings, opened: Opened, job: Job) -> None:
             if file is not None:
                 findings.fine("questions", f"--{name} has {len(file.examples):,} questions")
         passed = "all checks before records are made have passed"
-    else:  # with all of its data, it can be compared with the last start
+    else:  # all of its data is there, so it can be compared with the last start
         if run.settings.do_train:
             report_changes(job, whole_ledger(job))
         report_resuming(job)

@@ -1,4 +1,4 @@
-"""Length, warm-up, learning rate and checkpoints of a run, compared with what is usual."""
+"""Compares a run's length, warm-up, learning rate and checkpoints with what is usual."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from bert_tf.doctor.planned import PlannedRun
 from bert_tf.records.info import RecordInfo
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
-# How often a run may see a mask that is stored. In published runs it is about 4 times: 40 epochs
-# over a text that was masked 10 times (Devlin et al. 2019; Liu et al. 2019, section 4.1).
+# How often a run may see each stored mask. In published runs it is about 4 times: 40 epochs over a
+# text that was masked 10 times (Devlin et al. 2019; Liu et al. 2019, section 4.1).
 _MOST_EPOCHS_OF_MASKS = 10
 _MOST_EPOCHS = 200
 _MOST_WARMUP = 0.3
-_MOST_LOST = 0.1  # of a run, from a kill just before a checkpoint
+_MOST_LOST = 0.1  # fraction of a run, lost by a kill just before a checkpoint
 _WORTH_SAVING = 1000  # updates; shorter runs are simply repeated
 _FACTOR = 10  # how far a learning rate may be from published ones
 
 
 class UsualRate(NamedTuple):
-    """A published peak learning rate for a global batch, and its source."""
+    """A published peak learning rate, its global batch size, and the source."""
 
     rate: float
     batch: int
     source: str
 
     def bounds(self, global_batch_size: int) -> tuple[float, float]:
-        """The range for a batch; rates grow with the square root of larger ones."""
+        """The usual range for a batch size; for larger batches, rates grow with the square root."""
         scaled = self.rate * math.sqrt(max(1.0, global_batch_size / self.batch))
         return self.rate / _FACTOR, scaled * _FACTOR
 
@@ -44,7 +44,7 @@ _FINETUNING_RATES = {"adam": UsualRate(3e-5, 32, "Devlin et al. 2019: 2e-5 to 5e
 
 
 def judge_updates(findings: Findings, values: flags.FlagValues, run: PlannedRun) -> None:
-    """Looks at what is trained: the rate, the number of updates and the checkpoints."""
+    """Examines the planned updates: learning rate, number of updates and checkpoints."""
     optimization, batch, steps, is_counted = run.updates
     rates = PRETRAINING_RATES if run.is_pretraining else _FINETUNING_RATES
     judge_rate(findings, optimization, batch, steps, rates)
@@ -62,7 +62,7 @@ def judge_updates(findings: Findings, values: flags.FlagValues, run: PlannedRun)
             f"--num_train_steps={steps.requested_train_steps} counts the updates of one rank: "
             f"{steps.divisor} ranks make {steps.num_train_steps:,} of them, "
             f"{steps.num_warmup_steps:,} in the warm-up, with the same number of sequences "
-            "(--scale_steps_by_ranks=false makes all)",
+            "(--scale_steps_by_ranks=false makes all of them)",
         )
     start = run.start
     if start.checkpoint is not None and start.step >= steps.last_step:
@@ -81,7 +81,7 @@ def judge_rate(
     steps: StepPlan,
     usual: dict[str, UsualRate],
 ) -> None:
-    """Compares the peak of the learning rate with published ones of the same optimizer."""
+    """Compares the peak learning rate with published ones for the same optimizer."""
     rate, known = steps.learning_rate, usual.get(optimization.optimizer)
     if known is None:
         findings.fine(
@@ -102,13 +102,13 @@ def judge_rate(
 
 
 def _judge_warmup(findings: Findings, steps: StepPlan, *, is_pretraining: bool) -> None:
-    """Looks at the share of the warm-up."""
+    """Checks the fraction of updates that the warm-up takes."""
     share = steps.num_warmup_steps / steps.num_train_steps
     if share > _MOST_WARMUP:
         findings.warn(
             "learning rate",
             f"the warm-up takes {share:.0%} of all updates ({steps.num_warmup_steps:,} of "
-            f"{steps.num_train_steps:,}), usual is 1 to 10 %; lower --num_warmup_steps",
+            f"{steps.num_train_steps:,}); usual is 1 to 10 %; lower --num_warmup_steps",
         )
     elif not steps.num_warmup_steps and is_pretraining:
         findings.warn(
@@ -121,7 +121,7 @@ def _judge_warmup(findings: Findings, steps: StepPlan, *, is_pretraining: bool) 
 def _judge_length(
     findings: Findings, batch: BatchPlan, steps: StepPlan, info: RecordInfo, *, learns_masks: bool
 ) -> None:
-    """Compares what the run consumes with the records that there are."""
+    """Compares the number of sequences that the run consumes with the number of records."""
     num_records = info.num_records
     sequences = batch.sequences(0, steps.last_position)
     epochs = sequences / num_records
@@ -135,13 +135,13 @@ def _judge_length(
         findings.warn(
             "length",
             f"there are only {num_records:,} records for a global batch of "
-            f"{batch.global_batch_size:,}, so every batch has some of them several times; use a "
+            f"{batch.global_batch_size:,}, so every batch repeats some of them; use a "
             "smaller batch or more text",
         )
     elif info.masked and learns_masks and epochs > _MOST_EPOCHS_OF_MASKS:
         findings.warn(
             "length",
-            f"each stored mask is seen {times} times, in published runs about 4 times (Liu et "
+            f"each stored mask is seen {times} times, but about 4 times in published runs (Liu et "
             "al. 2019, section 4.1); make records with --masking=dynamic or a larger "
             "--dupe_factor, or train for fewer steps",
         )
@@ -156,7 +156,7 @@ def _judge_length(
 
 
 def _judge_saving(findings: Findings, save_checkpoints_steps: int, last_step: int) -> None:
-    """Looks at what a kill would cost."""
+    """Checks how many updates a kill would cost."""
     if last_step <= _WORTH_SAVING:
         return
     every = min(save_checkpoints_steps, last_step)

@@ -1,4 +1,4 @@
-"""The training scripts and what reads their flags, for commands that take the flags of any."""
+"""The training scripts with the functions for their flags, for commands that wrap any of them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TrainingScript(NamedTuple):
 
     Attributes:
       define_flags: defines its flags.
-      settings: turns them into the settings of a run.
-      optimization: only those on batch, schedule, optimizer and length.
-      of_nvidia: NVIDIA's script whose commands it takes, if there is one.
+      settings: turns its flags into the settings of a run.
+      optimization: reads only the flags of batch, schedule, optimizer and length.
+      of_nvidia: the script of NVIDIA's whose commands it accepts, if any.
     """
 
     define_flags: Callable[[flags.FlagValues], None]
@@ -39,7 +39,7 @@ class TrainingScript(NamedTuple):
 
 PRETRAINING, DISTILLATION = "run_pretraining.py", "run_distillation.py"
 ELECTRA = "run_electra.py"
-# What trains on pre-training records.
+# The scripts that train on pre-training records.
 OF_RECORDS = (PRETRAINING, DISTILLATION, ELECTRA)
 SQUAD, CLASSIFIER, TAGGER = "run_squad.py", "run_classifier.py", "run_ner.py"
 
@@ -79,7 +79,7 @@ SCRIPTS = {
     ),
 }
 
-# The commands of bert-tf that do what these scripts do.
+# The bert-tf commands that run these scripts.
 OF_COMMANDS = {
     "pretrain": PRETRAINING,
     "distill": DISTILLATION,

@@ -1,4 +1,4 @@
-"""How a prediction is computed: its precision, and whether it uses native operations."""
+"""How predictions are computed: in which precision, and with or without native operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @flag_group("Model and precision")
 def define_native_flag() -> None:
-    """Defines --native_ops, for commands that compute on this machine only."""
+    """Defines --native_ops for commands that only compute on this machine."""
     flags.DEFINE_bool(
         "native_ops",
         None,
@@ -28,16 +28,16 @@ def define_native_flag() -> None:
 
 
 def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> ForwardOptions:
-    """How the layers of a network are computed for predictions.
+    """The options for computing a network's layers in prediction.
 
     Args:
-      policy: the type of each class of operation; native operations exist for some types only.
-      native_ops: True requires native operations, False avoids them, None uses them on CPUs if they
-        are built.
+      policy: the data type of each class of operation; some types have no native operations.
+      native_ops: True requires native operations, False avoids them, None uses them on CPUs if
+        they are built.
 
     Raises UserError if native operations are required but missing.
     """
-    # Imported here, since defining flags does not need TensorFlow.
+    # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.model.options import ForwardOptions
     from bert_tf.ranks.single import SingleProcess
     from bert_tf.tuning.hardware import probe_hardware
@@ -57,19 +57,19 @@ def measured_options(
     sequences: int,
     length: int,
 ) -> tuple[ForwardOptions, list[str]]:
-    """The types and the layer implementation for predictions, and warnings.
+    """Chooses data types and layer implementation for predictions; also returns warnings.
 
     Args:
       config: the network's configuration.
       precision: one of ``precision.PRECISIONS``, or ``auto`` for the fastest.
-      native_ops: True requires native operations, False avoids them, None uses them on CPUs if they
-        are built and faster.
-      policy_changes: class of operation -> type, where it differs from the precision's policy.
+      native_ops: True requires native operations, False avoids them, None uses them on CPUs if
+        they are built and faster.
+      policy_changes: class of operation -> data type, where it differs from the precision's.
       sequences, length: the shape of the largest batch.
 
     Raises UserError for an unknown precision, and if native operations are required but missing.
     """
-    # Imported here, since defining flags does not need TensorFlow.
+    # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.ranks.single import SingleProcess
     from bert_tf.tuning.hardware import probe_hardware, slow_policy_warnings
     from bert_tf.tuning.speed_choice import Wanted, measured_choice

@@ -1,4 +1,4 @@
-"""Weights for predictions: cast once to the type of their products."""
+"""Casts weights for predictions once, to the data type of their products."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from bert_tf.model.variables import Variables
 
 
 def with_cast_kernels(variables: Variables, dtype: tf.DType) -> Variables:
-    """The variables, with dense kernels of other types replaced by copies in ``dtype``.
+    """Returns the variables with dense kernels of other types replaced by copies in ``dtype``.
 
-    The copies are local variables, which checkpoints leave out; initialize them after the variables
-    themselves. Without them, casting the kernels would dominate the time of a small batch.
+    The copies are local variables, which are not saved in checkpoints; initialize them after the
+    variables. Without them, casting kernels would dominate the time of a small batch.
     """
 
     def cast_kernel(variable: tf.Variable) -> tf.Variable:

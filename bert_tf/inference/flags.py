@@ -1,4 +1,4 @@
-"""Flags of commands that put a model to use: which one, and in what precision."""
+"""Flags of commands that use a trained model: which model, and in what precision."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @flag_group("Model and precision")
 def define_model_flags() -> None:
-    """Defines the flags for the model of a command and its precision."""
+    """Defines the flags for a command's model and its precision."""
     define_model_files_flags()
     flags.DEFINE_string("precision", "fp32", "Precision of products: fp32, bf16, fp16 or auto.")
     flags.DEFINE_string("precision_policy", None, "JSON file: class of operation -> type.")
 
 
 def define_model_files_flags() -> None:
-    """Defines the flags for the model of a command."""
+    """Defines the flags for a command's model."""
     flags.DEFINE_string("model_dir", None, "Output of a training run, or a published model.")
     flags.DEFINE_string("init_checkpoint", None, "Weights to use instead of the model directory's.")
     flags.DEFINE_string("bert_config_file", None, "Architecture to use instead of the directory's.")
@@ -52,14 +52,14 @@ def options_from_flags(
     sequences: int,
     length: int,
 ) -> tuple[ForwardOptions, list[str]]:
-    """The options selected by the flags of :func:`define_model_flags`, and warnings.
+    """The options that the flags of :func:`define_model_flags` select, and warnings.
 
-    ``sequences`` x ``length`` is the largest batch, ``native_ops`` as in
+    ``sequences`` x ``length`` is the largest batch; ``native_ops`` is as in
     ``arithmetic.measured_options``. Raises UserError for an unknown precision or an invalid
     --precision_policy file.
     """
     changes = policy_changes(values.precision_policy)
-    # Imported here, so that errors in the file are reported before TensorFlow starts.
+    # Imported here, so that errors in the file are reported before TensorFlow is loaded.
     from bert_tf.inference.arithmetic import measured_options
 
     return measured_options(

@@ -1,4 +1,4 @@
-"""A task's network with its weights in a session: the basis of everything that predicts."""
+"""A task's network with its weights in a session, on which all predicting code builds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from bert_tf.util.files import PathLike
 
 
 class Predictor:
-    """Predicts batches; sequences may have any length up to the network's limit.
+    """Predicts batches of sequences of any length up to the network's limit.
 
     Attributes:
-      graph, session: contain only this network.
+      graph, session: the graph with only this network, and its session.
       network: the task with its variables and options.
       inputs: placeholders for the task's inputs, [B, any] int32 each.
       predictions: the task's predictions for the inputs.
@@ -47,18 +47,18 @@ class Predictor:
         Args:
           task: the task to predict for.
           checkpoint: a file or directory with the weights; None for random weights.
-          precision: ``fp32``, ``bf16`` or ``fp16``, or a type for each class of operation.
+          precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation.
           native_ops: as in ``arithmetic.prediction_options``.
-          options: how layers are computed, as ``arithmetic.measured_options`` has chosen; used
-            instead of ``precision`` and ``native_ops``.
-          threads: cores to use; None for all.
-          gpu: index of the GPU to use if there are several; None leaves it to TensorFlow.
-          portable: whether the graph must be loadable with only TensorFlow and a checkpoint's
-            variables; it then has no native operations, whatever ``native_ops`` and ``options``.
+          options: how to compute layers, chosen by ``arithmetic.measured_options``; replaces
+            ``precision`` and ``native_ops``.
+          threads: number of cores to use; None for all.
+          gpu: index of the GPU to use if there are several; None leaves the choice to TensorFlow.
+          portable: the graph must be loadable with only TensorFlow and a checkpoint's variables,
+            so it has no native operations, whatever ``native_ops`` and ``options`` are.
 
         Raises:
-          UserError: the weights do not fit the task's network, or native operations are required
-            but missing.
+          UserError: if the weights do not fit the task's network, or native operations are
+            required but missing.
         """
         if options is None:
             options = prediction_options(as_policy(precision), False if portable else native_ops)
@@ -82,7 +82,7 @@ class Predictor:
             self.session.run(tf.local_variables_initializer())
 
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The task's predictions for a batch of its inputs."""
+        """Returns the task's predictions for a batch of its inputs."""
         feed = {tensor: features[name] for name, tensor in self.inputs.items()}
         return self.session.run(self.predictions, feed)
 

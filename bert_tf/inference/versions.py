@@ -1,4 +1,4 @@
-"""Numbered versions in a directory, the layout that TensorFlow Serving expects."""
+"""Numbered versions in a directory, in the layout that TensorFlow Serving expects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bert_tf.util.files import PathLike, make_output_dir
 
 
 def choose_version(export_dir: PathLike, version: int | None) -> Path:
-    """The directory of a new version.
+    """Returns the directory for a new version.
 
     Args:
       export_dir: created if needed.
-      version: a number from 1; None for the one after the highest existing version.
+      version: a number from 1; None for one more than the highest existing version.
 
     Raises:
-      UserError: the version is below 1 or its directory is not empty, or ``export_dir`` is not
+      UserError: if the version is below 1, its directory is not empty, or ``export_dir`` is not
         writable.
     """
     export_dir = make_output_dir(export_dir, flag="export_dir")
@@ -40,7 +40,7 @@ def choose_version(export_dir: PathLike, version: int | None) -> Path:
 
 @contextlib.contextmanager
 def written_atomically(target: Path) -> Iterator[Path]:
-    """A temporary directory to write to, which is renamed to ``target`` when the block succeeds.
+    """Yields a temporary directory that is renamed to ``target`` when the block succeeds.
 
     A server that watches the parent directory sees only complete versions, because the temporary
     name is not a number. After an exception nothing is left behind.

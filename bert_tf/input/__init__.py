@@ -1,1 +1,1 @@
-"""From records to batches: order, lengths and masking at training time."""
+"""From records to batches: order, lengths, and masking at training time."""

@@ -1,4 +1,4 @@
-"""Batches of records that are held in memory: the data of tasks without files of their own."""
+"""Batches of records in memory, for tasks that bring arrays instead of files."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def batches_of_arrays(
     start_position: int,
     seed: int,
 ) -> tf.data.Dataset:
-    """This rank's part of every global batch, each epoch in another order, without end.
+    """This rank's part of every global batch, endlessly, each epoch in a different order.
 
-    The order depends on the seed and on the position alone, so a resumed run and a run on other
-    ranks see the records that a run without a stop would see.
+    The order depends only on the seed and the position, so a resumed run, or a run on other ranks,
+    sees the same records as an uninterrupted run.
 
     Args:
       columns: feature -> [records, ...].
-      batch: the rank's part, as ``Run.batch_slice`` makes it.
-      start_position: the first batch's, as in ``StartPoint.data_position``.
-      seed: decides the order.
+      batch: the rank's part, as returned by ``Run.batch_slice``.
+      start_position: position of the first batch, as in ``StartPoint.data_position``.
+      seed: determines the order.
 
-    Raises ValueError for columns of unequal length, and without any record.
+      Raises ValueError if columns have unequal lengths or no records.
     """
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) != 1 or not min(lengths.values()):
-        raise ValueError(f"columns need as many records each, and at least one: {lengths}")
+        raise ValueError(f"columns need equally many records, at least one: {lengths}")
     names, num_records = list(columns), next(iter(lengths.values()))
 
     def read(position: np.int64) -> list[np.ndarray]:

@@ -1,9 +1,9 @@
 """Batches of records as ``tf.data``; the contents of a batch depend only on its position.
 
 Python locates and reads the records; TensorFlow parses them in C++. Their values are checked before
-use. The caller decides which records a batch has (order.py, length_buckets.py).
+use. The caller decides which records are in a batch (order.py, length_buckets.py).
 
-Symbols: B sequences of one rank in one batch, S positions.
+Symbols: B sequences in one batch of one rank, S positions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Features = dict[str, tf.Tensor]
 _PREFETCH = 4  # batches prepared in advance
 # Features become int32.
 _INT32_VALUES = 2**31
-# Batches read and parsed at the same time.
+# Number of batches read and parsed at the same time.
 _PARALLEL_READS = 4
 
 # An error in a Python function reaches the session as text, with the exception's class and message
-# on a line; an error of the parser begins with the name that the record was given.
+# on one line; an error of the parser begins with the name given to the record.
 _PYTHON_ERROR = re.compile(r"UserError: (.+)")
 _PARSER_ERROR = re.compile(r"Name: (record \d+ of .+?), (?:Key|Feature): (\w+)")
 _NOT_AN_EXAMPLE = "Could not parse example input"
@@ -57,13 +57,13 @@ class BatchReader:
           record_set: the records.
           spec: their layout.
           lengths: lengths of their features, by length key.
-          vocab_size, type_vocab_size: the model's upper bounds (exclusive) for ids and segments; a
+          vocab_size, type_vocab_size: the model's exclusive upper bounds for ids and segments; a
             model without segments, 0, ignores them.
           batch_size: B; None if it differs between batches.
           indices: maps a batch's position to the numbers of its records, integers [B].
-          names: as for ``spec.parse_spec``.
-          positions_kept: maps a batch's position to the length to which its sequences, padding
-            beyond, are cut; None keeps them whole.
+          names: as in ``spec.parse_spec``.
+          positions_kept: maps a batch's position to the length to which its sequences are cut
+            (beyond it, there is only padding); None keeps them whole.
         """
         self._record_set = record_set
         self._indices = indices
@@ -77,9 +77,9 @@ class BatchReader:
         self._batch_size = batch_size
 
     def read(self, position: tf.Tensor) -> Features:
-        """Features of the batch at ``position``, integers as int32.
+        """The features of the batch at ``position``, integers as int32.
 
-        Shapes are static, except for the length of sequences if they are cut.
+        Shapes are static, except for the sequence length if sequences are cut.
         """
         serialized, names = tf.numpy_function(
             self._read_records, [position], [tf.string, tf.string]
@@ -107,10 +107,10 @@ class BatchReader:
     def _check(
         self, position: tf.Tensor, features: Features, kept: tf.Tensor | int
     ) -> tf.Operation:
-        """Fails if a record of the batch is invalid.
+        """Fails if a record in the batch is invalid.
 
-        Whether there is a problem is found in C++, what it is in Python: calling Python for every
-        batch would take longer than parsing small ones.
+        C++ finds out whether there is a problem, Python what it is: calling Python for every batch
+        would take longer than parsing small ones.
         """
         names = [feature.name for feature in self._spec.features]
         bounds = self._spec.bounds({**self._sizes, SEQUENCE: kept})
@@ -148,9 +148,9 @@ class BatchReader:
         return f"record {number} of {file.path}"
 
     def _read_records(self, position: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Serialized examples, and their names for error messages; object arrays [B]."""
+        """Serialized examples and their names for error messages; object arrays [B]."""
         indices = self._indices(int(position)).tolist()
-        # Object arrays, since numpy's strings would lose zero bytes at the end of a record.
+        # Object arrays, since numpy's strings would lose trailing zero bytes of a record.
         serialized = np.array(self._record_set.read(indices), dtype=object)
         names = [self._name_of(index).encode() for index in indices]
         return serialized, np.array(names, dtype=object)
@@ -159,7 +159,7 @@ class BatchReader:
 def _all_within(values: tf.Tensor, bound: tf.Tensor | float) -> tf.Tensor:
     """Whether all values are in [0, ``bound``), not NaN: bool []."""
     if values.dtype == tf.int64:
-        # As unsigned integers, negative values are above all others.
+        # As unsigned integers, negative values are larger than all others.
         return tf.reduce_max(tf.bitcast(values, tf.uint64)) < tf.cast(bound, tf.uint64)
     return tf.reduce_all((values >= 0) & (values < bound))
 
@@ -169,7 +169,7 @@ def dataset_of_positions(
 ) -> tf.data.Dataset:
     """The batches at positions ``first`` to ``end`` (None: endless), several in flight at once.
 
-    Their order is kept.
+    Their order is preserved.
     """
     options = tf.data.Options()
     # The autotuning thread sleeps for up to a minute, and closing the dataset sometimes waits for
@@ -186,15 +186,15 @@ def dataset_of_positions(
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Turns the error of a session about a damaged record into a UserError that names it.
+    """Converts a session's error about a damaged record to a UserError that names the record.
 
-    TensorFlow wraps errors inside a dataset in its own error with a long text. Other errors pass
-    unchanged.
+    TensorFlow wraps errors inside a dataset in an error of its own with a long text. Other errors
+    pass unchanged.
     """
     try:
         yield
     except (tf.errors.OpError, UnicodeDecodeError) as error:
-        # A message that contains bytes of a record cannot be decoded.
+        # A message that contains a record's bytes cannot be decoded.
         text = str(error.object) if isinstance(error, UnicodeDecodeError) else error.message
         sentence = _sentence_in(text)
         if sentence is None:

@@ -1,14 +1,14 @@
-"""Records cut to fewer positions, for a ramp of sequence lengths.
+"""Cuts records to fewer positions, for a ramp of sequence lengths.
 
-What is left of a record depends on the record alone. The last token of every segment, its [SEP],
-is kept, as is [CLS]. A single segment loses its end. Of a pair, the longer segment is shortened
-first, as in google-research/bert (``truncate_seq_pair``); the first one loses its beginning and the
-second one its end, so that the text around their border, by which next sentences are told, stays.
+The result depends on the record alone. The last token of every segment, its [SEP], is kept, and so
+is [CLS]. A single segment loses its end. Of a pair, the longer segment is shortened first, as in
+google-research/bert (``truncate_seq_pair``); the first segment loses its beginning and the second
+its end, so the text around the border, which identifies next sentences, is kept.
 
-Of stored masks those in what is left are predicted, up to a record's share of predictions; beyond
-it, the last ones get their words back. So the share of masked words does not grow.
+Stored masks in the remaining part are predicted, up to a proportional number of predictions; the
+last masks beyond it are undone. So the fraction of masked tokens does not grow.
 
-Symbols: B sequences, S positions, P predictions, L positions that are left, Q predictions then.
+Symbols: B sequences, S positions, P predictions, L remaining positions, Q remaining predictions.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _OF_POSITIONS = ("input_ids", "input_mask", "segment_ids", "word_starts")
 
 
 def cut_predictions(max_predictions: int, length: int, cut_length: int) -> int:
-    """Predictions of a record of ``length`` positions after a cut: their share, rounded up."""
+    """Predictions of a record of ``length`` positions after a cut: proportional, rounded up."""
     return -(-max_predictions * cut_length // length)
 
 
 def kept_positions(tokens: np.ndarray, first_tokens: np.ndarray, length: int) -> np.ndarray:
-    """The positions that are left of each sequence, in ascending order: int64 [B, L].
+    """The positions kept in each sequence, in ascending order: int64 [B, L].
 
     Args:
-      tokens: integers [B], tokens of each sequence before its padding.
-      first_tokens: those of its first segment, with [CLS] and [SEP]; ``tokens`` without a second
-        segment.
+      tokens: integers [B], number of tokens in each sequence before its padding.
+      first_tokens: number of tokens in its first segment, with [CLS] and [SEP]; ``tokens`` without
+        a second segment.
       length: L, at least 8.
     """
     places = np.arange(length)
     second = tokens - first_tokens - 1
     first = first_tokens - 2
-    # Words of both segments that fit between [CLS] and two [SEP]: half of them each, unless one of
-    # the segments is shorter.
+    # Tokens of both segments that fit between [CLS] and two [SEP]: half for each, unless one
+    # segment is shorter.
     room = length - 3
     kept_second = np.minimum(second, np.maximum(room // 2, room - first))
     dropped = np.where(second >= 0, first - (room - kept_second), 0)
@@ -51,11 +51,11 @@ def kept_positions(tokens: np.ndarray, first_tokens: np.ndarray, length: int) ->
 def cut_records(
     features: Mapping[str, np.ndarray], length: int, predictions: int
 ) -> dict[str, np.ndarray]:
-    """What is left of a batch of pre-training records, as features of the same types.
+    """Cuts a batch of pre-training records; returns features of the same types.
 
     Args:
-      features: those of ``layouts.PRETRAINING_MASKED`` or ``PRETRAINING_UNMASKED``, [B, S], [B, P]
-        and [B, 1].
+      features: as in ``layouts.PRETRAINING_MASKED`` or ``PRETRAINING_UNMASKED``, [B, S], [B, P] and
+        [B, 1].
       length: L.
       predictions: Q, at most P, for records that store their masks.
     """
@@ -73,12 +73,12 @@ def cut_records(
 def _cut_masks(
     features: Mapping[str, np.ndarray], kept: np.ndarray, predictions: int, *, num_positions: int
 ) -> dict[str, np.ndarray]:
-    """``input_ids`` [B, L], and the predictions [B, Q] that are left of those in ``features``."""
+    """``input_ids`` [B, L] and the remaining predictions [B, Q] of those in ``features``."""
     place_of = np.full((len(kept), num_positions), -1)
     np.put_along_axis(place_of, kept, np.arange(kept.shape[1])[None], axis=1)
     places = np.take_along_axis(place_of, features["masked_lm_positions"], axis=1)
     is_left = (features["masked_lm_weights"] > 0) & (places >= 0)
-    # Those that are left come first, in their order.
+    # Remaining predictions come first, in their order.
     order = np.argsort(~is_left, axis=1, kind="stable")
     columns = {"masked_lm_positions": places}
     columns.update({name: features[name] for name in ("masked_lm_ids", "masked_lm_weights")})

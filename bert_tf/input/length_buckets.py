@@ -1,6 +1,6 @@
 """Batches of sequences of similar length, to minimize padding.
 
-The order is a pure function of the seed and the position in training. The records are taken in the
+The order is a pure function of the seed and the position in training. Records are taken in the
 order of order.py, epoch after epoch. A *pool* consists of a few tens of consecutive global batches:
 its records are sorted by length and divided into global batches, which are visited in random order.
 Pools do not cross epoch boundaries (by more than a batch), so training for whole epochs sees every
@@ -29,7 +29,7 @@ _POOL_STREAM = 0x706F6F6C  # separates these draws from others with the same see
 
 
 class LengthBuckets:
-    """The records of every global batch in training, and the length it is padded to."""
+    """The records in every global batch of training, and the length to which it is padded."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class LengthBuckets:
         """Orders records.
 
         Args:
-          lengths: integers [N], the tokens of each record without padding.
-          global_batch_size: sequences of one update.
-          seed: of the order.
-          max_length: positions of a stored record; no batch is padded beyond.
+          lengths: integers [N], number of tokens in each record without padding.
+          global_batch_size: sequences in one update.
+          seed: determines the order.
+          max_length: sequence length of a stored record; batches are not padded beyond.
           origin: as in :class:`~bert_tf.input.order.GlobalBatchSlice`, rounded up to a whole
-            batch. A run that is resumed with another global batch size regroups the rest of its
-              pool: some records of that pool are then seen twice in the epoch and some not at all.
+            batch. A run that resumes with a different global batch size regroups the rest of its
+            pool: some records of that pool are then seen twice in the epoch and some not at all.
         """
         if not len(lengths):
             raise ValueError("there are no records to order")
@@ -58,7 +58,7 @@ class LengthBuckets:
         self._seed = seed
         self._max_length = max_length
         self._first_batch = -(-origin // global_batch_size)
-        # A pool is needed by every batch in it, and by several threads.
+        # A pool is needed by each of its batches, and by several threads.
         self._pool = functools.lru_cache(maxsize=4)(self._make_pool)
 
     def indices(self, position: int, batch: GlobalBatchSlice) -> np.ndarray:
@@ -66,12 +66,12 @@ class LengthBuckets:
         return self._global_batch(position)[batch.start : batch.start + batch.size]
 
     def padded_length(self, position: int) -> int:
-        """Positions of every sequence of the global batch at ``position``, on all ranks."""
+        """Sequence length of the global batch at ``position``, on all ranks."""
         longest = int(self._lengths[self._global_batch(position)].max())
         return padded_length(longest, max_length=self._max_length)
 
     def typical_lengths(self) -> list[int]:
-        """What batches of the first epoch are padded to: of all, or of pools spread over it."""
+        """Padded lengths of the batches of the first epoch: all, or those of a sample of pools."""
         batches = max(1, len(self._lengths) // self._global_batch_size)
         pools = _MOST_SAMPLED // (_BATCHES_IN_A_POOL * self._global_batch_size)
         places = np.linspace(0, batches - 1, min(max(1, pools), batches)).astype(int)
@@ -87,7 +87,7 @@ class LengthBuckets:
         return self._pool(first, stop)[number - first]
 
     def _pool_around(self, position: int) -> tuple[int, int]:
-        """First position of the pool that holds ``position``, and the first after it."""
+        """The first position of the pool that contains ``position``, and the first after it."""
         records, batch = len(self._lengths), self._global_batch_size
         epoch = position * batch // records
         first, stop = -(-epoch * records // batch), -(-(epoch + 1) * records // batch)
@@ -111,18 +111,18 @@ class LengthBuckets:
 class LengthSortedBatches:
     """Batches for prediction: every record once, over all ranks, longest first.
 
-    All ranks have the same number of batches; the last ones are filled up with the last record.
+    All ranks have the same number of batches; the last ones are filled with the last record.
     """
 
     def __init__(
         self, lengths: np.ndarray, *, batch_size: int, max_length: int, rank: int, world_size: int
     ):
-        """Divides the records into batches; ranks take them in turn, so that lengths are balanced.
+        """Divides the records into batches; ranks alternate, so that lengths are balanced.
 
         Args:
-          lengths: integers [N], the tokens of each record without padding.
-          batch_size: sequences of one batch of one rank.
-          max_length: positions of a stored record.
+          lengths: integers [N], number of tokens in each record without padding.
+          batch_size: sequences in one batch of one rank.
+          max_length: sequence length of a stored record.
           rank: this rank.
           world_size: number of ranks.
         """
@@ -138,11 +138,11 @@ class LengthSortedBatches:
         return self._order[np.minimum(self._places(number), len(self._order) - 1)]
 
     def is_record(self, number: int) -> np.ndarray:
-        """Whether a place in a batch holds a record and not filling: bool [batch_size]."""
+        """Whether each place in a batch holds a record rather than filling: bool [batch_size]."""
         return self._places(number) < len(self._order)
 
     def padded_length(self, number: int) -> int:
-        """Positions of every sequence of this rank's batch ``number``."""
+        """Sequence length of this rank's batch ``number``."""
         longest = int(self._lengths[self.indices(number)].max())
         return padded_length(longest, max_length=self._max_length)
 
@@ -152,6 +152,6 @@ class LengthSortedBatches:
 
 
 def padded_length(length: int, *, max_length: int) -> int:
-    """The length that ``length`` tokens are padded to, at most ``max_length``."""
+    """The length to which ``length`` tokens are padded, at most ``max_length``."""
     step = LENGTH_STEP if length > SHORT_LENGTH else LENGTH_STEP // 2
     return min(-(-length // step) * step, max_length)

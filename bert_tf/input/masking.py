@@ -20,9 +20,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.stateless_random import (
     IntegerArray,
     bits_to_integers,
@@ -40,42 +42,24 @@ _MASK_STREAM = 0x6D61736B  # separates these draws from others with the same see
 
 @dataclasses.dataclass(frozen=True)
 class MaskingSettings:
-    """How masks are drawn.
+    """How masks are drawn, with a vocabulary.
 
     Attributes:
-      masked_lm_prob: share of a sequence's tokens, including [CLS] and [SEP], to predict.
-      max_predictions_per_seq: P, maximum number of predictions in a sequence.
+      options: how many tokens are predicted, and which; ``masked_lm_prob`` is a fraction of all
+        tokens, including [CLS] and [SEP].
       vocab_size: random tokens are drawn from the ids below it.
       special_ids: ids by the names "pad", "unk", "cls", "sep" and "mask", as in a manifest. None is
         drawn as a random token; [PAD], [CLS] and [SEP] are never predicted, while an unknown word
         can be, as in google's code.
-      do_whole_word_mask: choose all pieces of a word together.
-      ngram: the most consecutive words (without whole words, tokens) that are chosen together.
-      favor_shorter_ngram: n-grams have shares of 1/n; otherwise these in the opposite order.
     """
 
-    masked_lm_prob: float
-    max_predictions_per_seq: int
+    options: MaskingOptions
     vocab_size: int
     special_ids: Mapping[str, int]
-    do_whole_word_mask: bool = False
-    ngram: int = 1
-    favor_shorter_ngram: bool = True
 
-    def __post_init__(self):
-        if not 0 < self.masked_lm_prob <= 1 or self.max_predictions_per_seq < 1:
-            raise ValueError(
-                f"masked_lm_prob {self.masked_lm_prob} must be in (0, 1] and "
-                f"max_predictions_per_seq {self.max_predictions_per_seq} at least 1"
-            )
-        if self.ngram < 1:
-            raise ValueError(f"ngram {self.ngram} must be at least 1")
-
-    @property
-    def ngram_shares(self) -> np.ndarray:
-        """The shares of n-grams of 1, 2, ... words: [ngram]."""
-        shares = 1 / np.arange(1, self.ngram + 1)
-        return (shares if self.favor_shorter_ngram else shares[::-1]) / shares.sum()
+    def with_options(self, **changes: Any) -> MaskingSettings:
+        """The settings with some options changed."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +85,9 @@ class MaskShares:
     def settings_at(self, position: int, settings: MaskingSettings) -> MaskingSettings:
         """The settings of a position: fewer predictions too, where the share is not the largest."""
         share = self.at(position)
-        most = settings.max_predictions_per_seq * share / max(self.first, self.last)
-        return dataclasses.replace(
-            settings, masked_lm_prob=share, max_predictions_per_seq=math.ceil(most - _ROUNDING)
+        most = settings.options.max_predictions_per_seq * share / max(self.first, self.last)
+        return settings.with_options(
+            masked_lm_prob=share, max_predictions_per_seq=math.ceil(most - _ROUNDING)
         )
 
 
@@ -152,27 +136,27 @@ def mask_batch(
       counted: integer [B], the tokens of each sequence that ``masked_lm_prob`` is a share of; None
         for ``lengths``, as in google's code.
     """
-    seq_length = input_ids.shape[1]
+    options, seq_length = settings.options, input_ids.shape[1]
     draws = whole_length or seq_length  # of each kind
     scores = random_bits(keys, seq_length)
     candidates = np.arange(seq_length) < lengths[:, None]
     for name in ("pad", "cls", "sep"):
         candidates &= input_ids != settings.special_ids[name]
     wanted = np.clip(
-        np.round((lengths if counted is None else counted) * settings.masked_lm_prob),
+        np.round((lengths if counted is None else counted) * options.masked_lm_prob),
         1,
-        settings.max_predictions_per_seq,
+        options.max_predictions_per_seq,
     ).astype(np.int64)
-    if settings.do_whole_word_mask and word_starts is None:
+    if options.do_whole_word_mask and word_starts is None:
         raise ValueError("masking whole words needs word_starts")
-    if settings.ngram > 1:
-        starts = word_starts if settings.do_whole_word_mask else np.ones_like(candidates)
+    if options.ngram > 1:
+        starts = word_starts if options.do_whole_word_mask else np.ones_like(candidates)
         # The draws behind those of the replacements: one for every word.
         bits = random_bits_at(keys[:, None], 3 * draws + np.arange(seq_length))
-        counts = np.searchsorted(settings.ngram_shares.cumsum(), bits_to_uniform(bits)) + 1
-        counts = np.minimum(counts, settings.ngram)  # the shares may add up to less than 1
+        counts = np.searchsorted(_ngram_shares(options).cumsum(), bits_to_uniform(bits)) + 1
+        counts = np.minimum(counts, options.ngram)  # the shares may add up to less than 1
         chosen = _choose_ngrams(scores, counts, candidates, wanted, starts)
-    elif settings.do_whole_word_mask:
+    elif options.do_whole_word_mask:
         chosen = _choose_words(scores, candidates, wanted, word_starts)
     else:
         chosen = _choose_tokens(scores, candidates, wanted)
@@ -184,7 +168,7 @@ def mask_batch(
     masked = input_ids.copy()
     masked[rows, columns] = _replacements(labels, action_bits, token_bits, settings)
     places = _places_in_rows(chosen)
-    shape = (len(chosen), settings.max_predictions_per_seq)
+    shape = (len(chosen), options.max_predictions_per_seq)
     positions, label_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     weights = np.zeros(shape, np.float32)
     positions[rows, places] = columns
@@ -268,6 +252,12 @@ def _choose_ngrams(
         if not left.any():
             break
     return taken[rows, words] & candidates
+
+
+def _ngram_shares(options: MaskingOptions) -> np.ndarray:
+    """The shares of n-grams of 1, 2, ... words: [ngram]."""
+    shares = 1 / np.arange(1, options.ngram + 1)
+    return (shares if options.favor_shorter_ngram else shares[::-1]) / shares.sum()
 
 
 def _words_in_random_order(

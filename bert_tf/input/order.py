@@ -2,9 +2,9 @@
 
 The records are read epoch after epoch; epoch e is a permutation of all records seeded by (seed, e).
 Position p in training is global batch number p of that endless sequence, so batches cross epoch
-boundaries and nothing is dropped, and a rank's share is a contiguous slice of the global batch. No
-state is needed to resume from any position with any number of ranks; with another global batch
-size, the number of sequences consumed so far is needed. Global batches may grow (``ramps.py``): the
+boundaries, nothing is dropped, and a rank's part is a contiguous slice of the global batch. No
+state is needed to resume from any position with any number of ranks; resuming with another global
+batch size requires the number of consumed sequences. Global batches may grow (``ramps.py``): the
 sizes of all earlier ones are summed in closed form.
 """
 
@@ -25,17 +25,17 @@ _ORDER_STREAM = 0x6F72646572  # separates these draws from others with the same 
 
 @dataclasses.dataclass(frozen=True)
 class GlobalBatchSlice:
-    """The part of every global batch that one rank trains on.
+    """The part of every global batch on which one rank trains.
 
     Attributes:
-      global_batch_size: sequences of one update over all ranks and accumulation steps; with
-        ``sizes``, those of the largest.
+      global_batch_size: sequences in one update over all ranks and accumulation steps; with
+        ``sizes``, those in the largest.
       rank: this rank, from 0.
-      world_size: number of ranks; it must divide the global batch size.
-      origin: index in the endless sequence where position 0 would begin. It is 0 except in a run
-        that was resumed with another global batch size, whose positions must continue where it
+      world_size: number of ranks; must divide the global batch size.
+      origin: index in the endless sequence at which position 0 would begin. It is 0 except in a
+        run that resumed with another global batch size, whose positions must continue where it
         stopped.
-      sizes: the global batch size at each position, None if all are equal.
+      sizes: the global batch size at each position; None if all are equal.
     """
 
     global_batch_size: int
@@ -55,27 +55,27 @@ class GlobalBatchSlice:
 
     @property
     def size(self) -> int:
-        """Sequences of one update on this rank."""
+        """Number of sequences in one update on this rank."""
         return self.global_batch_size // self.world_size
 
     @property
     def constant_size(self) -> int | None:
-        """Sequences of every update on this rank; None if they differ between updates."""
+        """Number of sequences in every update on this rank; None if it differs between updates."""
         return self.size if self.sizes is None else None
 
     @property
     def start(self) -> int:
-        """Index in the global batch of this rank's first sequence."""
+        """Index of this rank's first sequence in the global batch."""
         return self.rank * self.size
 
     def at(self, position: int) -> GlobalBatchSlice:
-        """The part of the global batch at ``position``, of which only sizes and places count."""
+        """The slice of the global batch at ``position``, for its size and place only."""
         if self.sizes is None:
             return self
         return dataclasses.replace(self, global_batch_size=self.sizes.at(position), sizes=None)
 
     def first_sequence(self, position: int) -> int:
-        """Index in the endless sequence of the first sequence of a global batch."""
+        """Index of a global batch's first sequence in the endless sequence."""
         if self.sizes is None:
             return self.origin + position * self.global_batch_size
         return self.origin + self.sizes.total(0, position)
@@ -86,10 +86,10 @@ def epoch_permutation(
 ) -> np.ndarray:
     """Elements [start, stop) of the order of one epoch: int64 record numbers.
 
-    Up to 8,192 records are ordered by a random number each. A larger permutation is computed
+    Up to 8,192 records are ordered by one random number each. Larger permutations are computed
     element by element, in constant memory: a keyed Feistel network permutes the smallest power of
-    two that holds ``num_records``, and numbers outside are sent through it again until they fall
-    inside (Black, Rogaway: Ciphers with Arbitrary Finite Domains, CT-RSA 2002, cycle-walking).
+    two that is at least ``num_records``, and numbers outside are sent through it again until they
+    fall inside (Black, Rogaway: Ciphers with Arbitrary Finite Domains, CT-RSA 2002, cycle-walking).
     """
     stop = num_records if stop is None else stop
     if not 0 <= start <= stop <= num_records:
@@ -108,7 +108,7 @@ def epoch_permutation(
 
 
 def _feistel(values: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
-    """Permutes the integers of ``bits`` bits; the two halves change in turn."""
+    """Permutes the integers of ``bits`` bits; the two halves change alternately."""
     low_bits = np.uint64(bits // 2)
     low_mask = np.uint64((1 << (bits // 2)) - 1)
     high_mask = np.uint64((1 << (bits - bits // 2)) - 1)

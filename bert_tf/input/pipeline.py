@@ -1,13 +1,13 @@
-"""The input of pre-training and its evaluation, with masks drawn if none are stored.
+"""The input of pre-training and its evaluation; draws masks if none are stored.
 
 A training batch is a pure function of its position: its records (order.py) and, if they are not
 stored, its masks (masking.py) follow from the seed, the position and the place in the global batch.
-So training can resume from any position, with any number of ranks, on the same global batches.
+So training can resume from any position, with any number of ranks, with the same global batches.
 
-With a ramp of lengths, records are cut first (cutting.py). Batches of records of similar length
-(length_buckets.py) end with their longest sequence.
+With a length ramp, records are cut first (cutting.py). Batches of records of similar length
+(length_buckets.py) are as long as their longest sequence.
 
-Symbols: B sequences of one rank in one batch, S positions, P predictions.
+Symbols: B sequences in one batch of one rank, S positions, P predictions.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ EXAMPLE_WEIGHTS = "example_weights"
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRecords:
-    """Records and what is needed to make batches of them.
+    """Records, and what is needed to make batches of them.
 
     Attributes:
       record_set: the records.
-      info: their description by :func:`inspect_records`.
-      vocab_size, type_vocab_size: the model's; a record with larger values is refused, except for
-        a model without segments, 0.
+      info: their description from :func:`inspect_records`.
+      vocab_size, type_vocab_size: the model's; records with larger values are rejected, but a model
+        without segments, 0, ignores segment ids.
       masking: how to draw masks; needed only for records without stored masks.
     """
 
@@ -77,16 +77,16 @@ def training_dataset(
     Args:
       records: the records.
       batch: the size of the global batch and this rank's part of it.
-      start_position: number of the first global batch; the first of a training is 0.
-      end_position: number of the global batch to stop before; None is endless.
-      seed: decides the order of the records and the masks that are not stored.
-      lengths: the positions at each position in training to which records are cut; None keeps them
+      start_position: position of the first global batch; the first of a training is 0.
+      end_position: position of the global batch before which to stop; None is endless.
+      seed: determines the order of the records, and the masks if they are not stored.
+      lengths: the length, at each position in training, to which records are cut; None keeps them
         whole. S and P are then unknown before a batch is read.
-      shares: the share of masked tokens at each position in training; None keeps that of the
+      shares: the fraction of masked tokens at each position in training; None uses that of the
         records' ``masking``. P is then unknown before a batch is read.
-      buckets: batches of sequences of similar length, without the padding behind the longest; None
-        keeps them whole in random batches. S is then unknown before a batch is read. Not with
-        ``lengths``.
+      buckets: batches of sequences of similar length, without padding after the longest; None
+        keeps them whole in random batches. S is then unknown before a batch is read. Cannot be
+        combined with ``lengths``.
 
     Returns:
       A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
@@ -117,7 +117,7 @@ def training_dataset(
 def record_order(
     batch: GlobalBatchSlice, *, num_records: int, seed: int, buckets: LengthBuckets | None
 ) -> Callable[[int], np.ndarray]:
-    """The function from a position to the numbers of this rank's records there.
+    """Returns a function from a position to the numbers of this rank's records there.
 
     Arguments are as in :func:`training_dataset`.
     """
@@ -131,10 +131,10 @@ def evaluation_dataset(
 ) -> tf.data.Dataset:
     """Every record once, over all ranks, in the order of the files.
 
-    All ranks have the same number of batches of the same size. The last ones are filled up with the
-    first record; ``example_weights`` (float32 [B], otherwise 1) and ``masked_lm_weights`` are 0
-    there. Masks that are not stored depend only on the seed and the number of the record, so every
-    evaluation masks the same words.
+    All ranks have the same number of batches of the same size. The last ones are filled with the
+    first record; there, ``example_weights`` (float32 [B], otherwise 1) and ``masked_lm_weights``
+    are 0. Masks that are not stored depend only on the seed and the record's number, so every
+    evaluation masks the same tokens.
 
     Arguments and features are as in :func:`training_dataset`.
     """
@@ -189,7 +189,7 @@ def record_reader(
 def _cutter(
     records: PretrainingRecords, lengths: Ramp | None
 ) -> Callable[[tf.Tensor, Features], Features]:
-    """A function of (position, features) that cuts records to the length at a position."""
+    """Returns a function of (position, features) that cuts records to a position's length."""
     if lengths is None:
         return lambda _, features: features
     from bert_tf.input.cutting import cut_predictions, cut_records
@@ -226,9 +226,9 @@ def _masker(
     lengths: Ramp | None = None,
     shares: MaskShares | None = None,
 ) -> Callable[[tf.Tensor, Features], Features]:
-    """A function of (position, features) that draws masks if the records store none.
+    """Returns a function of (position, features) that draws masks if the records store none.
 
-    ``counters`` tell the examples of a position apart.
+    ``counters`` distinguish the examples of a position.
     """
     info, masking = records.info, records.masking
     if info.masked:
@@ -240,12 +240,13 @@ def _masker(
 
     def settings_for(position: int, length: int) -> MaskingSettings:
         there = masking if shares is None else shares.settings_at(position, masking)
-        if lengths is None:  # what may be missing then is padding
+        if lengths is None:  # only padding can be missing then
             return there
         from bert_tf.input.cutting import cut_predictions
 
-        most = cut_predictions(there.max_predictions_per_seq, info.seq_length, length)
-        return dataclasses.replace(there, max_predictions_per_seq=most)
+        most = there.options.max_predictions_per_seq
+        most = cut_predictions(most, info.seq_length, length)
+        return there.with_options(max_predictions_per_seq=most)
 
     def draw(position, input_ids, input_mask, word_starts):
         masked = mask_batch(
@@ -270,7 +271,7 @@ def _masker(
         shape = features["input_ids"].shape
         input_ids.set_shape(shape)
         is_constant = lengths is None and shares is None
-        most = masking.max_predictions_per_seq if is_constant else None
+        most = masking.options.max_predictions_per_seq if is_constant else None
         for tensor in (positions, label_ids, weights):
             tensor.set_shape([shape[0], most])
         features["input_ids"] = input_ids

@@ -1,7 +1,7 @@
-"""How many positions each pre-training record needs, counted once for each file.
+"""How many positions each pre-training record needs, counted once per file.
 
-What was counted is kept beside the records (``records.lengths``), so that only the first run on
-them reads them all.
+Counts are stored next to the records (``records.lengths``), so only the first run that uses them
+reads them all.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def lengths_of_records(
     shows_progress: bool,
     session_config: tf.ConfigProto | None = None,
 ) -> np.ndarray:
-    """The positions that each record needs: uint16 [N].
+    """The number of positions that each record needs: uint16 [N].
 
-    These are all up to its last token or stored mask. Files whose lengths are not kept are counted,
-    in a session of ``session_config``. Raises UserError for a damaged record.
+    These extend to its last token or stored mask. Files without stored lengths are counted in a
+    session with ``session_config``. Raises UserError if a record is damaged.
     """
     files = records.record_set.files
     found = {file: read_lengths(records.record_set, file) for file in files}
@@ -49,10 +49,10 @@ def keep_missing_lengths(
     shows_progress: bool,
     session_config: tf.ConfigProto | None = None,
 ) -> None:
-    """Counts files whose lengths are not kept, and keeps them where files can be written.
+    """Counts files without stored lengths, and stores the lengths if files can be written.
 
-    Hosts on one disk divide the files if each of them has another ``begin_at``, the share of the
-    files that it leaves for last. Raises UserError for a damaged record.
+    Hosts on one disk divide the files among themselves if each has a different ``begin_at``, the
+    fraction of the files that it leaves for last. Raises UserError if a record is damaged.
     """
     record_set = records.record_set
     writable = [file for file in record_set.files if can_keep_lengths(file)]
@@ -66,13 +66,13 @@ def keep_missing_lengths(
         return
     counter = _Counter(records, missing, session_config, shows_progress=shows_progress)
     for file in missing:
-        # Another host may have been here in the meantime.
+        # Another host may have counted it in the meantime.
         if read_lengths(record_set, file) is None:
             keep_lengths(record_set, file, counter.count(file))
 
 
 class _Counter:
-    """Counts the lengths of the records of some files, one file after the other."""
+    """Counts the lengths of records, one file at a time."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _Counter:
         self._session = tf.Session(graph=graph, config=session_config)
 
     def count(self, file: RecordFile) -> np.ndarray:
-        """The lengths of the records of a file: uint16 [N]; UserError for a damaged record."""
+        """The lengths of a file's records: uint16 [N]; UserError if a record is damaged."""
         if not len(file):
             return np.zeros(0, np.uint16)
         begin = self._record_set.index_of(file)
@@ -120,13 +120,13 @@ class _Counter:
         return np.concatenate(found)
 
     def _indices(self, first: int) -> np.ndarray:
-        """The records of a batch that begins with ``first``, all of one file."""
+        """The records of a batch that begins with ``first``, all from the same file."""
         file, number = self._record_set.locate(first)
         return first + np.arange(min(_BATCH_SIZE, len(file) - number))
 
 
 def _positions_needed(features: Features) -> tf.Tensor:
-    """One more than the last position with a token or a stored mask: int32 [B]."""
+    """One more than the last position with a token or stored mask: int32 [B]."""
     mask = features["input_mask"]
     needed = tf.reduce_max(mask * tf.range(1, tf.shape(mask)[1] + 1), axis=1)
     if "masked_lm_positions" in features:

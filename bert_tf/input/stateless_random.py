@@ -1,9 +1,9 @@
 """Random numbers that are a pure function of a seed and some counters, drawn for whole arrays.
 
-No generator objects are needed, so a draw for (seed, position, index) is the same whatever was
-drawn before, on any rank, and with any version of numpy. The mixing function is the finalizer of
-SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014); a
-stream adds that paper's golden-ratio increment to its key for every draw.
+No generator objects are needed, so a draw for (seed, position, index) does not depend on earlier
+draws, ranks, or the version of numpy. The mixing function is the finalizer of SplitMix64 (Steele,
+Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014); a stream adds that paper's
+golden-ratio increment to its key for every draw.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def random_bits(keys: np.ndarray, count: int) -> np.ndarray:
 
 
 def random_bits_at(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Draw ``numbers`` (0 is the first) of the streams of ``keys``, broadcast together: uint64."""
+    """Draw ``numbers`` (0: the first) from the streams of ``keys``, broadcast together: uint64."""
     return mix64(keys + (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 

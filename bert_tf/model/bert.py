@@ -44,8 +44,8 @@ def bert_specs(config: BertConfig, *, pooler: bool) -> list[VariableSpec]:
     """The variables of the network.
 
     The pooler is included only if a head reads the pooled output: otherwise it would keep its
-    random initial values, and a checkpoint should not appear to contain a trained one. Nor are
-    there segment embeddings if ``type_vocab_size`` is 0.
+    random initial values, and a checkpoint should not appear to contain a trained pooler. Segment
+    embeddings are omitted if ``type_vocab_size`` is 0.
     """
     hidden = config.hidden_size
     scope = "bert/embeddings"
@@ -77,10 +77,10 @@ def bert_output(
     Args:
       variables: the variables of ``bert_specs``, from the root.
       config: sizes, activation and dropout rates.
-      features: integers [B, S]: ``input_ids`` in [0, vocab_size), ``input_mask``, 1 for a token
-        and 0 for padding, ``segment_ids`` in [0, type_vocab_size), any if that is 0.
+      features: integers [B, S]: ``input_ids`` in [0, vocab_size); ``input_mask``, 1 for a token
+        and 0 for padding; ``segment_ids`` in [0, type_vocab_size), ignored if that is 0.
       options: how to compute the forward pass.
-      read: where the last layer's output is read, as for ``encoder.encode``.
+      read: where the last layer's output is read, as in ``encoder.encode``.
 
     Raises:
       UserError: the sequences are longer than ``max_position_embeddings``.
@@ -105,7 +105,7 @@ def bert_output(
 def pooled_output(
     sequence_output: tf.Tensor, variables: Variables, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
-    """[B, S, D] -> [B, D]: a dense layer with tanh at the first position, [CLS]."""
+    """[B, S, D] -> [B, D]: a dense layer with tanh applied to the first position, [CLS]."""
     with variables.scope("bert/pooler") as pooler:
         pooled = dense(sequence_output[:, 0], pooler, "dense", policy=policy)
         return activate(pooled, "tanh", policy=policy)
@@ -119,16 +119,16 @@ def _embed(
     config: BertConfig,
     policy: PrecisionPolicy,
 ) -> tf.Tensor:
-    """The normalised sum of the word, position and any segment embeddings, [B, S, D]."""
+    """The normalised sum of word, position and (if present) segment embeddings, [B, S, D]."""
     B, S = shape_of(input_ids)
     if isinstance(S, int):
         advice = "shorten them or use another bert_config"
         config.check_length(S, f"the sequences have {S} tokens,", advice=advice)
-    # Gathers from the value, not from the variable: TensorFlow copies a variable that is gathered
+    # Gather from the value, not from the variable: TensorFlow copies a variable that is gathered
     # from if it is also read as a whole, as the masked-LM head does.
     parts = [tf.gather(operand(variables["word_embeddings"], tf.float32), input_ids)]
     if config.type_vocab_size:
-        # The table has few rows, so that the look-up is a small product, as is its gradient.
+        # The table has few rows, so the look-up is a small product, and so is its gradient.
         one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), config.type_vocab_size)
         segments = computed_in(
             policy.embeddings, tf.matmul, one_hot, variables["token_type_embeddings"]

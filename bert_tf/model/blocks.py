@@ -1,10 +1,10 @@
-"""Everything between an encoder layer's matrix products, in TensorFlow and as native operations.
+"""The operations between an encoder layer's matrix products, as TensorFlow and native operations.
 
-Both forms have the same methods and compute the same values. The native form reads and writes each
-tensor once, where TensorFlow runs one operation per addition; it redraws dropout masks in the
-backward pass instead of keeping them, and accumulates bias gradients in the same pass. It exists
-for CPUs and for products in float32 or bfloat16 (``bert_tf/native/block_ops.cc``). It works on rows
-and can leave out those of padding (``token_rows.py``).
+Both implementations have the same methods and compute the same values. The native one reads and
+writes each tensor once, while TensorFlow runs one operation per addition; it redraws dropout masks
+in the backward pass instead of keeping them, and accumulates bias gradients in the same pass. It is
+available on CPUs, for products in float32 or bfloat16 (``bert_tf/native/block_ops.cc``). It works
+on rows and can leave out rows of padding (``token_rows.py``).
 
 Dimensions: B sequences, S positions, R rows, N heads, H width of a head, D = N * H = hidden_size.
 """
@@ -32,11 +32,11 @@ _PROJECTIONS = ("query", "key", "value")
 
 
 class Stream(NamedTuple):
-    """The hidden states between layers: [B, S, D] in the plain form, [R, D] in the native.
+    """The hidden states between layers: [B, S, D] in plain blocks, [R, D] in native ones.
 
     Attributes:
-      full: float32, for residuals and as a layer's output.
-      operand: the same values for products, already in their type if that costs nothing.
+      full: float32, for residual connections and as a layer's output.
+      operand: the same values as operands of products, already cast if that costs nothing.
     """
 
     full: tf.Tensor
@@ -48,8 +48,8 @@ class DropoutSite(NamedTuple):
 
     Attributes:
       dropout: draws the masks; None outside training.
-      number: the number of the site, in [0, 2**16).
-      rate: share of elements to drop.
+      number: the site's number, in [0, 2**16).
+      rate: fraction of elements to drop.
     """
 
     dropout: Dropout | None
@@ -61,14 +61,14 @@ class DropoutSite(NamedTuple):
         return apply_dropout(self.dropout, x, self.rate, site=self.number)
 
     def draw(self, elements: Dimension) -> Draw:
-        """The source of the masks of examples with this number of elements."""
+        """The source of masks for examples with this number of elements."""
         if self.dropout is None:
             return nothing_dropped()
         return self.dropout.draw(elements, self.rate, site=self.number)
 
 
 class PlainBlocks:
-    """TensorFlow operations, each in the type that the policy assigns to its class."""
+    """TensorFlow operations, each in the dtype that the policy assigns to its class."""
 
     def __init__(self, policy: PrecisionPolicy) -> None:
         self._policy = policy
@@ -78,7 +78,7 @@ class PlainBlocks:
         return Stream(x, x)
 
     def rebuilt(self, full: tf.Tensor) -> Stream:
-        """The stream rebuilt from its tensor ``full``."""
+        """The stream rebuilt from its ``full`` tensor."""
         return self.stream(full)
 
     def output(self, stream: Stream) -> tf.Tensor:
@@ -86,19 +86,19 @@ class PlainBlocks:
         return stream.full
 
     def narrowed(self, read: tf.Tensor) -> PlainBlocks:
-        """Blocks that compute at least where ``read``, [B, S] integers, is not 0: everywhere."""
+        """Blocks that compute at least the positions where ``read``, [B, S] integers, is not 0."""
         del read
         return self
 
     def handed_to(self, narrowed: PlainBlocks, stream: Stream) -> Stream:
-        """The stream as the input of these blocks or of narrowed ones."""
+        """Converts the stream to the input of these blocks or of narrowed ones."""
         del narrowed
         return stream
 
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
-        """Query, scaled by 1 / sqrt(H), key and value: [B, N, S, H] each, in attention's type.
+        """Query, scaled by 1 / sqrt(H), key and value: [B, N, S, H] each, in attention's dtype.
 
-        The query is scaled, not the scores: in float16 the scores themselves might overflow.
+        The query is scaled rather than the scores, which might overflow in float16.
         """
         policy = self._policy
         split = []
@@ -115,7 +115,7 @@ class PlainBlocks:
     def attention_probabilities(
         self, scores: tf.Tensor, score_bias: tf.Tensor, *, site: DropoutSite
     ) -> tf.Tensor:
-        """softmax(scores + score_bias), then dropout: [B, N, S, S] in attention's type.
+        """softmax(scores + score_bias), then dropout: [B, N, S, S] in attention's dtype.
 
         ``score_bias`` is [B, S] float32, the same for every head and query.
         """
@@ -126,18 +126,18 @@ class PlainBlocks:
         return tf.cast(dropped, policy.attention)
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """[B, N, S, H] -> an operand of the next product, with heads concatenated."""
+        """Concatenates the heads of [B, N, S, H] into an operand of the next product."""
         B, N, S, H = shape_of(x)
         return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [B, S, N * H])
 
     def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
-        """The activation of a product plus its bias, as an operand of the next product."""
+        """Applies bias and activation to a product; returns an operand of the next product."""
         return activate(self._biased(x, variables), activation, policy=self._policy)
 
     def close_residual(
         self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
     ) -> Stream:
-        """LayerNorm(dropout(x + bias) + residual), where ``x`` is the product with dense/kernel."""
+        """LayerNorm(dropout(x + bias) + residual), where ``x`` is a product with dense/kernel."""
         with variables.scope("dense") as dense:
             branch = self._biased(x, dense)
         branch = site.apply(branch)
@@ -149,7 +149,7 @@ class PlainBlocks:
 
 
 class NativeBlocks(PlainBlocks):
-    """The same with the operations of ``bert_tf/native/block_ops.cc``.
+    """Blocks that use the operations of ``bert_tf/native/block_ops.cc``.
 
     Query, key and value are computed as one product. The policy must satisfy
     ``options.has_native_form``.
@@ -162,29 +162,29 @@ class NativeBlocks(PlainBlocks):
         self._rows = rows
 
     def stream(self, x: tf.Tensor) -> Stream:
-        """As :meth:`PlainBlocks.stream`."""
+        """See :meth:`PlainBlocks.stream`."""
         return self.rebuilt(self._rows.take(x))
 
     def rebuilt(self, full: tf.Tensor) -> Stream:
-        """As :meth:`PlainBlocks.rebuilt`."""
+        """See :meth:`PlainBlocks.rebuilt`."""
         return Stream(full, tf.cast(full, self._policy.dense))
 
     def output(self, stream: Stream) -> tf.Tensor:
-        """As :meth:`PlainBlocks.output`, with zeros for rows that were not computed."""
+        """Like :meth:`PlainBlocks.output`, with zeros for rows that were not computed."""
         return self._rows.spread(stream.full)
 
     def narrowed(self, read: tf.Tensor) -> NativeBlocks:
-        """As :meth:`PlainBlocks.narrowed`, without most of the other rows."""
+        """Like :meth:`PlainBlocks.narrowed`, but leaves out most of the other rows."""
         return NativeBlocks(self._policy, rows_of_tokens(read))
 
     def handed_to(self, narrowed: NativeBlocks, stream: Stream) -> Stream:
-        """As :meth:`PlainBlocks.handed_to`."""
+        """See :meth:`PlainBlocks.handed_to`."""
         if narrowed is self:
             return stream
         return self.rebuilt(self._rows.rows_at(narrowed._rows.places, stream.full))
 
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
-        """As :meth:`PlainBlocks.project_heads`."""
+        """See :meth:`PlainBlocks.project_heads`."""
         kernels = [operand(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
         joined = product(x.operand, tf.concat(kernels, axis=1), policy=self._policy)
         bias = tf.concat([variables[f"{p}/bias"] for p in _PROJECTIONS], axis=0)
@@ -198,7 +198,7 @@ class NativeBlocks(PlainBlocks):
     def attention_probabilities(
         self, scores: tf.Tensor, score_bias: tf.Tensor, *, site: DropoutSite
     ) -> tf.Tensor:
-        """As :meth:`PlainBlocks.attention_probabilities`."""
+        """See :meth:`PlainBlocks.attention_probabilities`."""
         _, N, S, _ = shape_of(scores)
         key, counter, threshold = site.draw(N * S * S)
         _, dropped = self._operations.bert_tf_softmax_dropout(
@@ -207,12 +207,12 @@ class NativeBlocks(PlainBlocks):
         return dropped
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """As :meth:`PlainBlocks.merge_heads`."""
+        """See :meth:`PlainBlocks.merge_heads`."""
         heads = shape_of(x)[1]
         return self._operations.bert_tf_merge_heads(context=x, heads=heads, **self._places())
 
     def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
-        """As :meth:`PlainBlocks.activated`."""
+        """See :meth:`PlainBlocks.activated`."""
         if activation not in TANH_GELUS:
             return super().activated(x, variables, activation)
         return self._operations.bert_tf_bias_gelu(product=x, bias=variables["bias"])
@@ -220,8 +220,8 @@ class NativeBlocks(PlainBlocks):
     def close_residual(
         self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
     ) -> Stream:
-        """As :meth:`PlainBlocks.close_residual`."""
-        # Each row gets the mask that its position would have in a batch with all rows.
+        """See :meth:`PlainBlocks.close_residual`."""
+        # Each row gets the mask that its position would get in a batch with all rows.
         S, D = shape_of(self._rows.row_of)[1], shape_of(residual.full)[1]
         key, counter, threshold = site.draw(S * D)
         full, operand, _ = self._operations.bert_tf_residual_norm(
@@ -244,7 +244,7 @@ class NativeBlocks(PlainBlocks):
 def blocks_for(options: ForwardOptions, input_mask: tf.Tensor) -> PlainBlocks:
     """The blocks for a batch with this mask, [B, S] integers.
 
-    Plain blocks always compute padding, native blocks do not if ``skip_padding`` is set.
+    Plain blocks always compute padding; native blocks skip it if ``skip_padding`` is set.
     """
     if not options.native_layers:
         return PlainBlocks(options.policy)
@@ -254,7 +254,7 @@ def blocks_for(options: ForwardOptions, input_mask: tf.Tensor) -> PlainBlocks:
 
 @functools.lru_cache  # gradients can only be registered once
 def native_operations():
-    """The operations with their gradients, loaded once; raises library.MissingLibrary."""
+    """Loads the operations and registers their gradients, once; raises library.MissingLibrary."""
     operations = library.load(_SOURCE)
 
     @tf.RegisterGradient("BertTfBiasGelu")

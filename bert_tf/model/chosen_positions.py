@@ -1,7 +1,7 @@
-"""The network's output where it is read, for predictions that read a few positions.
+"""The network's output at a few chosen positions, for predictions that read no others.
 
 A position of the last layer depends on the keys and values of all positions, but only on its own
-query. The rest of that layer, five sixths of its products, is needed only where its output is read.
+query. The rest of that layer, five sixths of its products, is computed only where it is read.
 
 Dimensions: B sequences, S positions, P chosen positions, N heads, H width of a head, D = N * H.
 """
@@ -41,7 +41,7 @@ def output_at_positions(
     """
     options = options.with_dropout(None)
     last = config.num_hidden_layers - 1
-    if last == 0:  # a network has at least one layer
+    if last == 0:  # networks have at least one layer
         outputs = bert_output(variables, config, features, options).sequence_output
         return tf.gather(outputs, positions, batch_dims=1)
     below = dataclasses.replace(config, num_hidden_layers=last)
@@ -61,7 +61,7 @@ def _layer_at_positions(
     config: BertConfig,
     options: ForwardOptions,
 ) -> tf.Tensor:
-    """One encoder layer, [B, S, D] -> [B, P, D]; see ``encoder.py`` for the whole of it."""
+    """One encoder layer, [B, S, D] -> [B, P, D]; ``encoder.py`` has the complete layer."""
     heads = config.num_attention_heads
     everywhere = blocks_for(options, input_mask)
     chosen = blocks_for(options, tf.ones_like(positions))

@@ -1,7 +1,7 @@
 """The architecture of a BERT network, read from Google's ``bert_config.json`` or Hugging Face's.
 
-Both write ``"hidden_act": "gelu"`` and mean different functions: Google's code computes the tanh
-form, Hugging Face's the exact one. ``gelu_tanh`` and ``gelu_erf`` say which.
+Both use ``"hidden_act": "gelu"`` for different functions: Google's code computes the tanh
+approximation, Hugging Face's the exact function. ``gelu_tanh`` and ``gelu_erf`` are unambiguous.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INPUTS = ("input_ids", "input_mask", "segment_ids")
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
 
 # transformers' hidden_act (4.57, activations.py) -> the function that it computes; "gelu_fast" and
-# "gelu_accurate" are variants of the tanh form. Our names come last.
+# "gelu_accurate" are variants of the tanh approximation. Our names come last.
 _HUGGINGFACE_ACTIVATIONS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -58,7 +58,7 @@ _HUGGINGFACE_DEFAULTS = {
     "distilbert": {"vocab_size": 30522, "num_hidden_layers": 6, "hidden_act": "gelu"},
 }
 
-# Settings that matter only to training; all others determine what the network computes.
+# Settings that affect training only; all others determine what the network computes.
 _TRAINING_SETTINGS = frozenset(
     {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
 )
@@ -87,17 +87,17 @@ _KEYS_WITHOUT_EFFECT = frozenset(
     }
 )
 
-# difflib's ratio from which an unknown key counts as a misspelt known one: "hidden_dropout" (0.85)
-# does, other networks' "classifier_dropout_prob" (0.71) and "num_hidden_groups" (0.76) do not.
+# An unknown key counts as misspelt from this difflib ratio on: "hidden_dropout" (0.85) does, other
+# networks' "classifier_dropout_prob" (0.71) and "num_hidden_groups" (0.76) do not.
 _MISSPELT_RATIO = 0.8
 
-# Equals layers.LAYER_NORM_EPSILON, whose module needs TensorFlow.
+# Equals layers.LAYER_NORM_EPSILON, whose module requires TensorFlow.
 _OUR_EPSILON = 1e-12
 
-# The smallest value of a size, if it is not 1.
+# The minimum of each size whose minimum is not 1.
 _LEAST_SIZES = {"type_vocab_size": 0}
 
-# Ids and variable sizes in a checkpoint have 32 bits; a graph has operations for each layer.
+# Ids and variable sizes in a checkpoint are 32-bit; a graph has operations for each layer.
 _MAX_SIZE = 2**31 - 1
 _MAX_LAYERS = 10_000
 
@@ -118,10 +118,10 @@ class ConfigDifferences(NamedTuple):
 class BertConfig:
     """Sizes, activation, dropout rates and initialisation; keys and defaults are Google's.
 
-    ``hidden_act`` is one of ``ACTIVATIONS``; ``gelu`` means the tanh form that Google's code
-    computes (the same as ``gelu_tanh``), ``gelu_erf`` the exact one. With ``type_vocab_size`` 0 the
-    network has no segment embeddings and ignores segment ids, as DistilBERT does. Raises UserError
-    for a value that no network can be built from.
+    ``hidden_act`` is one of ``ACTIVATIONS``; ``gelu`` means the tanh approximation of Google's code
+    (same as ``gelu_tanh``), ``gelu_erf`` the exact function. With ``type_vocab_size`` 0 the network
+    has no segment embeddings and ignores segment ids, as DistilBERT does. Raises UserError for
+    values from which no network can be built.
     """
 
     vocab_size: int
@@ -142,7 +142,7 @@ class BertConfig:
             raise UserError(f"model configuration: {problem}.")
 
     def with_explicit_gelu(self) -> BertConfig:
-        """The same network, with ``gelu`` written unambiguously as ``gelu_tanh``."""
+        """The same configuration, with ``gelu`` written unambiguously as ``gelu_tanh``."""
         if self.hidden_act != "gelu":
             return self
         return dataclasses.replace(self, hidden_act="gelu_tanh")
@@ -155,13 +155,13 @@ class BertConfig:
         whose: str = "the model's",
         advice: str = "lower it or use another model",
     ) -> None:
-        """Raises UserError for a sequence of more tokens than the network has positions.
+        """Raises UserError if a sequence has more tokens than the network has positions.
 
         Args:
-          length: tokens of the sequence.
-          given: how the sentence begins, such as ``--max_seq_length=600 is``.
-          whose: the network, for the sentence.
-          advice: how the sentence ends.
+          length: number of tokens in the sequence.
+          given: beginning of the message, such as ``--max_seq_length=600 is``.
+          whose: the network, as named in the message.
+          advice: end of the message.
         """
         positions = self.max_position_embeddings
         if length > positions:
@@ -170,7 +170,7 @@ class BertConfig:
             )
 
     def differences(self, other: BertConfig) -> ConfigDifferences:
-        """How ``other`` differs from this network; both names of the tanh form count as equal."""
+        """How ``other`` differs from this one; both names of the tanh approximation are equal."""
         before, now = (config.with_explicit_gelu().to_dict() for config in (self, other))
         found = {name: f"{name} {before[name]} -> {now[name]}" for name in now}
         changed = [name for name in found if before[name] != now[name]]
@@ -181,10 +181,10 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "dictionary") -> BertConfig:
-        """Builds a config from JSON values; other programs' keys are ignored.
+        """Builds a config from JSON values; ignores keys of other programs.
 
-        Raises UserError that names ``source`` and the key for an invalid value, and for an unknown
-        key that looks like a misspelt known one.
+        Raises a UserError that names ``source`` and the key for an invalid value, and for an
+        unknown key that looks like a misspelt known one.
         """
         for key in _unknown_keys(values):
             meant = _meant_key(key)
@@ -201,8 +201,8 @@ class BertConfig:
     def from_huggingface_dict(cls, values: dict[str, Any], *, source: str) -> BertConfig:
         """Builds a config from the values of a Hugging Face ``config.json``.
 
-        Keys that do not describe the network are ignored. Raises UserError that names ``source`` if
-        the network is neither BERT nor DistilBERT, or is a variant that is not supported.
+        Ignores keys that do not describe the network. Raises a UserError that names ``source`` if
+        the network is neither BERT nor DistilBERT, or is an unsupported variant.
         """
         problem = _find_foreign(values)
         if problem:
@@ -220,7 +220,7 @@ class BertConfig:
     def _from_known(
         cls, values: dict[str, Any], source: str, *, keys: Mapping[str, str] | None = None
     ) -> BertConfig:
-        """Builds a config from the settings in ``values``; ``keys`` names them in the source."""
+        """Builds a config from the settings in ``values``; ``keys`` maps them to names there."""
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             config = cls(**{key: value for key, value in values.items() if key in known})
@@ -234,7 +234,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: PathLike) -> BertConfig:
-        """As :func:`read_config`, without the notes."""
+        """Like :func:`read_config`, without the notes."""
         return read_config(path)[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -243,17 +243,17 @@ class BertConfig:
 
 
 def read_config_file(path: PathLike) -> dict[str, Any]:
-    """The JSON object in a file; raises UserError if there is none."""
+    """The JSON object in a file; raises UserError if the file does not contain one."""
     return read_json_object(path, what="model configuration")
 
 
 def is_huggingface(values: dict[str, Any]) -> bool:
-    """Whether the settings have a key that only Hugging Face uses."""
+    """Whether the settings contain a key that only Hugging Face uses."""
     return not _HUGGINGFACE_MARKS.isdisjoint(values)
 
 
 def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
-    """Warnings about settings in a configuration file that this network does not follow."""
+    """Warnings about settings in a configuration file that this network ignores."""
     if is_huggingface(values):
         epsilon = values.get("layer_norm_eps", _OUR_EPSILON)
         # transformers' DistilBERT always uses our epsilon.
@@ -268,12 +268,12 @@ def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
 
 
 def read_config(path: PathLike) -> tuple[BertConfig, list[str]]:
-    """Reads a ``bert_config.json`` of Google's or ours, or a Hugging Face ``config.json``.
+    """Reads Google's or our ``bert_config.json``, or a Hugging Face ``config.json``.
 
     A Hugging Face file is recognised by its keys; its ``gelu`` becomes ``gelu_erf``. Raises
     UserError for an unusable file.
 
-    Returns: the configuration, and the :func:`config_notes` on the file.
+    Returns: the configuration, and the file's :func:`config_notes`.
     """
     values = read_config_file(path)
     read = BertConfig.from_huggingface_dict if is_huggingface(values) else BertConfig.from_dict
@@ -286,10 +286,10 @@ def _unknown_keys(values: dict[str, Any]) -> list[str]:
 
 
 def _meant_key(key: str) -> str:
-    """The known key that an unknown one most likely stands for, or the empty string.
+    """The known key that an unknown one was most likely meant to be, or the empty string.
 
-    It is spelt similarly, or contains all words of ``key`` in the same order: "num_layers" stands
-    for "num_hidden_layers".
+    It has a similar spelling, or contains all words of ``key`` in order: "num_layers" must mean
+    "num_hidden_layers".
     """
     known = [field.name for field in dataclasses.fields(BertConfig)]
     spelt = key.lower().replace("-", "_")
@@ -300,24 +300,24 @@ def _meant_key(key: str) -> str:
 
 
 def _is_within(words: list[str], others: list[str]) -> bool:
-    """Whether ``words`` are among ``others``, in the same order."""
+    """Whether ``words`` occur among ``others``, in order."""
     remaining = iter(others)
     return all(word in remaining for word in words)
 
 
 def _model_type(values: dict[str, Any]) -> Any:
-    """The network's name in a Hugging Face configuration; the oldest do not state it."""
+    """The network type in a Hugging Face configuration; the oldest do not state it."""
     return values.get("model_type", "distilbert" if "dim" in values else "bert")
 
 
 def _huggingface_keys(model_type: str) -> dict[str, str]:
-    """The key of each of our settings in a Hugging Face configuration."""
+    """Our setting -> its key in a Hugging Face configuration."""
     renamed = DISTILBERT_KEYS if model_type == "distilbert" else {}
     return {f.name: renamed.get(f.name, f.name) for f in dataclasses.fields(BertConfig)}
 
 
 def _find_foreign(values: dict[str, Any]) -> str:
-    """What a Hugging Face configuration needs that our network lacks, or the empty string."""
+    """What a Hugging Face configuration requires and our network lacks, or the empty string."""
     model_type = _model_type(values)
     if model_type not in [*_HUGGINGFACE_DEFAULTS]:
         return (
@@ -341,7 +341,7 @@ def _find_foreign(values: dict[str, Any]) -> str:
 
 
 def _find_problem(config: BertConfig) -> str:
-    """One sentence without its full stop, or the empty string if the configuration is valid."""
+    """What is wrong with a configuration, without a full stop; empty if it is valid."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         given = short_repr(value)

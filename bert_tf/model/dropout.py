@@ -1,9 +1,9 @@
 """Dropout whose masks are a pure function of the seed and the position in the global batch.
 
-An update draws one stream of random bits for each call site of the network. The stream covers all
-examples of the *global* batch in order, so a rank or a micro batch with the examples ``[p, p + b)``
-draws exactly that slice, however the global batch is split, and a resumed run draws the same masks
-as one without interruption.
+In each update, every call site of the network draws one stream of random bits. The stream covers
+all examples of the *global* batch in order, so a rank or micro batch with the examples ``[p, p +
+b)`` draws exactly that slice, however the global batch is split, and a resumed run draws the same
+masks as an uninterrupted one.
 
 The generator is Philox-4x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"):
 block ``i`` of a stream is a function of (key, counter + i) and holds eight 16-bit numbers.
@@ -40,7 +40,7 @@ class Draw(NamedTuple):
 
 
 def nothing_dropped() -> Draw:
-    """A draw that drops no element."""
+    """A draw that drops nothing."""
     return Draw(tf.zeros([1], tf.uint64), tf.zeros([2], tf.uint64), 0)
 
 
@@ -60,11 +60,11 @@ class Dropout:
 
     @property
     def place(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """``data_position`` and ``first_example``: all tensors that the masks depend on."""
+        """``data_position`` and ``first_example``, the tensors that the masks depend on."""
         return self._data_position, self._first_example
 
     def at(self, data_position: tf.Tensor, first_example: tf.Tensor) -> Dropout:
-        """The same for another place."""
+        """This dropout at another place."""
         return Dropout(self._seed, data_position=data_position, first_example=first_example)
 
     def apply(self, x: tf.Tensor, rate: float, *, site: int) -> tf.Tensor:
@@ -74,7 +74,7 @@ class Dropout:
           x: [examples, ...] floats.
           rate: in [0, 1), rounded to a multiple of 2**-16. The scale uses the rounded rate, so
             the expected value of the result is exactly ``x``.
-          site: the number of the call site in [0, 2**16); each has its own stream of bits.
+          site: number of the call site in [0, 2**16); each has its own stream of bits.
         """
         if round(rate * _LEVELS) == 0:
             return x
@@ -84,7 +84,7 @@ class Dropout:
         return x * (tf.cast(keep, x.dtype) * tf.constant(scale, x.dtype))
 
     def draw(self, elements: Dimension, rate: float, *, site: int) -> Draw:
-        """The draw of :meth:`apply` for examples of ``elements`` numbers each."""
+        """The draw used by :meth:`apply` for examples of ``elements`` numbers each."""
         if not 0 <= site < 1 << _SITE_BITS:
             raise ValueError(f"dropout site {site} is outside [0, 2**{_SITE_BITS})")
         low = self._first_example * tf.cast(_num_blocks(elements), tf.int64)
@@ -118,5 +118,5 @@ def numbers_like(x: tf.Tensor, draw: Draw) -> tf.Tensor:
 
 
 def apply_dropout(dropout: Dropout | None, x: tf.Tensor, rate: float, *, site: int) -> tf.Tensor:
-    """Dropout in training; ``x`` itself where ``dropout`` is None (evaluation, prediction)."""
+    """Dropout in training; returns ``x`` itself if ``dropout`` is None (evaluation, prediction)."""
     return x if dropout is None else dropout.apply(x, rate, site=site)

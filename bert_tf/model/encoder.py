@@ -22,7 +22,7 @@ from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_
 # Added to the scores of padding: exp(-10000) is 0 in float32, and float16 can represent -10000.
 _PADDING_BIAS = -10000.0
 
-# Call sites of dropout: 0 for the embeddings, then these three for each layer.
+# Call sites of dropout: 0 for the embeddings, then three per layer.
 _SITES_PER_LAYER = 3
 _ATTENTION_PROBABILITIES, _ATTENTION_OUTPUT, _OUTPUT = range(_SITES_PER_LAYER)
 
@@ -32,8 +32,8 @@ class LayerOutput(NamedTuple):
 
     Attributes:
       hidden: [B, S, N * H] float32.
-      attention_scores: [B, N, S, S] in the type of attention, before padding is masked and before
-        the softmax; None if the layer is recomputed, which keeps only its input.
+      attention_scores: [B, N, S, S] in attention's dtype, before padding is masked and before the
+        softmax; None if the layer is recomputed, which keeps only its input.
     """
 
     hidden: tf.Tensor
@@ -72,12 +72,12 @@ def encode(
     Args:
       x: [B, S, N * H] float32, the embeddings.
       input_mask: [B, S] integers, 1 for a token and 0 for padding.
-      variables: narrowed to the scope of the encoder.
+      variables: narrowed to the encoder's scope.
       config: sizes and dropout rates.
       options: how to compute the layers.
       read: [B, S] integers, 0 where nothing reads the last layer's output; None if all of it is
-        read. Native layers are free to give zeros there: three quarters of the last layer's
-        products follow its attention, and are needed only where the output is read.
+        read. Native layers may return zeros there: three quarters of the last layer's products
+        follow its attention and are needed only where the output is read.
 
     Returns:
       The outputs of each layer.
@@ -102,13 +102,13 @@ def encode(
 
 
 def padding_bias(input_mask: tf.Tensor) -> tf.Tensor:
-    """What is added to attention's scores of each key: [B, S] float32, 0 for tokens."""
+    """The bias added to the attention scores of each key: [B, S] float32, 0 for tokens."""
     return (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sites:
-    """The call sites of dropout in one layer; ``first`` is the number of the first one."""
+    """The dropout call sites of one layer; ``first`` is the number of the first one."""
 
     config: BertConfig
     dropout: Dropout | None
@@ -132,9 +132,9 @@ def _encoder_layer(
     closing: PlainBlocks,
     sites: _Sites,
 ) -> tuple[Stream, tf.Tensor | None]:
-    """Self-attention and feed-forward, each with a residual; also returns attention's scores.
+    """Self-attention and feed-forward, each with a residual; also returns attention scores.
 
-    ``closing`` are the blocks for what follows the attention, and for the stream that is returned.
+    ``closing`` are the blocks for everything after the attention, and for the returned stream.
     """
     with variables.scope("attention/self") as scoped:
         heads = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
@@ -164,10 +164,10 @@ def close_layer(
     blocks: PlainBlocks,
     sites: Callable[[int], DropoutSite],
 ) -> Stream:
-    """The part of a layer in which positions are independent: all that follows the attention.
+    """The part of a layer after attention, in which positions are independent of each other.
 
-    ``context`` are the merged heads at the positions of the layer's input ``x``; ``sites`` maps a
-    number within the layer to its call site of dropout.
+    ``context`` holds the merged heads at the positions of the layer's input ``x``; ``sites`` maps a
+    number within the layer to its dropout call site.
     """
     multiply = functools.partial(product, policy=policy)
     with variables.scope("attention/output") as scoped:
@@ -193,7 +193,7 @@ def _recomputed_layer(
     closing: PlainBlocks,
     sites: _Sites,
 ) -> tuple[Stream, None]:
-    """``layer`` with recomputation; only ``full`` of its input and output streams is kept."""
+    """Recomputes ``layer`` in the backward pass; keeps only ``full`` of its in- and output."""
     weights = variables.within()
 
     def output(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -218,7 +218,7 @@ def _attend(
     blocks: PlainBlocks,
     site: DropoutSite,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The means of the values, [B, N, S, H] as ``query``, ``key`` and ``value``; their scores."""
+    """The weighted means of the values, [B, N, S, H] like query, key and value; and the scores."""
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, S, S]
     weights = blocks.attention_probabilities(scores, score_bias, site=site)
     return tf.matmul(weights, value), scores

@@ -1,4 +1,4 @@
-"""What tasks share whose networks are BERT's encoder with heads on its output."""
+"""What tasks with heads on BERT's encoder share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_tf.model.variables import Variables
 
 
 class EncoderTask:
-    """The forward pass of a task that has ``head_outputs``.
+    """The forward pass of a task that implements ``head_outputs``.
 
     See :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
     """
@@ -30,7 +30,7 @@ class EncoderTask:
         return self.head_outputs(hidden, variables, features, options)
 
     def positions_read(self, features: Features) -> tf.Tensor | None:
-        """Where the heads read the encoder's output, [B, S] integers; None for everywhere."""
+        """Where the heads read the encoder's output, [B, S] integers; None means everywhere."""
         del features
 
     def head_outputs(
@@ -40,5 +40,5 @@ class EncoderTask:
         features: Features,
         options: ForwardOptions,
     ) -> Any:
-        """As :meth:`outputs`, from [B, S, D] float32 outputs of the encoder."""
+        """Like :meth:`outputs`, from the encoder's output, [B, S, D] float32."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The pre-training heads (masked LM, next sentence, replaced tokens), and the one for classes.
+"""The pre-training heads (masked LM, next sentence, replaced tokens) and the classification head.
 
 Dimensions: B sequences, S positions, P predictions per sequence, D = hidden_size, V = vocab_size.
 """
@@ -21,15 +21,15 @@ from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_
 
 
 class Head(NamedTuple):
-    """A part of a network that may be missing from a checkpoint and is then trained from scratch.
+    """A part of a network that a checkpoint may lack and that is then trained from scratch.
 
     Attributes:
       name: for messages.
-      scopes: scopes of its output variables; without any of these a checkpoint lacks the head.
+      scopes: scopes of its output variables; a checkpoint without any of these lacks the head.
       trained_by: the script that trains it.
       only_reader_of: a scope of variables that nothing else in the network reads.
-      of_words: whether its classes are those of words or of a text, where both have the same names
-        and the labels stored with a checkpoint tell which head it has; None for other heads.
+      of_words: whether it classifies tokens or a whole text, where both heads have the same
+        variable names and only the labels stored with a checkpoint tell which it is; else None.
     """
 
     name: str
@@ -47,13 +47,13 @@ DISCRIMINATOR_HEAD = Head("discriminator head", ("cls/discriminator",), "run_ele
 
 # The names of google-research/bert's run_classifier.py and NVIDIA's run_ner.py, without a scope.
 OUTPUT_WEIGHTS, OUTPUT_BIAS = "output_weights", "output_bias"
-_CLASSES_SITE = (1 << 16) - 1  # dropout site, beyond those of all layers
+_CLASSES_SITE = (1 << 16) - 1  # dropout site, above those of all layers
 
 
 def masked_lm_specs(config: BertConfig, *, embedding_size: int | None = None) -> list[VariableSpec]:
     """The variables of the head; its output weights are the word embeddings.
 
-    ``embedding_size`` is the width of these, if it is not D.
+    ``embedding_size`` is the width of the word embeddings if it is not D.
     """
     hidden = config.hidden_size
     width = embedding_size or hidden
@@ -72,7 +72,7 @@ def masked_lm_scores(
     config: BertConfig,
     policy: PrecisionPolicy,
 ) -> ClassScores:
-    """Scores of every word at the masked positions only.
+    """Vocabulary logits, at the masked positions only.
 
     Args:
       sequence_output: [B, S, D] float32.
@@ -82,7 +82,7 @@ def masked_lm_scores(
       policy: precision of each class of operation.
 
     Returns:
-      Scores of [B * P, V]; their product has the type of dense products, since it is the largest.
+      Scores [B * P, V]; the product uses the dtype of dense products, since it is the largest.
     """
     with variables.scope("cls/predictions") as head:
         hidden = gather_positions(sequence_output, positions)
@@ -95,7 +95,7 @@ def masked_lm_scores(
 
 
 def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
-    """The head's variables; it reads the pooled output."""
+    """The variables of the head, which reads the pooled output."""
     return [
         VariableSpec("cls/seq_relationship/output_weights", (2, config.hidden_size)),
         VariableSpec("cls/seq_relationship/output_bias", (2,), "zeros"),
@@ -113,7 +113,7 @@ def next_sentence_logits(
 
 
 def discriminator_specs(config: BertConfig) -> list[VariableSpec]:
-    """The variables of the head that tells replaced tokens from original ones."""
+    """The variables of the head that distinguishes replaced tokens from original ones."""
     hidden = config.hidden_size
     return [
         *dense_specs("cls/discriminator/dense", inputs=hidden, outputs=hidden),
@@ -141,7 +141,7 @@ def discriminator_logits(
 
 
 def class_specs(config: BertConfig, num_classes: int) -> list[VariableSpec]:
-    """The variables of a head for classes of a text or of words."""
+    """The variables of a head that classifies texts or tokens."""
     return [
         VariableSpec(OUTPUT_WEIGHTS, (num_classes, config.hidden_size)),
         VariableSpec(OUTPUT_BIAS, (num_classes,), "zeros"),
@@ -151,14 +151,14 @@ def class_specs(config: BertConfig, num_classes: int) -> list[VariableSpec]:
 def class_logits(
     x: tf.Tensor, variables: Variables, *, config: BertConfig, options: ForwardOptions
 ) -> tf.Tensor:
-    """[B, ..., D] -> [rows, classes] float32, a row for each vector: dropout and a dense layer."""
+    """[B, ..., D] -> [rows, classes] float32, one row per vector: dropout and a dense layer."""
     x = apply_dropout(options.dropout, x, config.hidden_dropout_prob, site=_CLASSES_SITE)
     head = variables[OUTPUT_WEIGHTS], variables[OUTPUT_BIAS]
     return project_to_classes(tf.reshape(x, [-1, x.shape[-1]]), *head, policy=options.policy)
 
 
 def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """[B, S, D] and [B, P] -> [B * P, D]: the vectors at the given positions of each sequence."""
+    """[B, S, D] and [B, P] -> [B * P, D]: each sequence's vectors at the given positions."""
     B, S, D = shape_of(sequence_output)
     first_rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * tf.cast(S, positions.dtype)
     rows = tf.reshape(first_rows + positions, [-1])
@@ -175,7 +175,7 @@ def project_to_classes(
 def _class_scores(
     x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, dtype: tf.DType
 ) -> ClassScores:
-    """The product of [rows, D] with [classes, D] in ``dtype``."""
+    """Multiplies [rows, D] by [classes, D] in ``dtype``."""
     with tf.name_scope("logits"):
         product = tf.matmul(tf.cast(x, dtype), operand(weights, dtype), transpose_b=True)
         return ClassScores(product, bias)

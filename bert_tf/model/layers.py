@@ -1,6 +1,6 @@
 """Basic layers: dense, layer normalisation, activations.
 
-Inputs and outputs of a layer are float32; ``PrecisionPolicy`` sets the types used inside.
+A layer's inputs and outputs are float32; ``PrecisionPolicy`` sets the dtypes used inside.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables
 
-# As in tf.contrib.layers.layer_norm, which Google's released networks were trained with.
+# As in tf.contrib.layers.layer_norm, with which Google's released networks were trained.
 LAYER_NORM_EPSILON = 1e-12
 
 
@@ -26,7 +26,7 @@ def computed_in(
 
 
 def operand(weights: tf.Variable | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Weights in the type of a product.
+    """Casts weights to the dtype of a product.
 
     A variable is read and cast once per update, outside the loop over micro batches.
     """
@@ -37,9 +37,9 @@ def operand(weights: tf.Variable | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor, *, policy: PrecisionPolicy) -> tf.Tensor:
-    """[..., inputs] by [inputs, outputs] -> [..., outputs], in the type of dense products."""
+    """[..., inputs] by [inputs, outputs] -> [..., outputs], in the dtype of dense products."""
     inputs, outputs = kernel.shape.as_list()
-    # A product of two matrices: a batched product with one kernel for all is slower.
+    # Multiply two matrices: a batched product with a single kernel is slower.
     rows = tf.cast(tf.reshape(x, [-1, inputs]), policy.dense)
     return tf.reshape(tf.matmul(rows, operand(kernel, policy.dense)), [*shape_of(x)[:-1], outputs])
 
@@ -66,12 +66,12 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
 
 
 def activate(x: tf.Tensor, activation: str, *, policy: PrecisionPolicy) -> tf.Tensor:
-    """Applies one of ``bert_config.ACTIVATIONS``."""
+    """Applies one of ``config.ACTIVATIONS``."""
     return computed_in(policy.activations, _ACTIVATIONS[activation], x)
 
 
 def _gelu_tanh(x: tf.Tensor) -> tf.Tensor:
-    # Hendrycks and Gimpel 2016, section 2, the tanh form; x * x is much cheaper than tf.pow.
+    # Hendrycks and Gimpel 2016, section 2, tanh approximation; x * x is much cheaper than tf.pow.
     return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2 / math.pi) * x * (1.0 + 0.044715 * x * x)))
 
 

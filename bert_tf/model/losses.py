@@ -1,4 +1,4 @@
-"""Classification losses, as sums."""
+"""Classification losses as sums."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ACCURACY = "accuracy"
 
 
 class ClassScores(NamedTuple):
-    """The output of a head, whose logits are the sum of both tensors.
+    """The output of a head: two tensors whose sum is the logits.
 
     Attributes:
-      product: [examples, classes], in the type of the product.
+      product: [examples, classes], in the dtype of the product.
       bias: [classes] float32.
     """
 
@@ -32,21 +32,21 @@ class ClassScores(NamedTuple):
             return computed_in(policy.logits, tf.nn.bias_add, self.product, self.bias)
 
     def have_native_losses(self, options: ForwardOptions) -> bool:
-        """Whether losses may be native operations, which read the product and need no logits."""
+        """Whether native operations can compute losses from the product, without logits."""
         policy = options.policy
         native = options.native_layers and {policy.logits, policy.loss} == {tf.float32}
         return native and self.product.dtype in (tf.float32, tf.bfloat16)
 
     def rows(self, indices: tf.Tensor) -> ClassScores:
-        """The scores of some of the examples."""
+        """Selects the scores of some examples."""
         return ClassScores(tf.gather(self.product, indices), self.bias)
 
 
 class Decisions(NamedTuple):
-    """Choices among classes, which a student should make as its teacher does.
+    """Soft targets among classes, which a student should learn from its teacher.
 
     Attributes:
-      scores: [N, C]; with a single class, the scores of a regression.
+      scores: [N, C]; a single class means the outputs of a regression.
       weights: [N] float32, 0 for padding.
     """
 
@@ -63,7 +63,7 @@ def classification_sums(
       logits: [examples, classes] float32.
       labels: [examples] integers.
       weights: [examples] float32, 0 for examples that only pad the batch.
-      policy: its ``loss`` is the type of the cross entropy.
+      policy: its ``loss`` is the dtype of the cross entropy.
     """
     return _weighted_sums(*_losses(logits, labels, policy=policy), labels, weights)
 
@@ -71,17 +71,17 @@ def classification_sums(
 def score_sums(
     scores: ClassScores, labels: tf.Tensor, weights: tf.Tensor, *, options: ForwardOptions
 ) -> Sums:
-    """As :func:`classification_sums`, for many classes: native layers compute no logits tensor."""
+    """Like :func:`classification_sums`, for many classes; native layers compute no logits."""
     return _weighted_sums(*score_losses(scores, labels, options=options), labels, weights)
 
 
 def score_losses(
     scores: ClassScores, labels: tf.Tensor, *, options: ForwardOptions
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The cross entropy and the best class of each example: float32 and integer [examples].
+    """Each example's cross entropy, float32 [examples], and best class, integer [examples].
 
-    With native layers a single operation reads the product directly, adds the bias and finds the
-    best class in one pass, and keeps one number per example for the backward pass.
+    With native layers, one operation reads the product, adds the bias and finds the best class in
+    a single pass, and keeps one number per example for the backward pass.
     """
     if not scores.have_native_losses(options):
         return _losses(scores.logits(options.policy), labels, policy=options.policy)
@@ -95,7 +95,7 @@ def score_losses(
 def _losses(
     logits: tf.Tensor, labels: tf.Tensor, *, policy: PrecisionPolicy
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As :func:`score_losses`, from [examples, classes] logits."""
+    """Like :func:`score_losses`, from [examples, classes] logits."""
     losses = computed_in(
         policy.loss,
         lambda scores: tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=scores),

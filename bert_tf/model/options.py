@@ -1,4 +1,4 @@
-"""How a forward pass is computed: options for speed, memory and rounding, and dropout."""
+"""How to compute a forward pass: options for speed, memory and rounding, and dropout."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bert_tf.model.precision import PrecisionPolicy
 
 @dataclasses.dataclass(frozen=True)
 class ForwardOptions:
-    """Options that are passed to all layers of a network.
+    """Options passed to all layers of a network.
 
     Attributes:
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
       recompute: keep only the layers' inputs for the backward pass, which recomputes each layer
-        with identical bits. No effect outside training.
+        bit for bit. Has no effect outside training.
       skip_padding: with native layers, skip rows of padding everywhere except in attention. The
-        encoder's outputs at padding are then zeros; those at tokens are the same up to rounding.
+        encoder then outputs zeros at padding; its outputs at tokens are equal up to rounding.
       native_layers: use the compiled operations between a layer's products, which exist for CPUs
         and for some policies (:func:`has_native_form`).
     """
@@ -32,7 +32,7 @@ class ForwardOptions:
     native_layers: bool = False
 
     def with_dropout(self, dropout: Dropout | None) -> ForwardOptions:
-        """The same options with another source of masks."""
+        """The same options with another dropout."""
         return dataclasses.replace(self, dropout=dropout)
 
     def with_native_layers(self, wanted: bool = True) -> ForwardOptions:
@@ -42,9 +42,9 @@ class ForwardOptions:
 
 
 def has_native_form(policy: PrecisionPolicy) -> bool:
-    """Whether there are native operations for the types of a policy.
+    """Whether native operations exist for the dtypes of a policy.
 
-    Both classes of products must be float32 or both bfloat16, and all others float32.
+    Both classes of products must be float32 or both bfloat16, and all other classes float32.
     """
     products = {policy.attention, policy.dense}
     others = {policy.softmax, policy.layer_norm, policy.activations}

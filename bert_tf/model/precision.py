@@ -1,8 +1,8 @@
-"""The floating-point type of each class of operation.
+"""The floating-point dtype of each class of operation.
 
-Variables, their gradients and all tensors that pass between modules are float32. A module casts its
-inputs to the type of its class and its result back, so an operation's backward pass has the type of
-its forward pass.
+Variables, their gradients and all tensors passed between modules are float32. A module casts its
+inputs to the dtype of its class and its result back to float32, so an operation's backward pass has
+the same dtype as its forward pass.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ PRECISIONS = tuple(TYPE_OF_PRECISION)
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionPolicy:
-    """The type of each class of operation.
+    """The dtype of each class of operation.
 
     Attributes:
       attention: the two products of attention, query with key and probabilities with value.
       dense: products with a kernel: query, key, value, the attention output and the feed-forward
-        layers, the pooler, the masked-LM transform and the scores of the vocabulary.
+        layers, the pooler, the masked-LM transform and the vocabulary logits.
       embeddings: table look-ups and their sum.
       softmax: masking of attention scores, and the attention probabilities.
       layer_norm: statistics, scale and shift.
-      activations: GELU and alternatives, the pooler's tanh, bias additions, dropout and residuals.
+      activations: GELU and its alternatives, the pooler's tanh, bias additions, dropout, residuals.
       logits: products of heads with few classes, and the biases of all heads.
       loss: cross entropies and their sums.
     """
@@ -43,11 +43,11 @@ class PrecisionPolicy:
     loss: tf.DType = tf.float32
 
     def describe(self) -> dict[str, str]:
-        """Class of operation -> name of its type, for the ledger."""
+        """Class of operation -> name of its dtype, for the ledger."""
         return {f.name: getattr(self, f.name).name for f in dataclasses.fields(self)}
 
     def changed(self, types: Mapping[str, str]) -> PrecisionPolicy:
-        """This policy with the types, given by name, of the classes in ``types``."""
+        """This policy with the dtypes in ``types``, class -> name."""
         return dataclasses.replace(self, **{k: tf.as_dtype(name) for k, name in types.items()})
 
     def classes_in(self, precision: str) -> list[str]:
@@ -57,7 +57,7 @@ class PrecisionPolicy:
 
 
 def policy_for(precision: str) -> PrecisionPolicy:
-    """The policy of ``fp32``, ``fp16`` or ``bf16``: the last two only change products."""
+    """The policy of ``fp32``, ``fp16`` or ``bf16``; the latter two affect only products."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
     product_type = TYPE_OF_PRECISION[precision]

@@ -1,7 +1,7 @@
-"""Activations that are recomputed in the backward pass instead of kept from the forward pass.
+"""Recomputes activations in the backward pass instead of keeping them from the forward pass.
 
 Chen et al. 2016, "Training deep nets with sublinear memory cost": a part of the network keeps only
-its inputs, and is computed a second time when its gradient is needed.
+its inputs and is computed again when its gradient is needed.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-SCOPE = "recomputed"  # name scope of the second computation
+SCOPE = "recomputed"  # name scope of the recomputation
 
 
 def recomputed(
     function: Callable[[Sequence[tf.Tensor]], tf.Tensor], inputs: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-    """``function(inputs)``, of which only ``inputs`` is kept for the backward pass.
+    """Returns ``function(inputs)``, keeping only ``inputs`` for the backward pass.
 
     Args:
-      function: maps tensors to a tensor, with operations that give the same bits each time. Tensors
-        that it captures instead of getting as an argument are kept, not recomputed, and get no
-        gradient, so only integers may be captured. Variables must be among the inputs, as tensors.
+      function: maps tensors to a tensor, using bit-reproducible operations. Tensors that it
+        captures instead of taking as arguments are kept, not recomputed, and get no gradient, so
+        only integers may be captured. Variables must be among the inputs, as tensors.
       inputs: tensors; floating-point ones get gradients.
     """
 
@@ -41,10 +41,10 @@ def recomputed(
 
 
 def _available_after(awaited: tf.Tensor, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """The same tensors, but only available once ``awaited`` has been computed.
+    """Returns the same tensors, available only after ``awaited`` has been computed.
 
-    Otherwise the second computation could start as early as the first, and Grappler would merge
-    operations with equal inputs from both: either would keep the activations in memory. Grappler
+    Otherwise the recomputation could start as early as the forward pass, and Grappler would merge
+    operations with equal inputs from both; either would keep the activations in memory. Grappler
     merges across identities, but not across a shape check. XLA merges within a cluster, so these
     operations are kept out of all clusters.
     """

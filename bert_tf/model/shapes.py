@@ -1,4 +1,4 @@
-"""Shapes with some dimensions known when the graph is built and some only when it runs."""
+"""Shapes whose dimensions are known either when the graph is built or only when it runs."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 # The terms of a loss, in display order, each with the names of its metrics.
 Terms = Mapping[str, Sequence[str]]
 
-# Smallest divisor: a term without any weight has a mean of 0, not 0/0.
+# Smallest divisor, so that a term of zero weight has a mean of 0, not 0/0.
 LEAST_WEIGHT = 1e-5
 
 
 class Sums(NamedTuple):
-    """Scalar sums of one term, which can be added over micro batches, ranks and evaluation batches.
+    """Sums of one term as scalars, additive over micro batches, ranks and evaluation batches.
 
     float32 tensors in a graph, floats outside.
 
@@ -34,7 +34,7 @@ def num_sums(terms: Terms) -> int:
 
 
 def flatten(sums: Mapping[str, Sums], terms: Terms) -> list[Any]:
-    """All scalars as one list: loss, weight and metrics of each term."""
+    """All sums as one list of scalars: loss, weight and metrics of each term."""
     return [
         value
         for term, metrics in terms.items()
@@ -53,7 +53,7 @@ def _next_sums(scalars: Iterator[Any], metrics: Sequence[str]) -> Sums:
 
 
 def means(sums: Mapping[str, Sums]) -> dict[str, dict[str, float]]:
-    """The ``loss`` and the metrics of each term by name, divided by its weight."""
+    """Each term's ``loss`` and metrics by name, divided by its weight."""
     found = {}
     for term, (loss, weight, metrics) in sums.items():
         divisor = max(weight, LEAST_WEIGHT)

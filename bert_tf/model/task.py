@@ -1,7 +1,7 @@
 """The interface between tasks and the code that trains, evaluates and predicts.
 
-A task is stateless. It keeps no tensors or variables: these are created once for each graph and
-passed in, so one task serves training, evaluation during training, and prediction.
+A task is stateless. It keeps no tensors or variables: these are created once per graph and passed
+in, so the same task serves training, evaluation during training, and prediction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Task(Protocol):
 
     @property
     def config(self) -> BertConfig:
-        """The trained network's configuration, compared with an initial checkpoint's."""
+        """The trained network's configuration, for comparison with an initial checkpoint's."""
 
     @property
     def heads(self) -> Sequence[Head]:
@@ -52,10 +52,10 @@ class Task(Protocol):
         """The forward pass of one micro batch, without labels."""
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """The weight of each term, a float32 scalar, from labels only, before the forward pass."""
+        """Each term's weight, a float32 scalar, from labels alone, before the forward pass."""
 
     def losses(self, outputs: Any, features: Features, options: ForwardOptions) -> dict[str, Sums]:
-        """The sums of each term, from what ``outputs`` returned and the labels in ``features``."""
+        """The sums of each term, from the result of ``outputs`` and the labels in ``features``."""
 
     def predictions(
         self, outputs: Any, features: Features, options: ForwardOptions
@@ -63,7 +63,7 @@ class Task(Protocol):
         """Predictions for a batch without labels, [B, ...] each."""
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """Scores computed from the sums of a whole evaluation, besides the means of each term."""
+        """Scores computed from the sums of a whole evaluation, in addition to each term's means."""
 
 
 def num_sequences(features: Features) -> tf.Tensor:
@@ -80,19 +80,19 @@ class Network:
     options: ForwardOptions
 
     def losses(self, features: Features, *, dropout: Dropout | None = None) -> dict[str, Sums]:
-        """The sums of each term over a batch with labels."""
+        """The sums of each term over a labelled batch."""
         options = self.options.with_dropout(dropout)
         outputs = self.task.outputs(self.variables, features, options)
         return self.task.losses(outputs, features, options)
 
     def predictions(self, features: Features) -> dict[str, tf.Tensor]:
-        """The task's predictions for a batch without labels."""
+        """The task's predictions for an unlabelled batch."""
         outputs = self.task.outputs(self.variables, features, self.options)
         return self.task.predictions(outputs, features, self.options)
 
 
 def create_network(task: Task, options: ForwardOptions, *, seed: int = 0) -> Network:
-    """Creates the variables of a task in the current graph; ``seed`` sets random initial values."""
+    """Creates a task's variables in the current graph; ``seed`` seeds random initial values."""
     variables = create_variables(
         task.specs(), initializer_range=task.config.initializer_range, seed=seed
     )

@@ -1,8 +1,8 @@
-"""Variables of a network: declared as a list, created once, passed to the functions that use them.
+"""A network's variables: declared as a list, created once, passed to the functions that use them.
 
-The names are Google's and are public, since checkpoints contain them. All variables exist before
-any layer is built, so a forward pass can be built several times, or in the body of a
-``tf.while_loop``, and a checkpoint can be compared with a network without building its graph.
+Their names are Google's and part of the public interface, since checkpoints contain them. All
+variables exist before any layer is built, so a forward pass can be built several times, or in the
+body of a ``tf.while_loop``, and a checkpoint can be compared with a network without its graph.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class VariableSpec(NamedTuple):
     Attributes:
       name: the full name.
       shape: the shape of the value.
-      initial: the initial value, ``random``, ``zeros`` or ``ones``.
-      trainable: whether updates change it. Variables that are not trained are not saved either:
-        they keep the values of the checkpoint they were read from.
+      initial: the initial value: ``random``, ``zeros`` or ``ones``.
+      trainable: whether updates change it. Variables that are not trained are not saved either;
+        they keep the values of the checkpoint from which they were read.
     """
 
     name: str
@@ -35,20 +35,20 @@ class VariableSpec(NamedTuple):
 
 
 def num_weights(specs: Iterable[VariableSpec]) -> int:
-    """The number of elements in all variables."""
+    """The total number of elements of all variables."""
     return sum(math.prod(spec.shape) for spec in specs)
 
 
 def frozen_specs(specs: Iterable[VariableSpec], *, prefix: str) -> list[VariableSpec]:
-    """The variables of a second, frozen network, with ``prefix``/ before their names.
+    """The variables of a second, frozen network, with the prefix ``prefix``/ in their names.
 
-    ``variables.scope(prefix)`` gives them under that network's names.
+    ``variables.scope(prefix)`` makes them available under that network's names.
     """
     return [s._replace(name=f"{prefix}/{s.name}", trainable=False) for s in specs]
 
 
 def dense_specs(name: str, *, inputs: int, outputs: int) -> list[VariableSpec]:
-    """Kernel and bias of a dense layer."""
+    """The kernel and bias of a dense layer."""
     return [
         VariableSpec(f"{name}/kernel", (inputs, outputs)),
         VariableSpec(f"{name}/bias", (outputs,), "zeros"),
@@ -56,7 +56,7 @@ def dense_specs(name: str, *, inputs: int, outputs: int) -> list[VariableSpec]:
 
 
 def layer_norm_specs(name: str, *, width: int) -> list[VariableSpec]:
-    """Shift and scale of a layer normalisation."""
+    """The shift and scale of a layer normalisation."""
     return [
         VariableSpec(f"{name}/beta", (width,), "zeros"),
         VariableSpec(f"{name}/gamma", (width,), "ones"),
@@ -85,11 +85,11 @@ class Variables:
         return {n[len(prefix) :]: v for n, v in self._by_name.items() if n.startswith(prefix)}
 
     def all(self) -> list[tf.Variable]:
-        """Every variable of the network, in the order of creation."""
+        """Every variable of the network, in order of creation."""
         return list(self._by_name.values())
 
     def trainable(self) -> list[tf.Variable]:
-        """The variables that updates change and checkpoints contain."""
+        """The variables that updates change and checkpoints save."""
         return [variable for variable in self.all() if variable.trainable]
 
     def frozen(self, prefix: str) -> list[tf.Variable]:
@@ -130,7 +130,7 @@ def create_variables(
 
 
 def load_value(variable: tf.Variable, value: np.ndarray, session: tf.Session) -> None:
-    """Sets a variable, in a graph that may be finalized: no operation is added."""
+    """Assigns a value in a graph that may be finalized: adds no operation."""
     session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
 
@@ -154,7 +154,7 @@ def _initializer(spec: VariableSpec, initializer_range: float, seed: int):
 
 
 def create_state(name: str, initial: float, dtype: tf.DType) -> tf.Variable:
-    """A non-trainable scalar resource variable; ``name`` is its name in checkpoints."""
+    """Creates a non-trainable scalar resource variable; checkpoints store it as ``name``."""
     return tf.get_variable(
         name,
         shape=[],

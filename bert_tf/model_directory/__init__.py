@@ -1,1 +1,1 @@
-"""What stands beside weights: architecture, vocabulary, labels, run record; without TensorFlow."""
+"""The files next to weights: architecture, vocabulary, labels, run record. Needs no TensorFlow."""

@@ -1,4 +1,4 @@
-"""A model of which nothing is missing: its architecture, vocabulary and casing are known."""
+"""A complete model: its architecture, vocabulary and casing are known."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bert_tf.util.files import PathLike
 
 @dataclasses.dataclass(frozen=True)
 class CompleteModel:
-    """A network's architecture and the tokenizer of its text.
+    """A network's architecture and its tokenizer.
 
     Attributes:
-      checkpoint: a file or directory with the weights; a run that starts from random ones writes
-        them there.
+      checkpoint: a file or directory with the weights; a run that starts from random weights will
+        write them there.
       config: the network's configuration.
-      tokenizer: splits text into the entries of the model's vocabulary.
-      tokenizer_files: the files it was loaded from, and its casing.
-      notes: sentences about settings of the model directory that are not supported.
+      tokenizer: splits text into entries of the model's vocabulary.
+      tokenizer_files: the files from which it was loaded, and its casing.
+      notes: messages about unsupported settings of the model directory.
     """
 
     checkpoint: Path
@@ -35,7 +35,7 @@ class CompleteModel:
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary with its hashes."""
-        return self.tokenizer_files.vocabulary()
+        return self.tokenizer_files.required_vocabulary()
 
 
 def find_model(
@@ -45,14 +45,14 @@ def find_model(
     bert_config_file: PathLike | None = None,
     tokenizer_files: TokenizerFiles | None = None,
 ) -> CompleteModel:
-    """The model in a directory, or beside weights; files that are given replace those there.
+    """Finds the model in a directory or next to weights; given files replace those there.
 
-    They must be those that the weights were trained with, as far as that is known.
+    As far as can be determined, they must be those with which the weights were trained.
 
     Args:
       model_dir: the output directory of a training run, or a published model.
-      init_checkpoint, bert_config_file, tokenizer_files: replacements for the directory's files. If
-        no casing is given, it is the one that the model states or else that of its vocabulary.
+      init_checkpoint, bert_config_file, tokenizer_files: replacements for the directory's files.
+        If no casing is given, it is that of the model's files or else of its vocabulary.
 
     Raises:
       UserError: a part is missing, malformed, or belongs to a different model than the weights.
@@ -78,8 +78,9 @@ def find_model(
     )
     from bert_tf.model_directory.same_model import other_model
 
-    has_both = model_dir and init_checkpoint
-    beside_weights = ModelDirectory.of(init_checkpoint) if has_both else directory
+    beside_weights = directory
+    if model_dir and init_checkpoint:
+        beside_weights = ModelDirectory.of(init_checkpoint)
     problem, notes = other_model(beside_weights, config=model.config, vocabulary=model.vocabulary)
     if problem:
         raise UserError(
@@ -96,10 +97,10 @@ def complete_model(
     bert_config_file: PathLike | None,
     tokenizer_files: TokenizerFiles,
 ) -> CompleteModel:
-    """The model of a directory's files, in which files that are given replace others.
+    """The model made of a directory's files; given files replace others.
 
-    Nothing is compared with the weights in ``checkpoint``, which messages name. Raises UserError
-    if a part is missing or malformed, or if the vocabulary does not fit the network.
+    Nothing is compared with the weights in ``checkpoint``, which is named in messages. Raises
+    UserError if a part is missing or malformed, or if the vocabulary does not fit the network.
     """
     directory = directory.with_config_file(bert_config_file)
     if directory.config is None:

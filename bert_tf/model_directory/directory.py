@@ -1,4 +1,4 @@
-"""What is found beside weights: configuration, vocabulary, labels, record."""
+"""The files next to weights: configuration, vocabulary, labels, record."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from bert_tf.util.files import PathLike, read_json_object, require_file
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
-# In tokenizer_config.json, for a model without its vocabulary.
+# In the tokenizer_config.json of a model without its vocabulary.
 VOCABULARY_SHA256_KEY = "vocabulary_sha256"
 
-# The files in our own model directories, besides the weights.
+# The files in our own model directories, in addition to the weights.
 MODEL_FILES = (
     CONFIG_NAME,
     VOCAB_NAME,
@@ -53,7 +53,7 @@ MODEL_FILES = (
 
 SAFETENSORS_SUFFIX = ".safetensors"
 PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
-# Indices of large models whose weights are split over several files.
+# Indices of large models whose weights are sharded over several files.
 SHARD_INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 
 # Possible names of the weights in a directory, in order of preference.
@@ -72,18 +72,18 @@ _WEIGHTS = re.compile(r"\.ckpt|\.(safetensors|bin|pt|pth|index|json)$")
 
 @dataclasses.dataclass(frozen=True)
 class ModelDirectory:
-    """What stands beside weights, as far as it is there; empty for a run without weights.
+    """The known files next to weights; empty for a run without weights.
 
     Attributes:
       config: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
-      config_file: the file it was read from.
+      config_file: the file from which it was read.
       tokenizer_files: the vocabulary, and the casing in tokenizer_config.json.
-      notes: sentences about settings that our network or tokenizer does not support.
+      notes: messages about settings that our network or tokenizer does not support.
       settings: the complete contents of the configuration file.
-      run_record: what the training of the weights recorded.
-      named_vocabulary: the one whose hash tokenizer_config.json has, see :func:`name_vocabulary`.
-      labels: those of a head for words, by number.
-      text_classes: those of a head for texts.
+      run_record: the record of the run that trained the weights.
+      named_vocabulary: that of the hash in tokenizer_config.json; see :func:`name_vocabulary`.
+      labels: the labels of a token classification head, by number.
+      text_classes: the classes of a head for whole texts.
     """
 
     config: BertConfig | None = None
@@ -98,11 +98,11 @@ class ModelDirectory:
 
     @classmethod
     def of(cls, path: PathLike) -> ModelDirectory:
-        """The files that accompany a checkpoint.
+        """Reads the files that accompany a checkpoint.
 
         Args:
           path: a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or the
-            path of a TensorFlow checkpoint in it without the endings of its files.
+            path of a TensorFlow checkpoint in it without file suffixes.
 
         Raises:
           UserError: there is no such directory, or a file in it is malformed.
@@ -140,9 +140,9 @@ class ModelDirectory:
     def with_config_file(
         self, path: PathLike | None, *, flag: str = "bert_config_file"
     ) -> ModelDirectory:
-        """These files with the architecture of another one, that of ``flag``; None keeps its own.
+        """These files with the architecture from the file given as ``flag``; None changes nothing.
 
-        Raises UserError for a file that is missing or malformed.
+        Raises UserError if the file is missing or malformed.
         """
         if not path:
             return self
@@ -153,9 +153,9 @@ class ModelDirectory:
 
 
 def require_checkpoint(path: PathLike, *, flag: str) -> None:
-    """Raises UserError if there is no file or directory of this name, with or without a suffix.
+    """Raises UserError if no file or directory has this name, with or without a suffix.
 
-    For the name of a published model the message explains where to get its files.
+    For the name of a published model, the message explains where to get its files.
     """
     path = Path(path)
     if path.exists() or any(path.parent.glob(f"{glob.escape(path.name)}.*")):
@@ -175,10 +175,10 @@ def require_checkpoint(path: PathLike, *, flag: str) -> None:
 
 
 def find_pytorch_weights(path: Path) -> Path | None:
-    """The weights file of a Hugging Face or other PyTorch model that ``path`` stands for.
+    """The weights file of a Hugging Face or other PyTorch model that ``path`` refers to.
 
     Returns None if ``path`` is neither such a file nor a directory with one. Raises UserError if a
-    directory also has a TensorFlow checkpoint, or several equally eligible files.
+    directory also contains a TensorFlow checkpoint, or several equally eligible files.
     """
     if not path.is_dir():
         suffixes = (SAFETENSORS_SUFFIX, *PYTORCH_SUFFIXES, *SHARD_INDEX_SUFFIXES)
@@ -203,7 +203,7 @@ def _if_exists(path: Path) -> Path | None:
 
 
 def _read_tokenizer_config(path: Path) -> tuple[bool | None, str | None, list[str]]:
-    """Casing, the vocabulary's hash, and sentences about settings that are not supported."""
+    """The casing, the vocabulary's hash, and messages about unsupported settings."""
     if not path.is_file():
         return None, None, []
     values = read_json_object(path, what="tokenizer configuration")
@@ -223,7 +223,7 @@ def _read_tokenizer_config(path: Path) -> tuple[bool | None, str | None, list[st
     strip = values.get("strip_accents")
     if strip is not None and lower_case is not None and strip != lower_case:
         notes.append(
-            f"warning: {path} says strip_accents {strip}, but this tokenizer strips accents "
+            f"warning: {path} sets strip_accents to {strip}, but this tokenizer strips accents "
             "exactly when it lower-cases"
         )
     if values.get("tokenize_chinese_chars") is False:

@@ -1,7 +1,7 @@
-"""The labels of a head for words, beside its weights: ``labels.txt`` or Hugging Face's settings.
+"""The labels of a token classification head: in ``labels.txt`` or Hugging Face's settings.
 
-``labels.txt`` has a label per line, in the order of the head's classes. A head for classes of a
-text has the same variables, so the labels also tell which of the two a checkpoint has.
+``labels.txt`` has one label per line, in the order of the head's classes. A text classification
+head has the same variables, so the labels also tell which of the two a checkpoint contains.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from bert_tf.util.files import atomic_open
 
 LABELS_NAME = "labels.txt"
 
-# Their numbers are their places.
+# A label's number is its index.
 Labels = tuple[str, ...]
 
 
 def read_labels(directory: Path) -> Labels | None:
-    """The labels in a model directory, None without the file; UserError if it is damaged."""
+    """The labels in a model directory; None without the file; UserError if it is damaged."""
     path = directory / LABELS_NAME
     if not path.is_file():
         return None
@@ -28,7 +28,7 @@ def read_labels(directory: Path) -> Labels | None:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"labels {path}: the file cannot be read ({error}); restore it.") from error
-    # Whoever writes the file may leave out the last line's end.
+    # The last line's end is optional.
     labels = tuple(text.removesuffix("\n").split("\n"))
     if "" in labels or len(set(labels)) < len(labels):
         raise UserError(
@@ -38,7 +38,7 @@ def read_labels(directory: Path) -> Labels | None:
 
 
 def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
-    """Writes ``labels.txt``; None removes one, which would be taken for that of new weights."""
+    """Writes ``labels.txt``; None removes the file, which would be used for the new weights."""
     path = directory / LABELS_NAME
     if labels is None:
         path.unlink(missing_ok=True)
@@ -47,14 +47,16 @@ def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
         file.writelines(f"{label}\n" for label in labels)
 
 
-def find_labels(directory: Path, settings: Mapping[str, Any], config_file: Path) -> Labels | None:
-    """The labels of a model; None for one without a head for words.
+def find_labels(
+    directory: Path, settings: Mapping[str, Any], config_file: Path | None
+) -> Labels | None:
+    """The labels of a model; None for models without a token classification head.
 
-    ``config_file`` is the model's, with ``settings``. If it is Hugging Face's, it also says whether
-    the model labels words. Raises UserError as :func:`read_labels`.
+    ``config_file`` is the model's, containing ``settings``. If it is Hugging Face's, it also tells
+    whether the model classifies tokens. Raises UserError as :func:`read_labels` does.
     """
     architectures = settings.get("architectures")
-    if architectures is None:
+    if architectures is None or config_file is None:
         return read_labels(directory)
     if "BertForTokenClassification" not in str(architectures):
         return None
@@ -62,14 +64,15 @@ def find_labels(directory: Path, settings: Mapping[str, Any], config_file: Path)
 
 
 def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
-    """The labels in Hugging Face's settings, by transformers' names if they are not named."""
+    """The labels in Hugging Face's settings; unnamed ones get transformers' default names."""
     named = settings.get("id2label")
     if named is None:
         count = settings.get("num_labels", 2)
         named = {index: f"LABEL_{index}" for index in range(count if isinstance(count, int) else 0)}
     by_number = {str(n): name for n, name in named.items()} if isinstance(named, Mapping) else {}
-    labels = tuple(by_number.get(str(index)) for index in range(len(by_number)))
-    if not labels or not all(isinstance(name, str) and name for name in labels):
+    found = [by_number.get(str(index)) for index in range(len(by_number))]
+    labels = tuple(name for name in found if isinstance(name, str) and name)
+    if not labels or len(labels) < len(found):
         raise UserError(
             f"{source}: its id2label must name classes 0, 1, 2 and so on; correct the file."
         )

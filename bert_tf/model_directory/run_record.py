@@ -1,6 +1,6 @@
 """``run.json``: the record of the last training run in a directory.
 
-Runs that resume there, or load weights from there, are compared with it.
+Runs that resume or load weights from the directory are compared with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RunRecord:
         return self.content["ledger"]
 
     def fact(self, section: str, name: str, *kinds: type) -> Any:
-        """A ledger entry; raises UserError if it is missing or has none of the types."""
+        """A ledger entry; raises UserError if it is missing or of another type."""
         value = self.ledger.get(section, {}).get(name)
         if type(value) not in kinds:
             raise _damaged(self.path, f"it has no usable {section}.{name}")
@@ -45,7 +45,7 @@ class RunRecord:
 
     @property
     def config(self) -> BertConfig:
-        """The network that was trained, with an unambiguous GELU; UserError if it is missing."""
+        """The trained network's architecture, with an unambiguous GELU; UserError if missing."""
         values = self.content.get("model")
         if not isinstance(values, dict):
             raise _damaged(self.path, "it has no usable model")
@@ -56,7 +56,7 @@ class RunRecord:
 
     @property
     def vocabulary_sha256(self) -> str | None:
-        """Hash of the vocabulary of the data; None if it was unknown."""
+        """Hash of the data's vocabulary; None if it was unknown."""
         value = self.ledger.get("data", {}).get("vocabulary_sha256")
         if value in _UNKNOWN:
             return None
@@ -64,9 +64,9 @@ class RunRecord:
 
 
 def read_run_record(directory: PathLike) -> RunRecord | None:
-    """The record in a directory, None if there is none.
+    """The record in a directory; None if there is none.
 
-    Raises UserError if it is damaged, with a message about what is lost by deleting it.
+    Raises a UserError that explains what deleting the record would lose if it is damaged.
     """
     path = Path(directory) / RUN_RECORD_NAME
     if not path.is_file():

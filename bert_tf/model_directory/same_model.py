@@ -1,7 +1,7 @@
-"""Checks that a configuration and a vocabulary are those that weights were trained with.
+"""Checks that a configuration and a vocabulary are those with which weights were trained.
 
-Shapes do not reveal it: networks with equal shapes may differ in heads or activation, vocabularies
-of equal size in every word. The files stored with the weights do.
+Shapes do not reveal this: networks with equal shapes may differ in heads or activation, and
+vocabularies of equal size in every entry. The files stored with the weights do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
 def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
-    """The vocabulary stored with the weights, and those that their other files name by a hash."""
+    """The vocabulary stored with the weights, and those whose hashes are in other files."""
     record = files.run_record
     found = [
         files.tokenizer_files.vocabulary(),
@@ -30,7 +30,7 @@ def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
 def other_model(
     files: ModelDirectory, *, config: BertConfig | None, vocabulary: Vocabulary | None
 ) -> tuple[str, list[str]]:
-    """As :func:`other_function`, then :func:`other_vocabulary`; None is not compared."""
+    """Combines :func:`other_function` and :func:`other_vocabulary`; skips arguments of None."""
     problem, notes = other_function(files, config) if config is not None else ("", [])
     if not problem and vocabulary is not None:
         problem, unknown = other_vocabulary(files, vocabulary)
@@ -43,10 +43,10 @@ def other_vocabulary(files: ModelDirectory, used: Vocabulary | None) -> tuple[st
 
     Args:
       files: the files stored with the weights.
-      used: the vocabulary to be used, None if unknown.
+      used: the vocabulary to be used; None if unknown.
 
-    Returns:
-      The problem, "" if there is none; and a sentence if there was nothing to compare.
+      Returns:
+        The problem, "" if there is none; and a message if there was nothing to compare.
     """
     known = known_vocabularies(files)
     if used is None or not known:
@@ -61,13 +61,13 @@ def other_vocabulary(files: ModelDirectory, used: Vocabulary | None) -> tuple[st
 
 
 def other_function(files: ModelDirectory, network: BertConfig) -> tuple[str, list[str]]:
-    """Compares a network with what is known about the weights it will start from.
+    """Compares a network with what is known about the weights from which it will start.
 
     Sizes are left to the comparison of shapes.
 
     Returns:
-      The difference in what is computed although shapes are equal, "" if there is none; and
-      sentences about other differences.
+      Differences in the computed function in spite of equal shapes, "" if there are none; and
+      messages about other differences.
     """
     notes: dict[str, str] = {}
     for path, config in known_configs(files):
@@ -88,9 +88,9 @@ def other_function(files: ModelDirectory, network: BertConfig) -> tuple[str, lis
 def _may_be_same_gelu(
     network: BertConfig, config: BertConfig, files: ModelDirectory, path: Path
 ) -> bool:
-    """Whether either GELU is written ``gelu``, whose meaning depends on the program.
+    """Whether either GELU is written as ``gelu``, whose meaning depends on the program.
 
-    Published models are often converted without changing that word.
+    Published models are often converted without changing this name.
     """
     written = files.settings.get("hidden_act") if path == files.config_file else config.hidden_act
     both = {network.hidden_act, config.hidden_act}
@@ -106,9 +106,9 @@ def _which_gelu(config: BertConfig, network: BertConfig, path: Path) -> str:
 
 
 def known_configs(files: ModelDirectory) -> list[tuple[Path, BertConfig]]:
-    """The configurations of weights, each with the file that has it."""
+    """All configurations of the weights, each with its file."""
     found = []
-    if files.config is not None:
+    if files.config is not None and files.config_file is not None:
         found.append((files.config_file, files.config))
     if files.run_record is not None:
         found.append((files.run_record.path, files.run_record.config))

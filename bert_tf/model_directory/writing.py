@@ -1,4 +1,4 @@
-"""Making a directory a model directory."""
+"""Turns a directory into a model directory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def write_model_files(
     labels: Labels | None = None,
     text_classes: TextClasses | None = None,
 ) -> None:
-    """Makes ``directory`` a model directory; existing files are replaced.
+    """Makes ``directory`` a model directory; replaces existing files.
 
     Args:
       directory: an existing directory.
       config: written as ``bert_config.json``, with an unambiguous GELU.
       tokenizer_files: the vocabulary is copied; the casing is written to
         ``tokenizer_config.json`` unless it is None.
-      labels: of a head for words, by number; None for a model without one.
-      text_classes: of a head for texts; None for a model without one.
+      labels: labels of a token classification head, by number; None for a model without one.
+      text_classes: the classes of a head for whole texts; None for a model without one.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
@@ -49,7 +49,7 @@ def write_tokenizer_config(
 
 
 def name_vocabulary(directory: Path, sha256: str) -> None:
-    """Adds a vocabulary's hash to ``tokenizer_config.json``, for a model without its file."""
+    """Adds a vocabulary's hash to ``tokenizer_config.json``, for models without the file."""
     path = directory / TOKENIZER_CONFIG_NAME
     settings = read_json_object(path, what="tokenizer configuration") if path.is_file() else {}
     write_json(path, {**settings, VOCABULARY_SHA256_KEY: sha256})

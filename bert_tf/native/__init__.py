@@ -1,1 +1,1 @@
-"""Operations in C++, compiled at set-up, that need few passes over memory."""
+"""Operations in C++, compiled at set-up, that make few passes over memory."""

@@ -3,8 +3,8 @@
     python -m bert_tf.native.build
 
 Every source in this package is compiled to a separate library, several in parallel. The compiler is
-$CXX, by default g++. The libraries are put beside the sources, or into the user's cache
-($XDG_CACHE_HOME or ~/.cache) where the package's directory cannot be written.
+$CXX, by default g++. The libraries are written next to the sources, or to the user's cache
+($XDG_CACHE_HOME or ~/.cache) if the package's directory is not writable.
 """
 
 from __future__ import annotations

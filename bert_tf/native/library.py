@@ -1,6 +1,6 @@
 """The compiled operations: their file names, and how they are loaded.
 
-The name contains a hash of everything that the file was made from, so that a file made from another
+The name contains a hash of everything from which the file was made, so a file made from another
 source or for another TensorFlow is never loaded, and several can coexist.
 """
 
@@ -27,13 +27,13 @@ BUILD_COMMAND = "python -m bert_tf.native.build"
 
 
 class MissingLibrary(Exception):  # noqa: N818 - a state of an environment, not a fault
-    """Why there are no compiled operations, as a clause for the middle of a sentence."""
+    """Explains, as a clause in a sentence, why the compiled operations are unavailable."""
 
 
 def library_path(source: Path = SOURCE) -> Path:
     """The path of the library compiled from ``source``, whether or not it exists.
 
-    It is beside the source, or in the user's cache if that directory cannot be written, such as
+    It is next to the source, or in the user's cache if that directory is not writable, such as
     that of a package installed for all users.
     """
     import tensorflow.compat.v1 as tf
@@ -52,8 +52,8 @@ def library_path(source: Path = SOURCE) -> Path:
 def load(source: Path = SOURCE) -> ModuleType:
     """The operations as Python functions; raises MissingLibrary if they are not available.
 
-    The module has a function for each operation that ``source`` registers, with its name in snake
-    case and its arguments.
+    The module has one function for each operation that ``source`` registers, under its name in
+    snake case and with its arguments.
     """
     import tensorflow.compat.v1 as tf
 
@@ -61,7 +61,7 @@ def load(source: Path = SOURCE) -> ModuleType:
     if not path.is_file():
         raise MissingLibrary(
             f"the native operations are not built for TensorFlow {tf.version.VERSION} "
-            f"('{BUILD_COMMAND}' does that)"
+            f"('{BUILD_COMMAND}' builds them)"
         )
     if path.parent != source.parent:
         try:

@@ -1,4 +1,4 @@
-"""Compares what must be the same on every rank before anything is built."""
+"""Compares values that must be the same on every rank before anything is built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SOURCES = (".py", ".cc", ".inc")
 def check_same_on_all_ranks(ranks: Ranks, values: Mapping[str, Any]) -> None:
     """Raises UserError on every rank, listing all differences, if a value differs from rank 0's.
 
-    Collective. ``values`` maps names for messages to values, which are compared as text.
+    Collective. ``values`` maps names for messages to values, which are compared as strings.
     """
     local = {name: str(value) for name, value in values.items()}
     gathered = ranks.gather((socket.gethostname(), local))
@@ -57,7 +57,7 @@ def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
 
 
 def code_sha256(package: Path = Path(bert_tf.__file__).parent) -> str:
-    """A short hash of the package's source files and their names, since versions may be equal."""
+    """A short hash of the package's source files and file names, since versions may be equal."""
     files = sorted(path for path in package.rglob("*") if path.suffix in _SOURCES)
     content = [(str(path.relative_to(package)), sha256_of_file(path)) for path in files]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:_CODE_DIGITS]

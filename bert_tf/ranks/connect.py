@@ -1,4 +1,4 @@
-"""Connecting the ranks of a job, with the library that the user chose."""
+"""Connects the ranks of a job with the library that the user chose."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _horovod(num_threads: int | None, communication: CommunicationSettings) -> R
     return HorovodRanks(num_threads, communication)
 
 
-# Name -> makes this rank, from the number of its threads (None: its share of the host's cores) and
-# how gradients are exchanged.
+# Name -> creates this rank from its number of threads (None: its fraction of the host's cores) and
+# its communication settings.
 LIBRARIES: Mapping[str, Callable[[int | None, CommunicationSettings], Ranks]] = {
     "horovod": _horovod
 }
@@ -30,12 +30,12 @@ def connect(
     num_threads: int | None = None,
     communication: CommunicationSettings | None = None,
 ) -> Ranks:
-    """The ranks of this job, which exchange gradients according to ``communication``.
+    """Connects the ranks of this job, which exchange gradients according to ``communication``.
 
-    A process that no launcher started is the only rank, also with a ``library``, a name in
-    ``LIBRARIES``. ``num_threads`` overrides a rank's share of its host's cores. Raises UserError if
-    a launcher started several independent processes: each would train a whole model and write it to
-    the same directory.
+    A process that was not started by a launcher is the only rank, even with a ``library``, a name
+    in ``LIBRARIES``. ``num_threads`` defaults to an equal part of the host's cores. Raises
+    UserError if a launcher started several independent processes: each would train a whole model
+    and write it to the same directory.
     """
     if library is not None and is_launched(os.environ):
         return LIBRARIES[library](num_threads, communication or CommunicationSettings())

@@ -18,10 +18,10 @@ SILENT = "silent"
 STUCK = "stuck"
 GARBLED = "garbled"
 ABSENT = "absent"
-# The rank itself is healthy: it was waiting for another one when Horovod gave up.
+# The rank itself is healthy: it was waiting for another rank when Horovod gave up.
 CUT_OFF = "cut off"
 
-# Exit status of the job; 2 always stands for a mistake of the user.
+# Exit status of the job; 2 always means a user's mistake.
 STATUS = {
     USER_ERROR: 2,
     CRASH: 1,
@@ -33,7 +33,7 @@ STATUS = {
     CUT_OFF: 3,
 }
 
-# Causes come before their effects.
+# Causes precede their effects.
 _CAUSES_FIRST = list(STATUS)
 
 _SENTENCES = {
@@ -45,7 +45,7 @@ _SENTENCES = {
     ),
     STUCK: "{who} made no progress for {timeout:g} seconds (--rank_timeout) in {text}",
     GARBLED: "{who} sent something that is not a message between ranks: {text}",
-    ABSENT: "{who} did not take part in what the other ranks were waiting for",
+    ABSENT: "{who} did not take part in the operation that the other ranks were waiting for",
     CUT_OFF: "Horovod gave up on {who} ({text})",
 }
 
@@ -63,7 +63,7 @@ class Failure:
 
 
 def failure_of(error: Exception) -> Failure:
-    """The failure corresponding to an exception that ends a rank."""
+    """The failure that describes an exception that ends a rank."""
     if isinstance(error, UserError):
         return Failure(USER_ERROR, str(error))
     if is_cut_off(error):
@@ -89,18 +89,18 @@ def describe_failures(
       failures: at least one.
       hosts: the host of every rank.
       timeout_seconds: the value of --rank_timeout.
-      advice: what to do unless it was a mistake of the user.
+      advice: what to do, unless the user made a mistake.
     """
     kind = min((failure.kind for failure in failures.values()), key=_CAUSES_FIRST.index)
     text = next(failure.text for failure in failures.values() if failure.kind == kind)
-    # Errors are the same if their texts are; the places where ranks are stuck may differ.
+    # Errors are the same if their messages are; the places where ranks are stuck may differ.
     same = [
         rank
         for rank, failure in failures.items()
         if failure.kind == kind and (failure.text == text or kind == STUCK)
     ]
     if kind == USER_ERROR:
-        # An error of rank 0 and another rank is common to all ranks.
+        # An error of rank 0 and another rank concerns all ranks.
         is_common = len(same) > 1 and 0 in same
         return (text if is_common else f"{name_ranks(same, hosts)}: {text}"), STATUS[kind]
     sentence = _SENTENCES[kind].format(
@@ -123,12 +123,10 @@ def name_ranks(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
 def write_last_words(text: str) -> None:
     """Writes to standard error before the process ends, whether or not anyone reads it.
 
-    It bypasses sys.stderr, whose lock another thread may hold forever, and does not block on a pipe
+    Bypasses sys.stderr, whose lock another thread may hold forever, and does not block on a pipe
     without a reader, whether it is broken or full.
     """
-    if (
-        sys.__stderr__ is None
-    ):  # closed before Python started: descriptor 2 may be another file by now
+    if sys.__stderr__ is None:  # closed before Python started; descriptor 2 may now be another file
         return
     data = text.encode(errors="replace")
     with contextlib.suppress(OSError):

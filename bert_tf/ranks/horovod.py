@@ -27,31 +27,31 @@ from bert_tf.util.errors import UserError
 class _SummedGradients(tf.train.Optimizer):
     """Passes precomputed gradients to the optimizer that wraps it.
 
-    Accumulation happens earlier: an update communicates once, whatever the number of micro batches.
+    Accumulation happens earlier: an update communicates once, whatever its number of micro batches.
     """
 
     def __init__(self) -> None:
         super().__init__(use_locking=False, name="SummedGradients")
 
-    def compute_gradients(self, loss, var_list=None, **_):
+    def compute_gradients(self, loss: Any, var_list: Any = None, **_: Any) -> list[Any]:
         return list(zip(loss, var_list))
 
 
 class _BroadcastVariables(tf.train.SessionRunHook):
-    """Broadcasts the variables of rank 0 in each new session.
+    """Broadcasts rank 0's variables in each new session.
 
-    Horovod's own hook is only available with tf.estimator.
+    Horovod's own hook requires tf.estimator.
     """
 
     def __init__(self, hvd: types.ModuleType) -> None:
         self._hvd = hvd
 
-    def begin(self):
+    def begin(self) -> None:
         # Model variables that are not global variables are frozen.
         variables = {id(v): v for v in (*tf.global_variables(), *tf.model_variables())}
         self._broadcast = self._hvd.broadcast_variables(list(variables.values()), 0)
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         del coord
         session.run(self._broadcast)
 
@@ -66,7 +66,7 @@ class HorovodRanks(Ranks):
     ) -> None:
         """Initialises Horovod.
 
-        Raises UserError if it is not installed, or the number of ranks does not suit
+        Raises UserError if it is not installed or the number of ranks does not suit
         ``communication``.
         """
         try:
@@ -106,8 +106,8 @@ class HorovodRanks(Ranks):
             for gradient, variable in zip(gradients, variables)
         ]
         if settings.adasum:
-            # Adasum of equal gradients is their mean, so it needs each rank's gradient, not its
-            # share.
+            # Adasum of equal gradients is their mean, so it needs each rank's own gradient rather
+            # than a fraction of it.
             reduced = [
                 hvd.allreduce(gradient * self.world_size, op=hvd.Adasum, compression=compression)
                 for gradient in gradients
@@ -125,7 +125,7 @@ class HorovodRanks(Ranks):
     def sum_gradient_parts(
         self, gradients: Sequence[Gradient], *, complete_at_once: bool = False
     ) -> list[tf.Tensor]:
-        """This rank's parts of the gradients of the global batch, by Horovod's reduce-scatter."""
+        """This rank's parts of the global batch's gradients, using Horovod's reduce-scatter."""
         hvd, settings = self._hvd, self._communication
         how = {"op": hvd.Sum, "compression": getattr(hvd.Compression, settings.compression)}
         groups = number_of_groups(settings, complete_at_once=complete_at_once)
@@ -159,32 +159,32 @@ class HorovodRanks(Ranks):
         return tf.convert_to_tensor(gradient)
 
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
+        """The sum of ``tensor`` over ranks; ``name`` must be unique in the graph."""
         return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
 
     def from_chief(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The tensor of rank 0; ``name`` must be unique in the graph."""
+        """Rank 0's tensor; ``name`` must be unique in the graph."""
         return self._hvd.broadcast(tensor, root_rank=0, name=name)
 
     def concatenate(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The vectors of all ranks, in the order of ranks; ``name`` must be unique in the graph."""
+        """The vectors of all ranks, in order of rank; ``name`` must be unique in the graph."""
         if tensor.dtype != tf.bfloat16:
             return self._hvd.allgather(tensor, name=name)
-        # Horovod's gather does not have the type.
+        # Horovod's gather does not support bfloat16.
         gathered = self._hvd.allgather(tf.bitcast(tensor, tf.uint16), name=name)
         return tf.bitcast(gathered, tf.bfloat16)
 
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
-        """Hooks that broadcast the variables of rank 0 when a session starts."""
+        """Hooks that broadcast rank 0's variables when a session starts."""
         return [_BroadcastVariables(self._hvd)]
 
     def gather(self, value: Any) -> list[Any]:
-        """Gathers one value from each rank, in the order of ranks, on every rank."""
+        """Gathers one value from each rank, in order of rank, on every rank."""
         config = tf.ConfigProto(
             # The first session of a process determines the threads of all later ones.
             intra_op_parallelism_threads=self.threads,
-            # Otherwise it would take memory on all GPUs, and no later session could choose among
-            # them.
+            # Otherwise it would take memory on all GPUs, and no later session could choose
+            # between them.
             device_count={"GPU": 0},
         )
         with tf.Graph().as_default(), tf.Session(config=config) as session:

@@ -1,7 +1,7 @@
-"""Work that is done once on each host while its other ranks wait, for as long as it takes.
+"""Work done once per host while the host's other ranks wait, for as long as it takes.
 
-Waiting inside one collective operation would look like a hang to Horovod, which ends the job after
-some minutes. So all ranks keep asking each other whether the work is done.
+Waiting inside a single collective operation would look like a hang to Horovod, which ends the job
+after some minutes. So all ranks keep asking each other whether the work is done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN_CHARACTERS = 80
 
 @dataclasses.dataclass
 class _Work:
-    """The state of the work on one host, which travels between ranks."""
+    """The state of the work on one host, which ranks send to each other."""
 
     host: str
     is_done: bool = False
@@ -34,10 +34,10 @@ class _Work:
 def on_each_host(ranks: Ranks, action: Callable[[], Any]) -> dict[str, Any]:
     """Calls ``action`` on the first rank of every host, on all hosts at once. Collective.
 
-    ``action`` must notice by itself if it hangs. Returns its results, by host, on every rank.
+    ``action`` must detect its own hangs. Returns its results, by host, on every rank.
 
     Raises:
-      UserError: that of ``action`` on any host, on every rank, with the name of the host.
+      UserError: ``action`` raised it on a host; raised on every rank, with the host's name.
     """
     work = _Work(socket.gethostname())
     if ranks.world_size == 1:
@@ -62,7 +62,7 @@ def on_each_host(ranks: Ranks, action: Callable[[], Any]) -> dict[str, Any]:
     while True:
         mine = dataclasses.replace(work) if ranks.local_rank == 0 else None
         if mine and mine.is_done and crashes:
-            raise crashes[0]  # the watch over the ranks ends the others
+            raise crashes[0]  # the watch ends the other ranks
         found = [other for other in ranks.gather(mine) if other is not None]
         if all(other.is_done for other in found):
             break

@@ -1,4 +1,4 @@
-"""Detects from its environment whether a launcher started this process, and which.
+"""Detects from the environment whether a launcher started this process, and which.
 
 MPI ends a process that it cannot connect with pages of messages, or lets it run as if it were
 alone. Both cases are reported here in one sentence, before or right after Horovod starts.
@@ -17,21 +17,21 @@ from bert_tf.util.errors import UserError
 
 # Set for each process by Open MPI, by Horovod's Gloo launcher, and by MPICH and Slurm's pmi2.
 _PROCESS_COUNTS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
-# Set by Slurm's srun, for the processes of one srun. SLURM_NTASKS is that of the allocation, which
-# a single process started by hand has as well.
+# Set by Slurm's srun for its own processes. SLURM_NTASKS is the count of the whole allocation,
+# which even a single process started by hand has.
 _SLURM_STEP = "SLURM_STEP_NUM_TASKS"
 # A shell from 'srun --pty bash' passes the count of its step to all processes started in it.
 _SLURM_TERMINAL = "SLURM_PTY_PORT"
-# Set by Open MPI's mpirun if it binds a process to some cores: to a single one if it starts two.
+# Set by Open MPI's mpirun if it binds a process to some cores (to only one if it starts two).
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
-# Variables by which an MPI library finds the other processes of a launcher.
+# Variables by which an MPI library finds the launcher's other processes.
 _MPI_RENDEZVOUS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")
 
 
 def process_count(variables: Mapping[str, str]) -> int:
     """The number of processes started by this process's launcher; 1 without a launcher.
 
-    The first launcher found counts: on a Slurm cluster mpirun starts its daemons by srun.
+    The first launcher found counts: on a Slurm cluster, mpirun starts its daemons with srun.
     """
     names = _PROCESS_COUNTS if _SLURM_TERMINAL in variables else (*_PROCESS_COUNTS, _SLURM_STEP)
     return next((int(v) for v in (variables.get(n, "") for n in names) if v.isdigit()), 1)
@@ -40,7 +40,7 @@ def process_count(variables: Mapping[str, str]) -> int:
 def check_alone(variables: Mapping[str, str]) -> None:
     """Raises UserError if several processes were started that would not be connected.
 
-    By a launcher without --horovod, or as a cluster of TensorFlow's own.
+    They may have been started by a launcher without --horovod, or as a TensorFlow cluster.
     """
     launched = process_count(variables)
     if launched > 1:
@@ -58,7 +58,7 @@ def check_alone(variables: Mapping[str, str]) -> None:
 
 
 def _cluster_size(variables: Mapping[str, str]) -> int:
-    """The number of processes in TensorFlow's TF_CONFIG; 0 without a cluster there."""
+    """The number of processes in TensorFlow's TF_CONFIG; 0 if it describes no cluster."""
     try:
         cluster = json.loads(variables["TF_CONFIG"])["cluster"]
         return sum(len(addresses) for addresses in cluster.values())
@@ -69,7 +69,7 @@ def _cluster_size(variables: Mapping[str, str]) -> int:
 def is_launched(variables: Mapping[str, str]) -> bool:
     """Whether a launcher started this process, so that Horovod connects it to the other ranks.
 
-    Raises UserError if there are others that Horovod could not connect it to.
+    Raises UserError if there are other ranks to which Horovod could not connect it.
     """
     if "HOROVOD_SIZE" in variables or any(name in variables for name in _MPI_RENDEZVOUS):
         return True
@@ -82,7 +82,7 @@ def is_launched(variables: Mapping[str, str]) -> bool:
 
 
 def check_all_met(variables: Mapping[str, str], world_size: int) -> None:
-    """Raises UserError if Horovod sees fewer ranks than processes were launched."""
+    """Raises UserError if Horovod sees fewer ranks than were launched."""
     launched = process_count(variables)
     if world_size < launched:
         raise UserError(
@@ -96,7 +96,7 @@ def check_all_met(variables: Mapping[str, str], world_size: int) -> None:
 def binding_warning(
     variables: Mapping[str, str], *, allowed_cores: int, all_cores: int, local_size: int
 ) -> str | None:
-    """A warning if mpirun bound the ranks of this host to fewer cores than it has, else None.
+    """A warning if mpirun bound this host's ranks to fewer cores than it has, else None.
 
     Args:
       allowed_cores: number of cores that this process may run on.
@@ -112,7 +112,7 @@ def binding_warning(
 
 
 def prepare_process(runtime: RuntimeSettings) -> None:
-    """What a script does before it loads TensorFlow: sets its environment, follows its launcher."""
+    """Prepares a script before it loads TensorFlow: sets its environment, follows its launcher."""
     if runtime.library and is_launched(os.environ):
         from bert_tf.ranks.launcher import end_with_launcher
 

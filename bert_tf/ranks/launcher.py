@@ -1,4 +1,4 @@
-"""A rank's launcher: the rank ends with it, and a launcher that hangs is killed."""
+"""Follows a rank's launcher: the rank ends with it, and a hanging launcher is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lineage:
     """The processes from this one's parent up to its launcher, to detect the launcher's end.
 
     A launcher may start a rank through other processes: a shell, numactl, a script that binds it to
-      cores. These have the rank's variables in their environment, but the launcher itself does not.
+    cores. These have the rank's variables in their environment, but the launcher itself does not.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -41,7 +41,7 @@ class Lineage:
         return self._processes[-1]
 
     def is_cut(self) -> bool:
-        """Whether one of the processes has ended, so that its child has another parent."""
+        """Whether one of the processes has ended, so that its child has a new parent."""
         if os.getppid() != self._processes[0]:
             return True
         # None if the file cannot be opened, which proves nothing.
@@ -55,8 +55,8 @@ class Lineage:
 def end_with_launcher() -> None:
     """Ends this process within a second of its launcher's end, whatever it is doing; acts once.
 
-    A killed launcher cannot end its ranks. They would wait for each other forever, uninterruptible
-    in MPI. Nothing reads their output any more, so a failure to write the reason must not matter.
+    A killed launcher cannot end its ranks. They would wait for each other forever, uninterruptibly
+    in MPI. Nothing reads their output any more, so failing to write the reason must not matter.
     """
     _lineage()
     threading.Thread(target=_watch_launcher, name="launcher_watch", daemon=True).start()
@@ -86,7 +86,7 @@ def _lineage() -> Lineage:
 
 
 def _environment_of(process: int) -> bytes:
-    """The initial environment of a process; empty if not readable, as for another user's."""
+    """The initial environment of a process; empty if unreadable, such as another user's."""
     try:
         return Path(f"/proc/{process}/environ").read_bytes()
     except OSError:
@@ -99,16 +99,16 @@ def _parent_of(process: int) -> int | None:
         status = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:
         return None
-    # proc(5): the parent is field 4; the name, field 2, is in parentheses and may hold any bytes.
+    # proc(5): the parent is field 4; the name, field 2, is in parentheses and may contain any byte.
     return int(status.rpartition(b")")[2].split()[1])
 
 
 def kill_launcher_if_it_hangs(after_seconds: float) -> None:
     """Starts a background process that kills mpirun if it still runs ``after_seconds`` later.
 
-    mpirun ends all its processes when one has failed, and then waits for confirmation by each host;
-    for an unreachable host it waits forever. Does nothing for other launchers, or if mpirun runs on
-    another host.
+    After a process has failed, mpirun ends all others and then waits for confirmation from each
+    host; for an unreachable host, it waits forever. Does nothing for other launchers, or if mpirun
+    runs on another host.
     """
     launcher = _lineage().launcher
     command = Path(f"/proc/{launcher}/cmdline")
@@ -119,7 +119,7 @@ def kill_launcher_if_it_hangs(after_seconds: float) -> None:
         return
     nothing = subprocess.DEVNULL
     subprocess.Popen(
-        # The process id may have been reused by then.
+        # The process id may have been reused in the meantime.
         ["sh", "-c", f"sleep {after_seconds:g}; grep -qa {name} {command} && kill -9 {launcher}"],
         stdin=nothing,
         stdout=nothing,

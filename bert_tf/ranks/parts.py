@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """One rank's elements of a flattened tensor, which follow each other.
+    """One rank's contiguous elements of a flattened tensor.
 
     Attributes:
-      start: the number of the first one.
-      size: how many there are; may be 0.
+      start: index of the first element.
+      size: number of elements; may be 0.
     """
 
     start: int
@@ -18,15 +18,15 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number after that of the last one."""
+        """The index after the last element."""
         return self.start + self.size
 
 
 def part_of(size: int, rank: int, world_size: int) -> Part:
-    """A rank's part of ``size`` elements, as Horovod's reduce-scatter cuts them.
+    """A rank's part of ``size`` elements, divided like Horovod's reduce-scatter.
 
-    Parts follow each other in the order of ranks; the first ``size % world_size`` have one element
-    more than the others.
+    Parts are contiguous and in order of rank; the first ``size % world_size`` parts have one
+    element more than the others.
     """
     least, more = divmod(size, world_size)
     return Part(rank * least + min(rank, more), least + (rank < more))

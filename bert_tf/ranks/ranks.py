@@ -1,10 +1,10 @@
-"""All ranks of a job, as this one sees them: the interface of every way to communicate.
+"""All ranks of a job, as seen from one of them: the interface of all communication libraries.
 
 Methods that return tensors add collective operations to the current graph: every rank must build
-and run them in the same order. ``gather`` and ``broadcast`` work immediately, on plain Python
-values, outside any graph.
+and run them in the same order. ``gather`` and ``broadcast`` work immediately, on Python values,
+outside any graph.
 
-To add a communication library, write a module beside ``horovod.py`` and a row in ``connect.py``.
+To add a communication library, write a module like ``horovod.py`` and add a row to ``connect.py``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Gradient = Union[tf.Tensor, tf.IndexedSlices]
 
 
 class Ranks(abc.ABC):
-    """One or many ranks, with the same methods, so that callers need not check how many there are.
+    """One or many ranks with the same methods, so that callers need not know how many there are.
 
     Attributes:
-      rank, local_rank: the number of this rank among all, and among those of its host.
-      world_size, local_size: how many there are, in all and on this host.
-      threads: of this rank, for computing.
+      rank, local_rank: this rank's number in the job and on its host.
+      world_size, local_size: the number of ranks in the job and on this host.
+      threads: number of compute threads of this rank.
     """
 
     rank = 0
@@ -35,7 +35,7 @@ class Ranks(abc.ABC):
     local_size = 1
 
     def __init__(self, num_threads: int | None = None) -> None:
-        """``num_threads`` are those of this rank; None uses its share of the host's cores."""
+        """``num_threads`` is for this rank; None divides the host's cores among its ranks."""
         self.threads = num_threads or threads_per_rank(self.local_size)
 
     @property
@@ -52,14 +52,14 @@ class Ranks(abc.ABC):
         complete_at_once: bool = False,
         most_rows: int | None = None,
     ) -> list[tf.Tensor]:
-        """The gradients of the global batch, from each rank's share.
+        """Sums the ranks' contributions to the gradients of the global batch.
 
-        Shares are already divided by the weight of the global batch, so that the gradients are
-        their sum, which does not grow with the number of ranks: float16 does not overflow in a sum
-        over any number of ranks if it can represent the mean.
+        Contributions are already divided by the weight of the global batch, so the gradients are
+        their sum, which does not grow with the number of ranks: if float16 can represent the mean,
+        a sum over any number of ranks does not overflow.
 
         Args:
-          gradients: shares, dense or tf.IndexedSlices.
+          gradients: this rank's contributions, dense or tf.IndexedSlices.
           variables: the corresponding variables.
           complete_at_once: whether all become complete at the same time, like sums over micro
             batches, rather than one by one during a backward pass.
@@ -73,42 +73,42 @@ class Ranks(abc.ABC):
     def sum_gradient_parts(
         self, gradients: Sequence[Gradient], *, complete_at_once: bool = False
     ) -> list[tf.Tensor]:
-        """This rank's part (``parts.part_of``) of what :meth:`sum_gradients` returns: vectors."""
+        """This rank's part (``parts.part_of``) of the result of :meth:`sum_gradients`: vectors."""
 
     @abc.abstractmethod
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
+        """The sum of ``tensor`` over ranks; ``name`` must be unique in the graph."""
 
     @abc.abstractmethod
     def from_chief(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The tensor of rank 0; all ranks' are of the same type and shape.
+        """Rank 0's tensor; dtype and shape must be the same on all ranks.
 
         ``name`` must be unique in the graph.
         """
 
     @abc.abstractmethod
     def concatenate(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The vectors of all ranks, in the order of ranks, of any type and each of any length.
+        """Concatenates the vectors of all ranks in order of rank; any dtype, any lengths.
 
         ``name`` must be unique in the graph.
         """
 
     @abc.abstractmethod
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
-        """Hooks that broadcast the variables of rank 0 when a session starts."""
+        """Hooks that broadcast rank 0's variables when a session starts."""
 
     @abc.abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """Gathers one value from each rank, in the order of ranks, on every rank."""
+        """Gathers one value from each rank, in order of rank, on every rank."""
 
     def broadcast(self, value: Any) -> Any:
-        """Returns the value of rank 0 on every rank."""
+        """Returns rank 0's value on every rank."""
         return self.gather(value)[0]
 
     def once_on_each_host(self, action: Callable[[], object]) -> None:
         """Calls ``action`` on rank 0 and then on the first rank of every other host.
 
-        For files that all ranks need: a host that shares rank 0's disk will find them.
+        For files that all ranks need: a host that shares rank 0's disk will find them there.
         """
         turn = 0 if self.is_chief else 1 if self.local_rank == 0 else None
         for number in range(2):
@@ -118,14 +118,14 @@ class Ranks(abc.ABC):
 
 
 def as_tables(gradients: Sequence[Gradient]) -> list[tf.Tensor]:
-    """Dense gradients; the rows of a looked-up table are added at their indices."""
+    """Converts gradients to dense ones, adding the rows of a looked-up table at their indices."""
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
 def threads_per_rank(local_size: int) -> int:
-    """A rank's share of its host's cores.
+    """The number of cores per rank of a host.
 
-    Otherwise every rank would start as many threads as there are cores, and be slower than a single
-    process (horovod issue 2804 measures a factor of three).
+    Otherwise every rank would start one thread per core and be slower than a single process
+    (horovod issue 2804 measures a factor of three).
     """
     return max(1, available_cores() // local_size)

@@ -11,7 +11,7 @@ from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
 
 
 class SingleProcess(Ranks):
-    """The only rank of its job: sums, copies and lists of one."""
+    """The only rank of its job; sums, copies and lists are of one."""
 
     def sum_gradients(
         self,
@@ -21,33 +21,33 @@ class SingleProcess(Ranks):
         complete_at_once: bool = False,
         most_rows: int | None = None,
     ) -> list[tf.Tensor]:
-        """As in :class:`Ranks`."""
+        """See :class:`Ranks`."""
         del variables, complete_at_once, most_rows
         return as_tables(gradients)
 
     def sum_gradient_parts(
         self, gradients: Sequence[Gradient], *, complete_at_once: bool = False
     ) -> list[tf.Tensor]:
-        """As in :class:`Ranks`."""
+        """See :class:`Ranks`."""
         del complete_at_once
         return [tf.reshape(gradient, [-1]) for gradient in as_tables(gradients)]
 
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """As in :class:`Ranks`."""
+        """See :class:`Ranks`."""
         return tf.identity(tensor, name=name)
 
     def from_chief(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """As in :class:`Ranks`."""
+        """See :class:`Ranks`."""
         return tf.identity(tensor, name=name)
 
     def concatenate(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """As in :class:`Ranks`."""
+        """See :class:`Ranks`."""
         return tf.identity(tensor, name=name)
 
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
-        """As in :class:`Ranks`."""
+        """See :class:`Ranks`."""
         return []
 
     def gather(self, value: Any) -> list[Any]:
-        """As in :class:`Ranks`."""
+        """See :class:`Ranks`."""
         return [value]

@@ -1,1 +1,1 @@
-"""Record layouts, the TFRecord files that hold them, and what is in those."""
+"""Record layouts, the TFRecord files that hold records, and the analysis of their contents."""

@@ -1,10 +1,10 @@
 """Compressed record files, which are read from an uncompressed copy.
 
-Records are read in random order, but a compressed stream only from its beginning. So a gzip or zlib
-file is uncompressed once, into ``.uncompressed`` in its directory or, if that is not writable, into
-a private directory in the system's directory for temporary files (``TMPDIR``). A copy is named
-after the file, its size and its last bytes, which hold the checksum of the content: a file that was
-replaced gets a new copy.
+Records are read in random order, but a compressed stream can only be read from its beginning. So a
+gzip or zlib file is uncompressed once, into ``.uncompressed`` in its directory or, if that is not
+writable, into a private directory in the system's directory for temporary files (``TMPDIR``). A
+copy is named after the file, its size and its last bytes, which contain the checksum of the
+content, so a file that was replaced gets a new copy.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ _COPY = re.compile(r"(.+)\.\d+-[0-9a-f]{16}(\.offsets)?")
 
 
 def first_content_bytes(path: Path, num_bytes: int) -> bytes | None:
-    """The first bytes of a compressed file's content, None if the file is not compressed."""
-    if _compression_of(path) is None:
+    """The first bytes of a compressed file's content; None if the file is not compressed."""
+    compression = _compression_of(path)
+    if compression is None:
         return None
     content = b""
-    for _, block in _blocks(path):
+    for _, block in _blocks(path, compression):
         content += block
         if len(content) >= num_bytes:
             break
@@ -51,15 +52,15 @@ def first_content_bytes(path: Path, num_bytes: int) -> bytes | None:
 
 
 def uncompressed_copy(path: Path) -> Path:
-    """The path of an uncompressed copy of a file, which is created if it does not exist.
+    """The path of a file's uncompressed copy, which is created if it does not exist.
 
     Processes that need it at the same time wait for the one that creates it. Raises UserError if
-    the file is damaged or there is no disk space.
+    the file is damaged or the disk is full.
     """
     adjacent, name = path.parent / COPIES_NAME, _name_of_copy(path)
     if (adjacent / name).is_file():
         return adjacent / name
-    # What is next to the records is as trustworthy as they are, but a link may lead anywhere.
+    # A directory next to the records is as trustworthy as they are, but a link may point anywhere.
     is_writable = os.access(path.parent, os.W_OK | os.X_OK) and not adjacent.is_symlink()
     place = adjacent if is_writable else _temporary_place(path)
     try:
@@ -88,9 +89,12 @@ def uncompressed_copy(path: Path) -> Path:
 
 def write_uncompressed(path: Path, target: Path) -> None:
     """Writes the content of a compressed file; raises UserError if it is damaged."""
+    compression = _compression_of(path)
+    if compression is None:
+        raise UserError(f"{path} changes while it is read; leave it alone, then restart.")
     progress = Progress(f"uncompressing {path.name}", path.stat().st_size / 1e6, "MB")
     with atomic_open(target, "wb") as file:
-        for num_bytes_read, block in _blocks(path):
+        for num_bytes_read, block in _blocks(path, compression):
             file.write(block)
             progress.advance(num_bytes_read / 1e6)
 
@@ -117,11 +121,11 @@ def _compression_of(path: Path) -> Compression | None:
     return ZLIB if is_zlib else None
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+def _blocks(path: Path, compression: Compression) -> Iterator[tuple[int, bytes]]:
     """The content in pieces, each with the number of compressed bytes read for it."""
     position = 0
     with open(path, "rb") as file:
-        streams = CompressedStreams(file, _compression_of(path))
+        streams = CompressedStreams(file, compression)
         try:
             while block := streams.read(_BLOCK_BYTES):
                 yield file.tell() - position, block

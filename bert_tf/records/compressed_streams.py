@@ -1,8 +1,8 @@
-"""Reads compressed files of one or several streams, as parallel compressors write them.
+"""Reads compressed files of one or more streams, as written by parallel compressors.
 
-Python's own readers take what does not look like the beginning of another stream for the end of the
-file, and so lose all that follows a damaged one. Here everything up to the end of the file must be
-a stream, or padding that the format allows.
+Python's own readers stop at anything that does not look like the beginning of another stream, and
+so lose everything after a damaged one. Here, everything up to the end of the file must be a stream
+or padding that the format allows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _READ_BYTES = 1 << 16
 
 
 class DamagedStreamError(Exception):
-    """What is wrong with a compressed stream, and at which byte; without a full stop."""
+    """Says what is wrong with a compressed stream, and at which byte; without a full stop."""
 
 
 class _Inflater:
-    """zlib's decompressor with the interface of those for bzip2 and xz."""
+    """zlib's decompressor with the interface of the bzip2 and xz decompressors."""
 
     def __init__(self, window_bits: int) -> None:
         self._decoder = zlib.decompressobj(window_bits)
@@ -44,13 +44,13 @@ class _Inflater:
 
 
 class Compression(NamedTuple):
-    """A format of compression.
+    """A compression format.
 
     Attributes:
       name: for messages.
-      magic: the bytes that each stream begins with; empty if there are none.
-      decompressor: makes the decompressor for one stream.
-      padding_bytes: streams are followed by zero bytes in multiples of this; 0 if by none.
+      magic: the bytes with which each stream begins; empty if there are none.
+      decompressor: creates a decompressor for one stream.
+      padding_bytes: streams may be followed by zero bytes in multiples of this; 0 if by none.
     """
 
     name: str
@@ -66,21 +66,21 @@ ZLIB = Compression("zlib", b"", lambda: _Inflater(zlib.MAX_WBITS), 0)
 
 
 class CompressedStreams:
-    """The joined content of the streams in a file; memory is that of one block and its window."""
+    """The concatenated content of a file's streams; keeps one block and its window in memory."""
 
     def __init__(self, raw: IO[bytes], compression: Compression) -> None:
-        """``raw`` is at the beginning of the first stream."""
+        """``raw`` must be at the beginning of the first stream."""
         self._raw = raw
         self._compression = compression
         self._decoder: Any = None
-        self._pending = b""  # read, but not yet given to a decompressor
+        self._pending = b""  # read, but not yet passed to a decompressor
         self._bytes_read = 0
         self._start = 0  # of the current stream
 
     def read(self, size: int) -> bytes:
-        """At most ``size`` bytes, and none only at the end.
+        """Returns at most ``size`` bytes, and none only at the end.
 
-        Raises DamagedStreamError for anything but whole streams.
+        Raises DamagedStreamError for anything except whole streams.
         """
         content = b""
         while not content and (not self._is_between_streams() or self._next_stream()):
@@ -91,7 +91,7 @@ class CompressedStreams:
         return self._decoder is None or self._decoder.eof
 
     def _next_stream(self) -> bool:
-        """Whether another stream begins."""
+        """Starts the next stream; returns False at the end of the file."""
         if self._decoder is not None:
             self._pending, self._decoder = self._decoder.unused_data, None
             self._skip_padding()
@@ -124,7 +124,7 @@ class CompressedStreams:
             )
 
     def _fill(self) -> bool:
-        """Whether there was more to read."""
+        """Reads more input; returns False at the end of the file."""
         block = self._raw.read(_READ_BYTES)
         self._bytes_read += len(block)
         self._pending += block
@@ -142,7 +142,7 @@ class CompressedStreams:
         except (OSError, ValueError, lzma.LZMAError, zlib.error) as error:
             raise DamagedStreamError(f"{first_line(error)}, in {self._place}") from error
         if is_at_end and not content and not decoder.eof:
-            raise DamagedStreamError(f"it ends within {self._place}")
+            raise DamagedStreamError(f"the file ends within {self._place}")
         return content
 
     @property

@@ -1,7 +1,7 @@
-"""The framing of a record in a TFRecord file (tensorflow/core/lib/io/record_writer.h).
+"""The framing of records in a TFRecord file (tensorflow/core/lib/io/record_writer.h).
 
-Its length (8 bytes, little-endian), the masked CRC32C of the length (4 bytes), the bytes, the
-masked CRC32C of the bytes (4 bytes).
+A frame consists of the record's length (8 bytes, little-endian), the masked CRC32C of the length (4
+bytes), the record, and the masked CRC32C of the record (4 bytes).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _header(length: int) -> bytes:
 
 
 def length_in(frame: bytes) -> int | None:
-    """The record length in the header of a frame, None if the header is damaged."""
+    """The record length in a frame's header; None if the header is damaged."""
     length, crc = struct.unpack("<QI", frame[:HEADER_BYTES])
     return length if crc == _masked_crc(frame[:8]) else None
 
@@ -40,12 +40,12 @@ def header_fits(frame: bytes, size: int) -> bool:
 
 
 def frame_end(content: bytes, start: int) -> int:
-    """The end of the frame at ``start``, by the length in its header, which is not checked."""
+    """The end of the frame at ``start``, from the length in its header, which is not verified."""
     return start + struct.unpack_from("<Q", content, start)[0] + FRAMING_BYTES
 
 
 def record_in(frame: bytes) -> bytes | None:
-    """The record in a whole frame, None if its checksum is wrong."""
+    """The record in a complete frame; None if its checksum is wrong."""
     record = frame[HEADER_BYTES:-4]
     return record if struct.unpack("<I", frame[-4:])[0] == _masked_crc(record) else None
 

@@ -1,14 +1,14 @@
 """Compressed record files with random access: independent gzip members of about 16 KiB.
 
-Such a file is an ordinary gzip file of several members (RFC 1952, section 2.2), whose content is an
-ordinary TFRecord file: zcat and TensorFlow's ``compression_type="GZIP"`` read it. A member, called
-a block, holds whole records. Its header has a subfield ``TR`` in the extra field (section 2.3.1.1)
-with the block's size in the file and the number of its records, both uint32, little-endian. So
-blocks are found without uncompressing any, as in BGZF (the SAM format's specification, section
-4.1). A block without records ends the file, which shows that the file is not cut.
+Such a file is an ordinary gzip file with several members (RFC 1952, section 2.2), whose content is
+an ordinary TFRecord file: zcat and TensorFlow's ``compression_type="GZIP"`` read it. A member,
+called a block, contains whole records. Its header has a subfield ``TR`` in the extra field (section
+2.3.1.1) with the block's size in the file and its number of records, both uint32, little-endian.
+Blocks can thus be located without uncompressing any, as in BGZF (SAM format specification, section
+4.1). A block without records ends the file and shows that the file is complete.
 
-The side file ``X.offsets`` has the magic bytes, then the start of every block and the size of the
-file, then the number of the first record of every block and the number of records.
+The side file ``X.offsets`` contains the magic bytes, the start of every block and the size of the
+file, and the number of the first record of every block and the number of records.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from bert_tf.records.framing import FRAMING_BYTES, frame_end
 from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets
 from bert_tf.util.errors import UserError
 
-# One block is inflated for each record of a batch: docs/reference/records.md has the trade-off.
+# Reading a record inflates one block: docs/reference/records.md explains the trade-off.
 BLOCK_BYTES = 16 << 10
 HEADER_BYTES = 24
 
 MAGIC = b"TFRGZB01"
-_LEVEL = 4  # in 1.2 to 1.35 times less time than 6, for 1 to 3 % more bytes
+_LEVEL = 4  # 1.2 to 1.35 times faster than 6, for 1 to 3 % more bytes
 _RAW_DEFLATE, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS | 16
 # Deflate with an extra field, no time, unknown system; the subfield TR of 8 bytes.
 _FIXED_HEADER = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H2sH", 12, b"TR", 8)
 _TRAILER_BYTES = 8
-_MOST_DEFLATED = 1032  # bytes of content in a byte of deflate, at most
+_MOST_DEFLATED = 1032  # maximum bytes of content per byte of deflate
 _CHECKED_BLOCKS = 16
 _MOST_DECODED = 64
 
 
 class Blocks(NamedTuple):
-    """Compressed blocks, made by :func:`compress_frames`.
+    """Compressed blocks, as returned by :func:`compress_frames`.
 
     Attributes:
       content: uint8, the concatenated blocks.
-      sizes: int64 [M], bytes of each.
-      counts: int64 [M], records of each.
+      sizes: int64 [M], size of each block in bytes.
+      counts: int64 [M], number of records in each block.
     """
 
     content: np.ndarray
@@ -58,7 +58,7 @@ class Blocks(NamedTuple):
 
 
 def compress_frames(frames: Sequence[bytes]) -> Blocks:
-    """Compresses framed records in blocks, each full with the first ``BLOCK_BYTES`` or more."""
+    """Compresses framed records in blocks, which are full at ``BLOCK_BYTES`` or more."""
     blocks, counts, group, num_bytes = [], [], [], 0
     for frame in frames:
         group.append(frame)
@@ -74,7 +74,7 @@ def compress_frames(frames: Sequence[bytes]) -> Blocks:
 
 
 def end_of_file() -> Blocks:
-    """The block without records that ends a file."""
+    """The empty block that ends a file."""
     return _blocks([_compress([])], [0])
 
 
@@ -85,12 +85,12 @@ def _blocks(blocks: Sequence[bytes], counts: Sequence[int]) -> Blocks:
 
 
 def starts_with_block(descriptor: int) -> bool:
-    """Whether an open file starts like the files of this format."""
+    """Whether an open file starts like a file of this format."""
     return _header_at(descriptor, 0) is not None
 
 
 class DecodedBlocks:
-    """The content of the blocks used last, for files that are read in order; thread-safe."""
+    """The contents of the most recently used blocks, for files read in order; thread-safe."""
 
     def __init__(self) -> None:
         self._blocks: collections.OrderedDict[tuple[Path, int], _Decoded]
@@ -98,7 +98,7 @@ class DecodedBlocks:
         self._lock = threading.Lock()
 
     def get(self, file: Path, number: int) -> _Decoded | None:
-        """A block of a file, None if it is not kept."""
+        """The content of a block; None if it is not cached."""
         with self._lock:
             found = self._blocks.get((file, number))
             if found is not None:
@@ -106,7 +106,7 @@ class DecodedBlocks:
             return found
 
     def put(self, file: Path, number: int, block: _Decoded) -> None:
-        """Keeps a block, and no longer the one that was not used for the longest time."""
+        """Caches a block and evicts the least recently used one."""
         with self._lock:
             self._blocks[file, number] = block
             if len(self._blocks) > _MOST_DECODED:
@@ -114,27 +114,32 @@ class DecodedBlocks:
 
 
 class GzipBlocks:
-    """Access to the framed records of one file by number."""
+    """Access to the framed records of a file by number."""
 
     def __init__(self, path: Path, starts: np.ndarray, firsts: np.ndarray):
-        """Use :func:`open_blocks`; ``starts`` and ``firsts`` are those of the side file."""
+        """Use :func:`open_blocks`; ``starts`` and ``firsts`` come from the side file."""
         self._path = path
         self._starts, self._firsts = starts, firsts
+        self._decoded = DecodedBlocks()
+
+    def share_decoded(self, other: GzipBlocks) -> None:
+        """Keeps decoded blocks together with those of another file, within one limit for both."""
+        self._decoded = other._decoded
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
 
-    def frame(self, number: int, descriptor: int, decoded: DecodedBlocks) -> bytes:
+    def frame(self, number: int, descriptor: int) -> bytes:
         """Reads the frame of record ``number`` from the open file ``descriptor``.
 
-        Raises UserError for a damaged block, or a side file that does not match the file.
+        Raises UserError if a block is damaged or the side file does not match the file.
         """
         # An integer of another type would convert the whole array for each search.
         which = int(np.searchsorted(self._firsts, np.uint64(number), side="right")) - 1
-        block = decoded.get(self._path, which)
+        block = self._decoded.get(self._path, which)
         if block is None:
             block = self._decode(which, number, descriptor)
-            decoded.put(self._path, which, block)
+            self._decoded.put(self._path, which, block)
         start, end = block.ends[number - int(self._firsts[which]) :][:2]
         return block.content[start:end]
 
@@ -175,12 +180,12 @@ class GzipBlocks:
 
 
 def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None:
-    """The blocks of an open file that :func:`starts_with_block`.
+    """The blocks of an open file for which :func:`starts_with_block` holds.
 
-    None if other gzip members follow, so that it can only be read from its beginning. ``keep``
-    writes the side file if it is missing or does not match the file.
+    None if other gzip members follow, in which case it can only be read from its beginning.
+    ``keep`` writes the side file if it is missing or does not match the file.
 
-    Raises UserError for a file that is cut or damaged.
+    Raises UserError if the file is truncated or damaged.
     """
     values = read_offsets(path, MAGIC)
     if values is not None and len(values) % 2 == 0:
@@ -198,16 +203,16 @@ def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None
 
 
 def written_blocks(path: Path, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes and numbers of records, int64 [M] each, of the blocks of a file without its end.
+    """Sizes and record counts, int64 [M] each, of the blocks of a file that lacks its end.
 
-    Raises UserError for a file that is cut inside a block, or damaged.
+    Raises UserError if the file is truncated inside a block, or damaged.
     """
     sizes, counts = _scan(path, descriptor, has_end=False) or ([], [])
     return np.array(sizes, np.int64), np.array(counts, np.int64)
 
 
 class _Decoded(NamedTuple):
-    """A block's content, and where its records begin and end, from 0."""
+    """A block's content, with the bounds of its records, starting with 0."""
 
     content: bytes
     ends: list[int]
@@ -227,7 +232,7 @@ def _compress(frames: Sequence[bytes]) -> bytes:
 
 
 def _parse_header(block: bytes) -> tuple[int, int] | None:
-    """Size and number of records of the block that starts here, None if none does."""
+    """Size and record count of the block that starts here; None if there is none."""
     if len(block) < HEADER_BYTES or not block.startswith(_FIXED_HEADER):
         return None
     return struct.unpack_from("<II", block, len(_FIXED_HEADER))
@@ -255,9 +260,11 @@ def _fits(descriptor: int, starts: np.ndarray, firsts: np.ndarray) -> bool:
 def _scan(
     path: Path, descriptor: int, *, has_end: bool = True
 ) -> tuple[list[int], list[int]] | None:
-    """Sizes and numbers of records of all blocks, from their headers; None as open_blocks."""
+    """Sizes and record counts of all blocks, from their headers; None as in open_blocks."""
     file_size = os.fstat(descriptor).st_size
-    sizes, counts, start, count = [], [], 0, -1
+    sizes: list[int] = []
+    counts: list[int] = []
+    start, count = 0, -1
     while start < file_size:
         data = os.pread(descriptor, HEADER_BYTES, start)
         header = _parse_header(data)
@@ -287,7 +294,7 @@ def _record(number: int, path: Path) -> str:
 
 
 def _ends_of_frames(content: bytes) -> list[int] | None:
-    """0 and the ends of all frames in a block; None if they do not fill it."""
+    """0 and the ends of all frames in a block; None if they do not fill it exactly."""
     ends = [0]
     while ends[-1] + FRAMING_BYTES <= len(content):
         ends.append(frame_end(content, ends[-1]))

@@ -1,6 +1,6 @@
 """Inspects and checks a set of record files before training starts.
 
-Files may come with a ``manifest.json`` of data_prep.create_pretraining_data, or without one, as
+Files may come with a ``manifest.json`` from data_prep.create_pretraining_data, or without one, as
 written by google's and NVIDIA's scripts. One record of each file is decoded; layout and sizes must
 be the same in all files, except for the names of two features.
 """
@@ -39,11 +39,11 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, hash_of_json, sha256_of_file
 
 STAGE = "create_pretraining_data"
-CONVERSION_STAGE = "convert_records"  # whose vocabulary may be unknown
+CONVERSION_STAGE = "convert_records"  # its vocabulary may be unknown
 
 PAIR_TASKS = NEXT_SENTENCE, NO_PAIRS, SENTENCE_ORDER = "next_sentence", "none", "sentence_order"
 
-_LEAST_OF_A_LABEL = 0.05  # of the sentence pairs
+_LEAST_OF_A_LABEL = 0.05  # fraction of the sentence pairs
 _SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary, and for one-sided labels
 
 
@@ -54,7 +54,7 @@ class RecordVocabulary:
     Attributes:
       manifest_file: the manifest that names it.
       entry: its entry there.
-      file: a copy stored with the records, None if there is none.
+      file: a copy stored with the records; None if there is none.
     """
 
     manifest_file: Path
@@ -64,22 +64,22 @@ class RecordVocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class RecordInfo:
-    """A description of some record files.
+    """A description of a set of record files.
 
     Attributes:
-      masked: whether the records store their masks; otherwise they are drawn at training time.
-      seq_length: positions of a sequence.
-      max_predictions: number of masks that a record has room for, None if they are not stored.
-      num_records: in all files.
-      names: the names of a feature in the files, for features whose name differs from the spec.
-      first_file: the file that the others agree with.
+      masked: whether the records store their masks; otherwise masks are drawn at training time.
+      seq_length: sequence length of the records.
+      max_predictions: number of masks for which a record has room; None if masks are not stored.
+      num_records: total number of records in all files.
+      names: a feature's names in the files, for features whose name differs from the spec.
+      first_file: the file with which the others agree.
       highest_id: largest token id in a sample of the records.
-      one_sided_labels: what is wrong with the labels of sentence pairs in this sample; None if
-        nothing is, or there are no pairs.
+      one_sided_labels: what is wrong with the sentence pair labels in this sample; None if nothing
+        is, or if there are no pairs.
       manifests: the manifests that describe the files.
-      vocabulary: the vocabulary of all files, None without a manifest.
-      data_sha256: one digest for all files, derived from the manifests' digests and the names,
-        sizes and counts of the files; their contents are not read.
+      vocabulary: the vocabulary of all files; None without a manifest.
+      data_sha256: one digest for all files, derived from the manifests' digests and the files'
+        names, sizes and record counts, without reading their contents.
     """
 
     masked: bool
@@ -102,45 +102,45 @@ class RecordInfo:
     @property
     def lengths(self) -> dict[str, int]:
         """The lengths of the features, by length key."""
-        lengths = {SEQUENCE: self.seq_length}
-        return {**lengths, PREDICTIONS: self.max_predictions} if self.masked else lengths
+        lengths, most = {SEQUENCE: self.seq_length}, self.max_predictions
+        return lengths if most is None else {**lengths, PREDICTIONS: most}
 
     @property
     def manifest(self) -> Manifest | None:
-        """The first manifest, None if there is none."""
+        """The first manifest; None if there is none."""
         return self.manifests[0] if self.manifests else None
 
     @property
     def pair_tasks(self) -> tuple[str, ...]:
-        """The tasks of the records' sentence pairs, some of ``PAIR_TASKS``.
+        """The tasks of the records' sentence pairs, a subset of ``PAIR_TASKS``.
 
-        Records without a manifest have next sentences, as those of other programs do.
+        Records without a manifest are next-sentence pairs, like those of other programs.
         """
         found = {_pair_task(manifest.parameters) for manifest in self.manifests}
         return tuple(sorted(found)) or (NEXT_SENTENCE,)
 
     @property
     def next_sentence(self) -> bool:
-        """Whether all records are pairs with labels, of either task."""
+        """Whether all records are labelled pairs, for either task."""
         return NO_PAIRS not in self.pair_tasks
 
     @property
     def special_ids(self) -> Mapping[str, int] | None:
-        """Ids of the special tokens, None without a manifest."""
-        return self.manifest.vocabulary.special_ids if self.manifest else None
+        """Ids of the special tokens; None without a manifest."""
+        return self.vocabulary.entry.special_ids if self.vocabulary else None
 
     @property
     def vocab_size(self) -> int | None:
-        """Size of the vocabulary that the records were made with, None without a manifest."""
-        return self.manifest.vocabulary.size if self.manifest else None
+        """Size of the vocabulary with which the records were made; None without a manifest."""
+        return self.vocabulary.entry.size if self.vocabulary else None
 
 
 def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
     """Opens record files and describes them.
 
     Raises:
-      UserError: a file is damaged, does not hold pre-training records, differs from its manifest or
-        does not match the other files; or there are no records at all.
+      UserError: a file is damaged, does not contain pre-training records, differs from its manifest
+        or does not match the other files; or there are no records at all.
     """
     record_set = files if isinstance(files, RecordSet) else RecordSet(files)
     filled = [file for file in record_set.files if len(file)]
@@ -162,13 +162,14 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
             "look up the special token ids; keep manifest.json with the records."
         )
     found = tuple({m.sha256: m for m in manifests.values() if m is not None}.values())
-    if len({manifest.vocabulary.sha256 for manifest in found}) > 1:
+    vocabularies = {p: m.vocabulary for p, m in manifests.items() if m and m.vocabulary}
+    if len({entry.sha256 for entry in vocabularies.values()}) > 1:
         raise UserError(
             f"the records in {filled[0].path.parent} and {filled[-1].path.parent} were made with "
             "different vocabularies; train on one of them."
         )
     if not masked:
-        _require_special_ids(filled[0], manifests)
+        _require_special_ids(filled[0].path, vocabularies[filled[0].path])
     sample = _sample(record_set, spec)
     is_paired = all(_pair_task(manifest.parameters) != NO_PAIRS for manifest in found)
     labels = [int(example["next_sentence_labels"][0]) for example in sample]
@@ -182,20 +183,20 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         highest_id=_highest_id(sample),
         one_sided_labels=one_sided_labels(sum(labels), len(labels)) if is_paired else None,
         manifests=found,
-        vocabulary=_find_vocabulary(manifests),
+        vocabulary=_find_vocabulary(vocabularies),
         data_sha256=_digest(record_set.files, manifests),
     )
 
 
 def one_sided_labels(label_1: int, total: int) -> str | None:
-    """What is wrong with the labels of sentence pairs, and the cure; None if nothing is.
+    """What is wrong with the labels of sentence pairs, and what to do; None if nothing is.
 
-    The next sentence of half of the pairs is random (label 1; Devlin et al. 2018, appendix A.2).
-    With one sentence to a document, no sentence has a next one, and all of them are.
+    In half of the pairs, the second sentence is random (label 1; Devlin et al. 2018, appendix A.2).
+    If documents have only one sentence, no sentence has a successor, and all of them are random.
 
     Args:
-      label_1: how many pairs have label 1.
-      total: all pairs, or those of a sample.
+      label_1: number of pairs with label 1.
+      total: number of all pairs, or of those in a sample.
     """
     if not total or min(label_1, total - label_1) >= _LEAST_OF_A_LABEL * total:
         return None
@@ -210,7 +211,7 @@ def one_sided_labels(label_1: int, total: int) -> str | None:
 
 
 def lengths_of(infos: Iterable[RecordInfo]) -> dict[str, int]:
-    """The lengths of the features of all records, by length key; the first ones count."""
+    """The lengths of all records' features, by length key; the first records take precedence."""
     return {key: length for info in reversed([*infos]) for key, length in info.lengths.items()}
 
 
@@ -244,22 +245,22 @@ def check_records(
 
 
 def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
-    """The manifest that describes each file, None if there is none."""
+    """The manifest that describes each file; None if there is none."""
     by_directory = {directory: find_manifest(directory) for directory in _directories(files)}
     found: dict[Path, Manifest | None] = {}
     for file in files:
         manifest = by_directory[file.path.parent]
-        is_ours = manifest is not None and manifest.stage in (STAGE, CONVERSION_STAGE)
-        if is_ours and manifest.vocabulary is None:
+        found[file.path] = None
+        if manifest is None or manifest.stage not in (STAGE, CONVERSION_STAGE):
+            continue
+        if manifest.vocabulary is None:
             if manifest.stage == CONVERSION_STAGE:
-                found[file.path] = None
                 continue
             raise UserError(
                 f"{file.path.parent / MANIFEST_NAME} does not name the vocabulary of its records; "
                 "make the data again."
             )
-        entries = {entry.name: entry for entry in manifest.outputs} if is_ours else {}
-        entry = entries.get(file.path.name)
+        entry = {entry.name: entry for entry in manifest.outputs}.get(file.path.name)
         if entry and (entry.bytes, entry.count) != (file.path.stat().st_size, len(file)):
             raise UserError(
                 f"{file.path} is not the file that the manifest in its directory describes; make "
@@ -275,17 +276,15 @@ def _pair_task(parameters: Mapping[str, Any]) -> str:
     return SENTENCE_ORDER if parameters.get("sentence_order") else NEXT_SENTENCE
 
 
-def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabulary | None:
+def _find_vocabulary(entries: Mapping[Path, VocabularyEntry]) -> RecordVocabulary | None:
     """The vocabulary in the first manifest.
 
-    Raises UserError if the copy stored with it is another one or has other special ids.
+    Raises UserError if the copy stored with it is different or has other special ids.
     """
-    described = ((path, manifest) for path, manifest in manifests.items() if manifest)
-    path, manifest = next(described, (None, None))
-    if path is None:
+    if not entries:
         return None
-    entry, manifest_file = manifest.vocabulary, path.with_name(MANIFEST_NAME)
-    copy = path.with_name(entry.file_name)
+    path, entry = next(iter(entries.items()))
+    manifest_file, copy = path.with_name(MANIFEST_NAME), path.with_name(entry.file_name)
     if not copy.is_file():
         return RecordVocabulary(manifest_file, entry, None)
     if sha256_of_file(copy) != entry.sha256:
@@ -299,18 +298,17 @@ def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabul
     actual = describe_vocabulary(load_tokenizer(**{flag: copy}, do_lower_case=entry.lower_case))
     if actual != entry:
         raise UserError(
-            f"{manifest_file} has another size or other special ids than {copy}, the vocabulary "
+            f"{manifest_file} differs in size or special ids from {copy}, the vocabulary "
             "that it names; copy both again, or make the data again."
         )
     return RecordVocabulary(manifest_file, entry, copy)
 
 
-def _require_special_ids(file: RecordFile, manifests: Mapping[Path, Manifest | None]) -> None:
-    vocabulary = manifests[file.path].vocabulary
+def _require_special_ids(path: Path, vocabulary: VocabularyEntry) -> None:
     for name in SPECIAL_NAMES:
         if vocabulary.special_ids.get(name) not in range(vocabulary.size):
             raise UserError(
-                f"{file.path.parent / MANIFEST_NAME} lacks a valid id for {name!r}, which is "
+                f"{path.with_name(MANIFEST_NAME)} lacks a valid id for {name!r}, which is "
                 "needed to draw masks; make the data again."
             )
 
@@ -320,7 +318,7 @@ def _directories(files: Sequence[RecordFile]) -> list[Path]:
 
 
 def _first_example(file: RecordFile, record_set: RecordSet) -> dict[str, np.ndarray]:
-    """The first record of a file, decoded."""
+    """Decodes the first record of a file."""
     with _naming_file(file):
         return decode_example(record_set.read([record_set.index_of(file)])[0])
 
@@ -328,7 +326,7 @@ def _first_example(file: RecordFile, record_set: RecordSet) -> dict[str, np.ndar
 def _layout_of(
     file: RecordFile, example: Mapping[str, np.ndarray]
 ) -> tuple[RecordSpec, dict[str, int]]:
-    """Layout and lengths of the first record of a file."""
+    """Layout and lengths of a file's first record."""
     example = with_standard_names(example)
     unmasked = PRETRAINING_UNMASKED.matches(example)
     spec = PRETRAINING_UNMASKED if unmasked else PRETRAINING_MASKED
@@ -338,7 +336,7 @@ def _layout_of(
 
 @contextlib.contextmanager
 def _naming_file(file: RecordFile) -> Iterator[None]:
-    """Turns a ValueError about a record into a UserError that names the file."""
+    """Converts a ValueError about a record to a UserError that names the file."""
     try:
         yield
     except ValueError as error:
@@ -349,7 +347,7 @@ def _naming_file(file: RecordFile) -> Iterator[None]:
 
 
 def _names_in(examples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, tuple[str, ...]]:
-    """The differing names of features, see :class:`RecordInfo`."""
+    """The names of features that differ from the spec; see :class:`RecordInfo`."""
     found: dict[str, set[str]] = collections.defaultdict(set)
     for example in examples:
         for name, alternative in ALTERNATIVE_NAMES.items():
@@ -379,7 +377,7 @@ def _require_same_layout(
 
 
 def _sample(record_set: RecordSet, spec: RecordSpec) -> list[dict[str, np.ndarray]]:
-    """Evenly spread records, decoded."""
+    """Decodes a sample of evenly spaced records."""
     count = min(_SAMPLED_RECORDS, len(record_set))
     sample = np.linspace(0, len(record_set) - 1, count).astype(np.int64)
     examples = []

@@ -1,4 +1,4 @@
-"""What is unusual about the statistics of records, in sentences that say what to do."""
+"""Finds anomalies in the statistics of records and explains what to do, in sentences."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from bert_tf.records.statistics import Statistics
 
 PRETRAINING_LABEL = "next_sentence_labels"
 
-# What becomes of a token that is predicted (Devlin et al. 2018, appendix A.1): [MASK], itself or,
-# in the other cases, a random one.
+# How a predicted token is replaced (Devlin et al. 2018, appendix A.1): by [MASK], by itself or, in
+# the remaining cases, by a random token.
 MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 
-# Shares beyond which statistics are unusual.
+# Statistics are unusual beyond these fractions.
 MOST_PADDING = 0.5
 MOST_UNKNOWN = 0.05
-MOST_REPEATED = 0.05  # besides what the passes over the text explain
-# Predictions relative to the number that there should be. Words and n-grams that do not fit are
+MOST_REPEATED = 0.05  # in addition to what the passes over the text explain
+# Number of predictions relative to the expected number. Words and n-grams that do not fit are
 # skipped.
 LEAST_PREDICTIONS, LEAST_OF_WHOLE_WORDS, MOST_PREDICTIONS = 0.98, 0.85, 1.02
-# A share of replacements is unusual if it is off by so many standard deviations, and so much.
+# A fraction of replacements is unusual if it is off by this many standard deviations and this much.
 DEVIATIONS, LEAST_DIFFERENCE = 4.0, 0.005
 
 
 @dataclasses.dataclass(frozen=True)
 class Making:
-    """How records were made, as far as their manifest says so.
+    """How records were made, as far as their manifest records it.
 
     Attributes:
       next_sentence: whether there are next-sentence labels; None if unknown.
       whole_words: whether all pieces of a word are predicted together; None if unknown.
-      ngram: the most words that are predicted together.
-      passes: over the text (``dupe_factor``); None if unknown.
+      ngram: the largest number of words that are predicted together.
+      passes: passes over the text (``dupe_factor``); None if unknown.
       vocab_size: size of the vocabulary; None if unknown.
     """
 
@@ -54,13 +54,13 @@ def unusual(
     label: str | None,
     unknown_id: int | None = None,
 ) -> Iterator[str]:
-    """A sentence for each thing that is unusual.
+    """Yields a sentence for each anomaly.
 
     Args:
       found: the statistics.
       repeated: the hashes of the records.
       making: how the records were made.
-      label: the name of their label; None if they have none.
+      label: the name of the records' label; None if they have none.
       unknown_id: the id of the unknown token.
     """
     if not found.records:
@@ -68,10 +68,10 @@ def unusual(
         return
     if found.empty:
         yield (
-            f"{found.empty:,} records have no token of text, only special ones and padding; look "
+            f"{found.empty:,} records have no text tokens, only special tokens and padding; look "
             "for empty lines in the text that they were made from, and make them again"
         )
-    # Batches of fine-tunings leave out most of the padding.
+    # Fine-tuning batches leave out most of the padding.
     yield from unusual_tokens(found, pads=label == PRETRAINING_LABEL, unknown_id=unknown_id)
     yield from _unusual_repetitions(repeated, making)
     yield from _unusual_labels(found, making, label)
@@ -85,14 +85,14 @@ def unusual(
 
 
 def unusual_tokens(found: Statistics, *, pads: bool, unknown_id: int | None) -> Iterator[str]:
-    """What is unusual about the tokens of records, or of a sample of them.
+    """Describes anomalies of the tokens in records, or in a sample of them.
 
-    ``pads`` says that padding is computed; the others are as in :func:`unusual`.
+    ``pads`` means that computation includes padding; for the others see :func:`unusual`.
     """
     if pads and found.padding_share > MOST_PADDING:
         yield (
-            f"{found.padding_share:.1%} of all positions are padding, which is computed for "
-            "nothing; make the records with a smaller --max_seq_length, or with "
+            f"{found.padding_share:.1%} of all positions are padding, on which computation is "
+            "wasted; make the records with a smaller --max_seq_length, or with "
             "--nsp=false --pack_documents"
         )
     unknown = found.share_of(unknown_id)
@@ -110,8 +110,8 @@ def _unusual_repetitions(repeated: HashSample, making: Making) -> Iterator[str]:
     explained = 1 - 1 / making.passes  # all passes may give the same sequences
     if share > explained + MOST_REPEATED:
         yield (
-            f"{share:.1%} of the records repeat another one, besides their masks, of which "
-            f"{making.passes} passes over the text explain {explained:.1%} at most; remove "
+            f"{share:.1%} of the records repeat another one, not counting masks, of which "
+            f"{making.passes} passes over the text explain at most {explained:.1%}; remove "
             "repeated documents with data_prep.clean"
         )
 
@@ -129,7 +129,7 @@ def _unusual_labels(found: Statistics, making: Making, label: str | None) -> Ite
             return  # SQuAD 1.1
         yield (
             f"all records have the same {label}, {value:g}, from which nothing is learned; make "
-            "them again with another share of labels"
+            "them again with a different mix of labels"
         )
 
 
@@ -151,12 +151,12 @@ def _unusual_masks(found: Statistics, making: Making) -> Iterator[str]:
         if abs(share - expected) > max(spread, LEAST_DIFFERENCE):
             yield (
                 f"{share:.2%} of the masked tokens are replaced by {_REPLACEMENTS[name]}, but "
-                f"{expected:.2%} should be, give or take {spread:.2%}; check the program that "
+                f"{expected:.2%} should be, plus or minus {spread:.2%}; check the program that "
                 "made the records, and the vocabulary"
             )
     if found.repeated:
         yield (
-            f"{found.repeated:,} masks are at a position that has one already, which counts twice "
+            f"{found.repeated:,} masks are at an already masked position, which counts twice "
             "in the loss; make the records again"
         )
     if found.on_special:
@@ -165,8 +165,8 @@ def _unusual_masks(found: Statistics, making: Making) -> Iterator[str]:
         )
     if making.whole_words and found.split_words:
         yield (
-            f"{found.split_words:,} times a piece of a word is masked without the one next to it, "
-            "but the manifest says that whole words are; make the records again"
+            f"{found.split_words:,} times, a piece of a word is masked without its neighbour, "
+            "but according to the manifest whole words are masked; make the records again"
         )
 
 
@@ -174,10 +174,10 @@ _REPLACEMENTS = {"mask": "[MASK]", "random": "a random token", "kept": "themselv
 
 
 def replacement_shares(found: Statistics, making: Making) -> dict[str, tuple[float, float, float]]:
-    """The share of each replacement, the expected one, and its spread.
+    """The fraction of each replacement, the expected fraction, and the tolerance.
 
-    The spread is ``DEVIATIONS`` standard deviations of a binomial share. A random token may be the
-    one that was there.
+    The tolerance is ``DEVIATIONS`` standard deviations of a binomial fraction. A random token may
+    happen to be the original one.
     """
     number = found.num_predictions
     same = (1 - MASK_SHARE - KEEP_SHARE) / making.vocab_size if making.vocab_size else 0.0

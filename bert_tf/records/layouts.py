@@ -1,10 +1,10 @@
 """The record layouts, shared by writers and readers.
 
 A record is a serialized ``tf.train.Example``. It is encoded and decoded here without TensorFlow,
-because data preparation runs in many processes that should not each load it. Encoding writes the
-protocol buffer wire format for a whole batch with numpy (several times faster than building
-messages); decoding, which is not performance-critical, uses the protobuf runtime with a private
-descriptor pool, so that TensorFlow's own registration of the same messages does not clash.
+because data preparation runs in many processes, none of which should have to load it. Encoding
+writes the protocol buffer wire format for a whole batch with numpy (several times faster than
+building messages); decoding, which is not performance-critical, uses the protobuf runtime with a
+private descriptor pool, to avoid a clash with TensorFlow's own registration of the messages.
 
 Symbols: N examples in a batch, L values in a feature.
 """
@@ -26,10 +26,10 @@ PREDICTIONS = "max_predictions_per_seq"
 ONE = "one"
 TARGETS = "num_targets"
 
-# Features by which words are found, and labelled.
+# Features that mark the beginnings of words, and label words.
 WORD_STARTS, LABEL_IDS = "word_starts", "label_ids"
 
-# Further upper bounds for the values of a feature, besides SEQUENCE.
+# Further upper bounds for the values of a feature, in addition to SEQUENCE.
 VOCABULARY = "vocab_size"
 SEGMENTS = "type_vocab_size"
 TWO = "two"
@@ -59,7 +59,7 @@ class Feature:
       name: key in the Example.
       dtype: "int64" or "float32".
       length_key: its length: SEQUENCE, PREDICTIONS, TARGETS, or ONE for a single value.
-      below: upper bound (exclusive) of its non-negative values: SEQUENCE, VOCABULARY, SEGMENTS,
+      below: exclusive upper bound of its non-negative values: SEQUENCE, VOCABULARY, SEGMENTS,
         TWO, INT32, FINITE or REAL.
     """
 
@@ -77,7 +77,7 @@ class RecordSpec:
     features: tuple[Feature, ...]
 
     def encode(self, example: Mapping[str, np.ndarray]) -> bytes:
-        """Serializes one example, a dict of arrays of shape [L] by feature name."""
+        """Serializes an example, a dict of arrays of shape [L] by feature name."""
         return self.encode_batch({key: np.asarray(v)[None] for key, v in example.items()})[0]
 
     def encode_batch(self, examples: Mapping[str, np.ndarray]) -> list[bytes]:
@@ -117,7 +117,7 @@ class RecordSpec:
         )
 
     def lengths_of(self, example: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The lengths in a decoded example, by length key; ValueError if they contradict."""
+        """The lengths in a decoded example, by length key; ValueError for contradictory ones."""
         lengths: dict[str, int] = {ONE: 1}
         for feature in self.features:
             values = example.get(feature.name)
@@ -133,13 +133,13 @@ class RecordSpec:
     def out_of_range(
         self, examples: Mapping[str, np.ndarray], sizes: Mapping[str, int]
     ) -> tuple[int, str] | None:
-        """The first example with an invalid value, and what is wrong with it.
+        """Finds the first example with an invalid value.
 
         Args:
           examples: int64 and float32 arrays of shape [N, L] by feature name.
           sizes: values of SEQUENCE, VOCABULARY and SEGMENTS.
 
-        Returns: the example's number and a clause for an error message, None if all values are
+        Returns: the example's index and a clause for an error message; None if all values are
           valid.
         """
         bounds = self.bounds(sizes)
@@ -147,17 +147,17 @@ class RecordSpec:
         return min(filter(None, found), default=None)
 
     def bounds(self, sizes: Mapping[str, int]) -> dict[str, float]:
-        """Upper bound (exclusive) of each feature's values; sizes as above."""
-        sizes = {TWO: 2, INT32: 2**31, FINITE: np.inf, REAL: np.inf, **sizes}
-        return {feature.name: sizes[feature.below] for feature in self.features}
+        """Exclusive upper bound of each feature's values; sizes as above."""
+        bounds: dict[str, float] = {TWO: 2, INT32: 2**31, FINITE: np.inf, REAL: np.inf, **sizes}
+        return {feature.name: bounds[feature.below] for feature in self.features}
 
     def parse_spec(
         self, lengths: Mapping[str, int], names: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, Any]:
         """The ``features`` argument of ``tf.io.parse_example`` for records of these lengths.
 
-        ``names`` lists the names of a feature in the records, if they differ from its standard
-        name. If there are several, a name that is missing from a record parses as -1.
+        ``names`` lists a feature's names in the records if they differ from its standard name. If
+        there are several, a name that is missing from a record parses as -1.
         """
         import tensorflow.compat.v1 as tf
 
@@ -174,7 +174,7 @@ class RecordSpec:
     def merge(
         self, parsed: Mapping[str, tf.Tensor], names: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, tf.Tensor]:
-        """What was parsed with :meth:`parse_spec`, each feature under its standard name."""
+        """Puts what :meth:`parse_spec` parsed under the features' standard names."""
         import tensorflow.compat.v1 as tf
 
         return {
@@ -203,8 +203,8 @@ PRETRAINING_MASKED = RecordSpec(
     ),
 )
 
-# For masking at training time: input_ids are the original ids, and word_starts is 1 where a word
-# (or a special token) begins, and 0 for its further pieces and padding.
+# For masking at training time: input_ids are the original ids; word_starts is 1 where a word (or a
+# special token) begins, and 0 for other pieces and padding.
 PRETRAINING_UNMASKED = RecordSpec(
     "pretraining_unmasked",
     (
@@ -218,7 +218,7 @@ PRETRAINING_UNMASKED = RecordSpec(
 
 UNIQUE_IDS = Feature("unique_ids", "int64", ONE, INT32)
 
-# The features of google-research/bert, run_squad.py. Positions are 0 ([CLS]) in windows without the
+# The features of google-research/bert, run_squad.py. Positions are 0 ([CLS]) in windows without an
 # answer.
 SQUAD_PREDICTION = RecordSpec(
     "squad_prediction",
@@ -248,8 +248,8 @@ CLASSIFICATION_TRAINING = RecordSpec(
     (*CLASSIFICATION_PREDICTION.features, Feature("labels", "float32", TARGETS, REAL)),
 )
 
-# word_starts is 1 where a word begins; label_ids has its label there, and 0 elsewhere. Special
-# tokens are no words here.
+# word_starts is 1 where a word begins; label_ids has the word's label there, and 0 elsewhere.
+# Special tokens do not count as words here.
 TAGGING_PREDICTION = RecordSpec(
     "tagging_prediction", (*SQUAD_PREDICTION.features, Feature(WORD_STARTS, "int64", SEQUENCE, TWO))
 )
@@ -260,9 +260,9 @@ TAGGING_TRAINING = RecordSpec(
 
 
 def decode_example(record: bytes) -> dict[str, np.ndarray]:
-    """Reads the int64 and float32 features of a serialized Example; ValueError if it is not one.
+    """Decodes the int64 and float32 features of a serialized Example; ValueError if invalid.
 
-    Features keep their names in the record, see :func:`with_standard_names`.
+    Features keep their names from the record; see :func:`with_standard_names`.
     """
     from google.protobuf.message import DecodeError
 
@@ -281,7 +281,7 @@ def decode_example(record: bytes) -> dict[str, np.ndarray]:
 
 
 def with_standard_names(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A decoded example in which features with ALTERNATIVE_NAMES get their standard names."""
+    """Renames the features of a decoded example in ALTERNATIVE_NAMES to their standard names."""
     renamed = {other: name for name, other in ALTERNATIVE_NAMES.items() if name not in example}
     return {renamed.get(name, name): values for name, values in example.items()}
 
@@ -304,12 +304,13 @@ def _first_bad_value(feature: Feature, values: np.ndarray, bound: float) -> tupl
 
 
 def _encode_feature(feature: Feature, values: np.ndarray) -> np.ndarray | list[list[bytes]]:
-    """Map entries of one feature, one for each row of ``values`` [N, L].
+    """Encodes a feature's map entries, one for each row of ``values`` [N, L].
 
-    Returns uint8 [N, size] if all have one size, else a column of headers and one of values.
+    Returns uint8 [N, size] if all have the same size, else a column of headers and one of values.
     """
     if values.ndim != 2:
         raise ValueError(f"feature {feature.name} must have shape [N, L], not {values.shape}")
+    rows: np.ndarray | list[bytes]
     if feature.dtype == "float32":
         rows = values.astype("<f4").view(np.uint8).reshape(len(values), -1)
     else:
@@ -322,7 +323,7 @@ def _encode_feature(feature: Feature, values: np.ndarray) -> np.ndarray | list[l
 
 @functools.lru_cache(maxsize=8192)
 def _entry_header(feature: Feature, num_bytes: int) -> bytes:
-    """All bytes of a map entry in front of its ``num_bytes`` bytes of values."""
+    """The bytes of a map entry that precede its ``num_bytes`` bytes of values."""
     tag = b"\x12" if feature.dtype == "float32" else b"\x1a"
     values = b"\x0a" + _varint(num_bytes)
     number_list = tag + _varint(len(values) + num_bytes) + values
@@ -332,7 +333,7 @@ def _entry_header(feature: Feature, num_bytes: int) -> bytes:
 
 
 def _joined(parts: Sequence[np.ndarray]) -> list[list[bytes]]:
-    """The rows of uint8 arrays [N, ...] side by side as one column of bytes; none without parts."""
+    """Joins uint8 arrays [N, ...] row by row into one column of bytes; empty without parts."""
     return [_split_rows(np.concatenate(parts, axis=1))] if parts else []
 
 
@@ -344,11 +345,11 @@ def _split_rows(values: np.ndarray) -> list[bytes]:
 
 
 def _varint_rows(values: np.ndarray) -> np.ndarray | list[bytes]:
-    """Base-128 variable-length encoding of each row of an integer array [N, L].
+    """Encodes each row of an integer array [N, L] as base-128 variable-length integers.
 
-    uint8 [N, L] if every value takes one byte.
+    Returns uint8 [N, L] if every value takes one byte.
     """
-    words = values.astype(np.int64).view(np.uint64)
+    words: np.ndarray = values.astype(np.int64).view(np.uint64)
     groups = max(1, -(-int(words.max(initial=0)).bit_length() // 7))
     if groups == 1:
         return words.astype(np.uint8)

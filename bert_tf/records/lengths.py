@@ -1,9 +1,9 @@
 """The side file ``X.lengths`` of a record file ``X``: how many positions each record needs.
 
-It has 8 magic bytes, a digest (SHA-256), and a little-endian uint16 for each record. The digest is
-of these numbers and of what they were counted in: the number of records and some of them, spread
-over the file, so that lengths of another file of that name are not believed. Files of earlier
-versions, whose digest does not cover the numbers, are believed too: counting may take hours.
+It contains 8 magic bytes, a digest (SHA-256) and a little-endian uint16 for each record. The digest
+covers these numbers and what they were counted in: the number of records, and some of the records,
+spread over the file, so that lengths of another file of that name are rejected. Files of earlier
+versions, whose digest does not cover the numbers, are accepted, since counting may take hours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def lengths_path(path: Path) -> Path:
 
 
 def read_lengths(records: RecordSet, file: RecordFile) -> np.ndarray | None:
-    """The lengths of a file of ``records``: uint16 [N]; None if there are none of its records.
+    """The lengths of a file in ``records``: uint16 [N]; None without a matching side file.
 
     Raises UserError for a damaged record.
     """
@@ -57,7 +57,7 @@ def can_keep_lengths(file: RecordFile) -> bool:
 
 
 def keep_lengths(records: RecordSet, file: RecordFile, lengths: np.ndarray) -> None:
-    """Writes the lengths of a file of ``records``, integers [N], where that is possible."""
+    """Writes the lengths of a file in ``records``, integers [N], if possible."""
     with contextlib.suppress(UserError), atomic_open(lengths_path(file.path), "wb") as out:
         content = lengths.astype("<u2").tobytes()
         out.write(_MAGIC + _digest(records, file, content) + content)

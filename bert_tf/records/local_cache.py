@@ -1,11 +1,11 @@
 """Copies of record files on a host's own disk, kept for later runs in bounded space.
 
-A set of copies is a directory ``records-KEY`` in the cache, named after what it is a copy of:
-names, sizes and the manifests' checksums or, without a manifest, paths and modification times. So
-changed originals get a new set. A set is complete, since it gets its name last. Its ``set.json``
-was modified when it was last used, and its ``.in_use`` is locked while a process reads it: the
-operating system releases that lock however the process ends. The lock of the cache itself is held
-while sets are made and removed.
+A set of copies is a directory ``records-KEY`` in the cache, named after its originals: their names,
+sizes and checksums in manifests or, without a manifest, paths and modification times. So changed
+originals get a new set. A set is complete, since it gets its name last. The modification time of
+its ``set.json`` is that of its last use, and its ``.in_use`` is locked while a process reads it:
+the operating system releases that lock however the process ends. The cache itself is locked while
+sets are made and removed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _INDEX_NAME, _LOCK_NAME = "set.json", ".in_use"
 _BLOCK_BYTES = 1 << 20
 _GB = 1e9
 
-# A process reads one set at a time: the file whose lock shows that it does.
+# A process reads one set at a time; this is the lock file that marks the set as in use.
 _in_use: IO[bytes] | None = None
 
 
 class NoRoomError(Exception):
-    """The copies do not fit; the text says why."""
+    """The copies do not fit; the message explains why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,9 @@ class LocalCopies:
     """Copies of record files.
 
     Attributes:
-      directory: the set.
+      directory: the directory of the set.
       files: the copies, in the order of the originals.
-      copied_bytes: what was copied now, 0 if the copies existed.
+      copied_bytes: how much was copied now; 0 if the copies existed.
     """
 
     directory: Path
@@ -66,13 +66,13 @@ class LocalCopies:
 
 @dataclasses.dataclass(frozen=True)
 class _Original:
-    """A file to copy: what is read of a record file, and its side file if there is one.
+    """A file to copy: the file read for a record file, and its side file if there is one.
 
     Attributes:
-      name: of the copy.
+      name: the name of the copy.
       path: the file.
       num_bytes: its size.
-      sha256: its checksum by a manifest, None without one.
+      sha256: its checksum in a manifest; None without one.
       side_file: offsets to copy with it.
     """
 
@@ -95,19 +95,19 @@ class _Original:
 def local_copies(
     files: Sequence[RecordFile], directory: Path, *, most_bytes: int | None = None
 ) -> LocalCopies:
-    """Copies record files to a cache, or finds the copies that it has; locks them for this process.
+    """Copies record files to a cache or finds copies there; locks them for this process.
 
-    Sets that no process uses are removed to make room, the least recently used first. The lock is
-    released when the process ends, or calls this again.
+    Makes room by removing sets that no process uses, the least recently used first. The lock is
+    released when the process ends or calls this again.
 
     Args:
-      files: the files, opened; of compressed ones that are read from an uncompressed copy, that.
-      directory: the cache, for any number of runs at the same time.
-      most_bytes: of all sets in it; None for whatever the disk has.
+      files: the opened files; if they are read from an uncompressed copy, that is copied.
+      directory: the cache, which any number of runs may use at the same time.
+      most_bytes: size limit for all sets in it; None for the disk's free space.
 
     Raises:
-      NoRoomError: they do not fit.
-      UserError: the cache cannot be written, or a file is not what its manifest describes.
+      NoRoomError: the copies do not fit.
+      UserError: the cache cannot be written, or a file is not the one that its manifest describes.
     """
     global _in_use
     make_output_dir(directory, flag=FLAG)
@@ -128,7 +128,7 @@ def local_copies(
             _copy(originals, directory, name)
         os.utime(directory / name / _INDEX_NAME)
         _in_use = open(directory / name / _LOCK_NAME, "rb")  # noqa: SIM115
-        with contextlib.suppress(OSError):  # a disk without locks: sets may go while in use
+        with contextlib.suppress(OSError):  # without locks, sets may be removed while in use
             fcntl.flock(_in_use, fcntl.LOCK_SH)
     paths = tuple(directory / name / file_name for file_name in names)
     return LocalCopies(directory / name, paths, copied)
@@ -155,7 +155,7 @@ def _originals(files: Sequence[RecordFile]) -> list[_Original]:
 
 
 def _is_complete(directory: Path, names: Sequence[str]) -> bool:
-    """Whether a set has all its files, with their sizes."""
+    """Whether a set has all its files, with the right sizes."""
     try:
         listed = read_json_object(directory / _INDEX_NAME, what="index of local copies")["files"]
         return [entry["name"] for entry in listed] == list(names) and all(
@@ -166,7 +166,7 @@ def _is_complete(directory: Path, names: Sequence[str]) -> bool:
 
 
 def _make_room(directory: Path, needed: int, most_bytes: int | None) -> None:
-    """Removes unused sets, the least recently used first, until ``needed`` bytes fit."""
+    """Removes unused sets, least recently used first, until ``needed`` bytes fit."""
     if most_bytes is not None and needed > most_bytes:
         raise NoRoomError(f"they take {_gb(needed)}, more than --local_cache_gb")
     sizes = {path: _size_of(path) for path in directory.glob(f"{_PREFIX}*")}
@@ -185,10 +185,10 @@ def _make_room(directory: Path, needed: int, most_bytes: int | None) -> None:
         if room < needed:
             raise NoRoomError(
                 f"they take {_gb(needed)}, and {directory} has room for {_gb(max(0, room))}, "
-                "without what other runs use"
+                "not counting what other runs use"
             )
         for path in going:
-            # Without its index first, a set that is only partly removed is not complete.
+            # Remove the index first, so that a partly removed set does not look complete.
             (path / _INDEX_NAME).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
 
@@ -204,7 +204,7 @@ def _last_use(directory: Path) -> float:
 
 @contextlib.contextmanager
 def _lock_if_unused(directory: Path) -> Iterator[bool]:
-    """Whether no process reads a set; none can begin to while the body runs."""
+    """Yields whether no process reads a set; none can start to while the body runs."""
     try:
         file = open(directory / _LOCK_NAME, "rb")  # noqa: SIM115
     except FileNotFoundError:
@@ -220,7 +220,7 @@ def _lock_if_unused(directory: Path) -> Iterator[bool]:
 
 
 def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:
-    """Makes a set, which appears under its name when it is complete."""
+    """Makes a set, which gets its name once it is complete."""
     partial = directory / f"{_PARTIAL}{name}"
     total = sum(original.num_bytes for original in originals)
     progress = Progress(f"copying records to {directory}", total / _GB, "GB")
@@ -242,8 +242,8 @@ def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:
         if error.errno in DISK_IS_FULL:
             raise NoRoomError(f"{directory} is full ({error.strerror})") from error
         raise UserError(
-            f"--{FLAG}: the records cannot be copied to {directory} ({error}); repair what is "
-            "wrong, or choose another directory."
+            f"--{FLAG}: the records cannot be copied to {directory} ({error}); fix the "
+            "cause, or choose another directory."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -251,7 +251,7 @@ def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:
 
 
 def _copy_file(original: _Original, target: Path, progress: Progress) -> str:
-    """Copies a file, and compares what was read and what was written; returns its SHA-256."""
+    """Copies a file and compares what was read with what was written; returns its SHA-256."""
     digest, num_bytes = hashlib.sha256(), 0
     with open(original.path, "rb") as source, open(target, "wb") as file:
         while block := source.read(_BLOCK_BYTES):

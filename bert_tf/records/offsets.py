@@ -31,9 +31,9 @@ def write_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:
 
 
 class RunningSums:
-    """The sums of sizes that are added one array after the other, from 0 on.
+    """The running sums, from 0, of sizes that are added one array at a time.
 
-    They are kept in a temporary file, since a record file may have hundreds of millions of records.
+    They are kept in a temporary file, since a file may contain hundreds of millions of records.
     """
 
     def __init__(self, directory: Path):
@@ -49,17 +49,17 @@ class RunningSums:
 
     @property
     def total(self) -> int:
-        """The sum of all."""
+        """The total."""
         return self._sum
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Writes all sums, the 0 first, as little-endian uint64."""
+        """Writes all sums, starting with 0, as little-endian uint64."""
         self._file.seek(0)
         shutil.copyfileobj(self._file, file)
 
 
 def write_sums(path: Path, magic: bytes, columns: Sequence[RunningSums]) -> None:
-    """Like :func:`write_offsets`, for one or more columns of sums."""
+    """Like :func:`write_offsets`, for one or more columns of running sums."""
     with atomic_open(offsets_path(path), "wb") as file:
         file.write(magic)
         for column in columns:
@@ -67,13 +67,13 @@ def write_sums(path: Path, magic: bytes, columns: Sequence[RunningSums]) -> None
 
 
 def keep_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:
-    """Like :func:`write_offsets`, where it can be: in a read-only directory the next run scans."""
+    """Like :func:`write_offsets`, if possible; in a read-only directory, the next run scans."""
     with contextlib.suppress(UserError):
         write_offsets(path, magic, values)
 
 
 def read_offsets(path: Path, magic: bytes) -> np.ndarray | None:
-    """The values in the side file of ``path``, at least one; None if it is missing or malformed."""
+    """The values in the side file of ``path``, at least one; None if missing or malformed."""
     side_file = offsets_path(path)
     try:
         size = side_file.stat().st_size

@@ -1,7 +1,7 @@
 """Records of sequences of different lengths, made once by a stage and read in any order.
 
-A directory of them holds the records and the number of tokens of each. The first feature of every
-layout is ``unique_ids``, which counts the records.
+Their directory contains the records and the number of tokens in each. The first feature of every
+layout is ``unique_ids``, which numbers the records.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class SequenceRecords:
 
     Attributes:
       files: TFRecord files, in the order of the examples.
-      lengths: int32 [N], number of tokens of each record without padding.
-      sha256: changes when any byte of the records changes.
+      lengths: int32 [N], number of tokens in each record without padding.
+      sha256: changes if any byte of the records changes.
       spec: layout of the records.
-      max_seq_length: positions of a record.
+      max_seq_length: sequence length of a record.
       counts: the stage's totals.
       num_targets: values of a label.
       records_per_item: int32, the records of each item, such as a long text's windows; None if all
@@ -78,18 +78,18 @@ class SequenceRecords:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceStage:
-    """Makes records of a file, once for every combination of file, vocabulary and parameters.
+    """Makes records from a file, once for every combination of file, vocabulary and parameters.
 
     Attributes:
-      name: the stage's, for manifests and messages.
+      name: name of the stage, for manifests and messages.
       source: the file.
       tokenizer_files: the tokenizer.
-      parameters: JSON values that, with the file and the vocabulary, decide the records; one of
-        them is ``max_seq_length``, and may be ``num_targets``.
+      parameters: JSON values that, with the file and the vocabulary, determine the records; they
+        include ``max_seq_length``, and ``num_targets`` if it is not 1.
       spec: layout of the records.
-      write: writes the records to a directory by :func:`write_sequences`.
-      version: that of the code that writes the records.
-      note: a line to report when records are made, or are found to exist.
+      write: writes the records to a directory with :func:`write_sequences`.
+      version: version of the code that writes the records.
+      note: a line to report when records are made or found.
     """
 
     name: str
@@ -102,9 +102,9 @@ class SequenceStage:
     note: str | None = None
 
     def build(self, directory: PathLike) -> SequenceRecords:
-        """Makes the records in a directory of their own, unless it has them.
+        """Makes the records in a directory of their own, unless it already contains them.
 
-        Raises UserError for an invalid vocabulary, an unusable directory, or as ``write`` does.
+        Raises UserError for an invalid vocabulary or unusable directory, and as ``write`` does.
         """
         if self.note:
             report(self.note)
@@ -121,7 +121,7 @@ class SequenceStage:
         return self.open(directory)
 
     def find(self, directory: PathLike) -> SequenceRecords | None:
-        """The records that :meth:`build` would make, if ``directory`` already has them."""
+        """The records that :meth:`build` would make, if ``directory`` already contains them."""
         vocabulary, inputs = self._vocabulary(), (describe_file(self.source),)
         made_by = self._versions(vocabulary)
         call = Manifest(self.name, self.parameters, inputs, (), {}, vocabulary, made_by=made_by)
@@ -131,9 +131,9 @@ class SequenceStage:
         return self.open(directory)
 
     def open(self, directory: PathLike) -> SequenceRecords:
-        """The records that :meth:`build` left in a directory.
+        """Opens the records that :meth:`build` left in a directory.
 
-        Raises UserError if there are none, or if their lengths are damaged.
+        Raises UserError if there are none or their lengths are damaged.
         """
         directory = Path(directory)
         manifest = read_manifest(directory)
@@ -165,12 +165,12 @@ class SequenceStage:
 
 
 class EncodedSequences(NamedTuple):
-    """Records without their ``unique_ids``, which depend on all records before.
+    """Records without their ``unique_ids``, which depend on all preceding records.
 
     Attributes:
-      records: serialized, by :func:`without_ids` of their layout.
-      lengths: int32, the tokens of each record.
-      counts: totals of these records.
+      records: serialized with the layout from :func:`without_ids`.
+      lengths: int32, the number of tokens in each record.
+      counts: totals over these records.
       records_per_item: int32, the records of each item; None if each has one.
     """
 
@@ -183,10 +183,10 @@ class EncodedSequences(NamedTuple):
     def of(
         cls, spec: RecordSpec, features: Mapping[str, np.ndarray], counts: Mapping[str, int]
     ) -> EncodedSequences:
-        """The records of a layout :func:`without_ids`.
+        """Encodes the records of a layout from :func:`without_ids`.
 
-        ``features`` are [N, L] arrays, ``input_mask`` among them; those that the layout lacks are
-        left out.
+        ``features`` are [N, L] arrays, including ``input_mask``; those that the layout lacks are
+        ignored.
         """
         lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
         kept = {feature.name: features[feature.name] for feature in spec.features}
@@ -194,12 +194,12 @@ class EncodedSequences(NamedTuple):
 
 
 def without_ids(spec: RecordSpec) -> RecordSpec:
-    """The part of a layout that does not depend on the records before."""
+    """The part of a layout that does not depend on preceding records."""
     return RecordSpec(f"{spec.name}_without_ids", spec.features[1:])
 
 
 def padded(rows: Sequence[Sequence[int]], width: int, *, fill: int = 0) -> np.ndarray:
-    """int32 [N, width]: each of the rows, none of them longer, and ``fill`` after it."""
+    """int32 [N, width]: the rows, none of which is longer, each padded with ``fill``."""
     array = np.full((len(rows), width), fill, np.int32)
     for padded_row, row in zip(array, rows):
         padded_row[: len(row)] = row
@@ -222,13 +222,13 @@ def encode_and_write(
     """Encodes items on several cores and writes their records, for a stage.
 
     Args:
-      directory, first_id, counts, unit: as for :func:`write_sequences`.
-      items: what the records are made of.
-      make_encoder: makes an encoder of lists of items, in each process.
+      directory, first_id, counts, unit: as in :func:`write_sequences`.
+      items: what the records are made from.
+      make_encoder: creates, in each process, an encoder of lists of items.
       items_per_batch: the length of these lists.
-      executor: who encodes.
-      stage: its name.
-      total: how many of the unit there are.
+      executor: encodes the batches.
+      stage: name of the stage.
+      total: total amount of ``unit``.
     """
     progress = Progress(stage, total, unit)
     batches = batched(items, items_per_batch)
@@ -256,12 +256,12 @@ def write_sequences(
     """Writes records and their lengths, for a stage.
 
     Args:
-      directory: the stage's.
+      directory: directory of the stage.
       batches: the records.
-      first_id: ``unique_ids`` of the first record; the others count on from there.
-      counts: totals to add those of the batches to.
+      first_id: ``unique_ids`` of the first record; the others continue from there.
+      counts: totals to which those of the batches are added.
       progress: advances by each batch's count of ``unit``.
-      unit: a name in the batches' counts.
+      unit: a key of the batches' counts.
     """
     totals = dict(counts)
     lengths = [np.zeros(0, np.int32)]
@@ -269,8 +269,8 @@ def write_sequences(
     with TFRecordWriter(directory / RECORDS_NAME) as writer:
         for encoded in batches:
             ids = _encode_ids(first_id + writer.num_records, len(encoded.records))
-            # Examples that follow each other without a border are one Example with the features
-            # of both (protobuf's rule for merging messages).
+            # Concatenated Examples are one Example with the features of both (protobuf's rule for
+            # merging messages).
             writer.write_framed(frame_records(map(bytes.__add__, ids, encoded.records)))
             lengths.append(encoded.lengths)
             if encoded.records_per_item is not None:
@@ -317,5 +317,5 @@ def _read_array(
 
 
 def _encode_ids(first: int, count: int) -> list[bytes]:
-    """The unique_ids of records, each as an Example of its own."""
+    """The unique_ids of records, each as a separate Example."""
     return _ID_SPEC.encode_batch({UNIQUE_IDS.name: np.arange(first, first + count)[:, np.newaxis]})

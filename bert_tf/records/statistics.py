@@ -1,4 +1,4 @@
-"""Statistics of records, counted piece by piece and added up.
+"""Statistics of records, computed in batches and added up.
 
 Symbols: N records, S positions, P predictions.
 """
@@ -14,21 +14,21 @@ import numpy as np
 from bert_tf.records.hash_sample import as_hashes, hash_of
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
 
-# Labels that a record has one of, and all labels, with those of words.
+# Labels of which a record has one, and all labels, including those of words.
 LABELS = ("next_sentence_labels", "is_impossible", "labels")
 ALL_LABELS = (*LABELS, LABEL_IDS)
 
-_COUNTED_IDS = 1 << 20  # ids from here on count as one; files without a manifest may have any
+_COUNTED_IDS = 1 << 20  # higher ids count as one; files without a manifest may have any
 
 
 @dataclasses.dataclass(frozen=True)
 class Conventions:
-    """What the ids of some records mean, as far as it is known.
+    """What the ids in some records mean, as far as this is known.
 
     Attributes:
       special_ids: ids of "pad", "unk", "cls", "sep" and "mask".
-      continues: bool [vocabulary size], whether an id continues the word before it.
-      masked_lm_prob: share of the tokens that should be masked; None if unknown.
+      continues: bool [vocabulary size], whether an id continues the preceding word.
+      masked_lm_prob: fraction of the tokens that should be masked; None if unknown.
     """
 
     special_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -38,24 +38,24 @@ class Conventions:
 
 @dataclasses.dataclass
 class Statistics:
-    """Counts over records; all can be added to those of other records.
+    """Counts over records, additive over sets of records.
 
     Attributes:
       records: N.
       positions, tokens: all positions, and those that are not padding.
-      text_tokens: tokens besides [CLS], [SEP] and [PAD].
-      empty: records without a text token.
-      lengths: int64, records by number of tokens.
-      ids: int64, tokens by id, before masks replaced some.
-      predictions: int64, records by number of predictions; empty if they store none.
-      wanted: predictions that there should be.
-      replaced: predictions by what stands in their place: "mask", "random" or "kept".
-      repeated, on_special: predictions of a position that has one already, and of a special token
+      text_tokens: tokens other than [CLS], [SEP] and [PAD].
+      empty: records without text tokens.
+      lengths: int64, number of records by number of tokens.
+      ids: int64, number of tokens by id, before masking.
+      predictions: int64, number of records by number of predictions; empty if none are stored.
+      wanted: expected number of predictions.
+      replaced: number of predictions by replacement: "mask", "random" or "kept".
+      repeated, on_special: predictions at an already predicted position, and of a special token
         or padding.
-      split_words: pairs of pieces of a word one of which is predicted and the other is not.
-      labels: values of the label, with their number.
+      split_words: pairs of adjacent pieces of a word of which only one is predicted.
+      labels: number of records by label value.
       answers_outside: answers that do not end after their start, within the tokens.
-      hashes: uint64, of the tokens of each record, before masks replaced some.
+      hashes: uint64, of the tokens of each record, before masking.
     """
 
     records: int = 0
@@ -76,7 +76,7 @@ class Statistics:
     hashes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def add(self, other: Statistics) -> None:
-        """Adds other records, except for their hashes."""
+        """Adds the counts of other records, but not their hashes."""
         for field in dataclasses.fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
             if field.name == "hashes":
@@ -86,22 +86,22 @@ class Statistics:
 
     @property
     def num_predictions(self) -> int:
-        """All predictions."""
+        """The number of all predictions."""
         return int(np.arange(len(self.predictions)) @ self.predictions)
 
     @property
     def padding_share(self) -> float:
-        """The share of positions that are padding."""
+        """The fraction of positions that are padding."""
         return 1 - self.tokens / self.positions if self.positions else 0.0
 
     def share_of(self, token_id: int | None) -> float:
-        """The share of an id among the text's tokens."""
+        """The fraction of the text tokens that have an id."""
         is_counted = token_id is not None and token_id < len(self.ids) and self.text_tokens
         return int(self.ids[token_id]) / self.text_tokens if is_counted else 0.0
 
 
 def count_records(batch: Mapping[str, np.ndarray], conventions: Conventions) -> Statistics:
-    """The statistics of some valid records of one layout, features [N, L] by name."""
+    """Computes the statistics of valid records of one layout, features [N, L] by name."""
     ids, used = original_ids(batch), batch["input_mask"] != 0
     length = used.sum(axis=1)
     is_text = used & ~_is_special(ids, conventions, "pad", "cls", "sep")
@@ -122,7 +122,7 @@ def count_records(batch: Mapping[str, np.ndarray], conventions: Conventions) -> 
 
 
 def original_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """int64 [N, S]: the ids before masks replaced some of them."""
+    """int64 [N, S]: the ids before masking."""
     ids = batch["input_ids"].astype(np.int64)
     if "masked_lm_ids" in batch:
         rows, places = np.nonzero(batch["masked_lm_weights"])
@@ -145,7 +145,7 @@ def _count_predictions(
     )
     found.predictions = np.bincount(number, minlength=is_used.shape[1] + 1)
     if conventions.masked_lm_prob is not None:
-        # The rule of google-research/bert; as many as there are tokens to choose from.
+        # The rule of google-research/bert; limited by the number of tokens to choose from.
         share = conventions.masked_lm_prob * batch["input_mask"].sum(axis=1)
         wanted = np.clip(np.round(share).astype(np.int64), 1, is_used.shape[1])
         found.wanted = int(np.minimum(wanted, is_text.sum(axis=1)).sum())
@@ -155,7 +155,7 @@ def _count_predictions(
     found.replaced = Counter(
         mask=int(is_mask.sum()), kept=int(is_kept.sum()), random=int((~is_mask & ~is_kept).sum())
     )
-    # [CLS] may be hidden by the mask of another token.
+    # The mask of another token may hide [CLS].
     found.on_special = int((~is_text[rows, positions] | (positions == 0)).sum())
     times = np.zeros(ids.shape, np.int64)
     np.add.at(times, (rows, positions), 1)
@@ -167,7 +167,7 @@ def _count_predictions(
 
 
 def _continues_a_word(ids: np.ndarray, is_text: np.ndarray, continuing: np.ndarray) -> np.ndarray:
-    """bool [N, S]: pieces whose word begins before them; the first one of a segment begins one."""
+    """bool [N, S]: pieces that continue a word; a segment's first piece always begins one."""
     known = ids < len(continuing)
     continues = continuing[np.where(known, ids, 0)] & known & is_text
     continues[:, 0] = False
@@ -192,7 +192,7 @@ def _is_special(ids: np.ndarray, conventions: Conventions, *names: str) -> np.nd
 
 
 def _sum(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The sum of counts, the shorter array with zeros after it."""
+    """Adds counts, padding the shorter array with zeros."""
     if len(first) < len(second):
         first, second = second, first
     total = first.copy()

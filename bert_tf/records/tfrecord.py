@@ -2,8 +2,8 @@
 
 ``X.tfrecord`` is accompanied by ``X.tfrecord.offsets`` (offsets.py): the start of every record and
 the size of the file. It is written together with the records, or created by one scan if the file
-came from elsewhere. Files compressed in blocks are read in place (gzip_blocks.py), other compressed
-ones from an uncompressed copy (compressed.py), which has the offsets.
+came without it. Files compressed in blocks are read in place (gzip_blocks.py); other compressed
+files are read from an uncompressed copy (compressed.py), which has the offsets.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,10 +45,10 @@ from bert_tf.util.files import PathLike, Written, atomic_open, sync_file
 from bert_tf.util.temporary import TemporaryDirectory
 
 if TYPE_CHECKING:
-    from bert_tf.records.gzip_blocks import DecodedBlocks, GzipBlocks
+    from bert_tf.records.gzip_blocks import GzipBlocks
 
 
-# How records are stored: one after the other, or in gzip blocks.
+# How records are stored: as they are, or in gzip blocks.
 COMPRESSION = ("none", "gzip")
 
 _GZIP = b"\x1f\x8b"
@@ -60,7 +61,7 @@ _records_read = 0
 
 
 def records_read() -> int:
-    """A counter that changes whenever any thread of this process has read records."""
+    """A counter that changes whenever a thread of this process has read records."""
     return _records_read
 
 
@@ -70,11 +71,11 @@ class FramedRecords:
 
     Attributes:
       content: uint8, concatenated framed records, or blocks of them.
-      sizes: int64 [N], size of each framed record, or of each block, in bytes.
-      counts: int64 [N], the records of each block; None if they are not compressed.
+      sizes: int64 [N], size of each framed record or block in bytes.
+      counts: int64 [N], number of records in each block; None if uncompressed.
     """
 
-    content: np.ndarray  # as arrays cross to another process without a copy, and bytes do not
+    content: np.ndarray  # arrays reach another process without a copy, bytes do not
     sizes: np.ndarray
     counts: np.ndarray | None = None
 
@@ -91,14 +92,14 @@ def frame_records(records: Iterable[bytes], *, compression: str = "none") -> Fra
 
 
 class TFRecordWriter:
-    """Writes a TFRecord file and its offsets; both appear under their names when it closes.
+    """Writes a TFRecord file and its offsets; both get their names when it is closed.
 
-    A context manager; if the block raises an exception, neither file is left behind. Records are
-    added with :meth:`write`, or many at a time, already framed, with :meth:`write_framed`. With
-    compression, what is added at once has blocks of its own.
+    A context manager; if the block raises an exception, no files are left behind. Add records with
+    :meth:`write`, or many already framed ones with :meth:`write_framed`. With compression, each
+    call starts a new block.
 
-    With ``continues``, for a file of a journal (journal.py), records are appended to those that are
-    there, under the name of the file at once, and are left behind by an exception.
+    With ``continues``, for a file of a journal (journal.py), records are appended to those that
+    exist, directly under the file's own name, and are kept after an exception.
     """
 
     def __init__(self, path: PathLike, *, compression: str = "none", continues: bool = False):
@@ -109,13 +110,13 @@ class TFRecordWriter:
 
     def __enter__(self) -> TFRecordWriter:
         self._ends = RunningSums(self._path.parent)
-        self._counts = RunningSums(self._path.parent)  # of blocks, with compression
+        self._counts = RunningSums(self._path.parent)  # counts of blocks, if compressed
         if self._continues:
-            self._opened = open(self._path, "ab")
+            self._opened: AbstractContextManager[IO[Any]] = open(self._path, "ab")
             self._count_written()
         else:
             self._opened = atomic_open(self._path, "wb")
-        self._file = self._opened.__enter__()
+        self._file: IO[Any] = self._opened.__enter__()
         return self
 
     def __exit__(
@@ -139,7 +140,7 @@ class TFRecordWriter:
         write_sums(self._path, gzip_blocks.MAGIC, [self._ends, self._counts])
 
     def _count_written(self) -> None:
-        """Counts what is in the file that is continued."""
+        """Counts the existing content of a file that is continued."""
         descriptor = _open_for_reading(self._path)
         try:
             if self._compression == "gzip":
@@ -174,17 +175,18 @@ class TFRecordWriter:
         self.write_framed(frame_records([record], compression=self._compression))
 
     def write_framed(self, records: FramedRecords) -> None:
-        """Appends records that are already framed, with the compression of this writer."""
+        """Appends records that are already framed, with this writer's compression."""
         self._file.write(records.content)
         self._count(records.sizes, records.counts)
 
 
 class RecordFile:
-    """Access to the records of one file by number.
+    """Access to the records of a file by number.
 
     Attributes:
       path: the file.
-      content: the file that is read: the file itself or, if it is compressed, a copy.
+      content: the file that is actually read: the file itself or, if it is compressed, a copy.
+      blocks: the blocks it is compressed in; None for any other file.
     """
 
     def __init__(self, path: PathLike, *, keep_offsets: bool = True):
@@ -196,11 +198,10 @@ class RecordFile:
         self.path = Path(path)
         self.content = self.path
         self._keep_offsets = keep_offsets
-        self._blocks = _open_if_blocks(self.path, keep=keep_offsets)
-        self._offsets = None
-        if self._blocks is None:
-            if _is_compressed(self.path):
-                self.content = self._copy(keep=keep_offsets)
+        self.blocks = _open_if_blocks(self.path, keep=keep_offsets)
+        if self.blocks is None and _is_compressed(self.path):
+            self.content = self._copy(keep=keep_offsets)
+        if self.blocks is None:
             self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
 
     def _copy(self, *, keep: bool) -> Path:
@@ -213,27 +214,20 @@ class RecordFile:
         write_uncompressed(self.path, content)
         return content
 
-    @property
-    def has_blocks(self) -> bool:
-        """Whether the file is compressed in blocks."""
-        return self._blocks is not None
-
     def __len__(self) -> int:
-        return len(self._offsets) - 1 if self._blocks is None else len(self._blocks)
+        return len(self._offsets) - 1 if self.blocks is None else len(self.blocks)
 
-    def read(self, number: int, descriptor: int, decoded: DecodedBlocks | None) -> bytes:
+    def read(self, number: int, descriptor: int) -> bytes:
         """Reads record ``number`` from the open file ``descriptor`` and checks it.
 
-        ``decoded`` keeps blocks for the next call; None for a file without blocks.
-
         Raises:
-          UserError: the record is damaged, or the offsets have another number of records.
+          UserError: the record is damaged, or the number of records contradicts the offsets.
         """
         global _records_read
-        if self._blocks is None:
+        if self.blocks is None:
             frame = self._frame(number, descriptor)
         else:
-            frame = self._blocks.frame(number, descriptor, decoded)
+            frame = self.blocks.frame(number, descriptor)
         _records_read += 1
         record = record_in(frame)
         if record is None:
@@ -253,7 +247,7 @@ class RecordFile:
         return frame
 
     def _frame_at_offset(self, number: int, descriptor: int) -> bytes | None:
-        """The bytes of a record, None where the offsets do not match its length."""
+        """The bytes of a record; None if the offsets do not match its length."""
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
         if not start + FRAMING_BYTES <= end <= int(self._offsets[-1]):
             return None
@@ -265,9 +259,9 @@ class RecordFile:
         return frame if length_in(frame) == len(frame) - FRAMING_BYTES else None
 
     def _scan_again(self, descriptor: int) -> None:
-        """Replaces offsets of which some are wrong.
+        """Replaces offsets after some were found to be wrong.
 
-        Raises UserError if the records are damaged, and if their number, on which their order in
+        Raises UserError if the records are damaged, or if their number, on which their order in
         training depends, was wrong as well.
         """
         side_file, offsets = offsets_path(self.content), _scan(self.path, descriptor)
@@ -283,23 +277,21 @@ class RecordFile:
 
 
 class RecordSet:
-    """The records of several files, numbered from 0 across the files in the order given.
+    """The records of several files, numbered from 0 across the files in the given order.
 
-    Reading is thread-safe. Up to 256 files stay open; with more, each read opens its file, to stay
-    below the system's limit on open files.
+    Reading is thread-safe. Up to 256 files stay open; if there are more, each read opens its file,
+    to stay below the system's limit on open files.
     """
 
     def __init__(self, files: Sequence[PathLike], *, keep_offsets: bool = True):
-        """Opens the files; ``keep_offsets`` is as for :class:`RecordFile`."""
+        """Opens the files; ``keep_offsets`` is as in :class:`RecordFile`."""
         self._files = [RecordFile(path, keep_offsets=keep_offsets) for path in files]
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
-        self._decoded = None
-        if any(file.has_blocks for file in self._files):
-            from bert_tf.records.gzip_blocks import DecodedBlocks
-
-            self._decoded = DecodedBlocks()
+        blocks = [file.blocks for file in self._files if file.blocks is not None]
+        for other in blocks[1:]:
+            other.share_decoded(blocks[0])
         # Not at exit: descriptors of a thread that is still reading could be reused for other
         # files.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
@@ -313,12 +305,12 @@ class RecordSet:
         return list(self._files)
 
     def locate(self, index: int) -> tuple[RecordFile, int]:
-        """The file of record ``index``, and the record's number within that file."""
+        """The file that contains record ``index``, and the record's number in that file."""
         which = self._file_of(index)
         return self._files[which], int(index - self._starts[which])
 
     def locations(self, indices: Iterable[int]) -> list[tuple[str, int]]:
-        """The path of the file, and the number within it, of each of the records ``indices``."""
+        """The path of the file and the number in it, for each of the records ``indices``."""
         found = map(self.locate, indices)
         return [(str(file.path), number) for file, number in found]
 
@@ -327,7 +319,7 @@ class RecordSet:
         return int(self._starts[self._files.index(file)])
 
     def read(self, indices: Iterable[int]) -> list[bytes]:
-        """Reads and checks the records ``indices``, in that order; UserError if one is damaged."""
+        """Reads and checks records in the given order; raises UserError if one is damaged."""
         by_file: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)
         for place, index in enumerate(indices):
             which = self._file_of(index)
@@ -337,7 +329,7 @@ class RecordSet:
             descriptor = self._open(which)
             try:
                 for place, number in wanted:
-                    records[place] = self._files[which].read(number, descriptor, self._decoded)
+                    records[place] = self._files[which].read(number, descriptor)
             finally:
                 if not self._keep_open:
                     os.close(descriptor)
@@ -359,7 +351,7 @@ class RecordSet:
         if not self._keep_open:
             return descriptor
         kept = self._descriptors.setdefault(which, descriptor)
-        if kept != descriptor:  # another thread was first
+        if kept != descriptor:  # another thread was faster
             os.close(descriptor)
         return kept
 
@@ -377,7 +369,7 @@ def _open_for_reading(path: Path) -> int:
 
 
 def _open_if_blocks(path: Path, *, keep: bool) -> GzipBlocks | None:
-    """The blocks of a file that is compressed in blocks, None for other files."""
+    """The blocks of a file that is compressed in blocks; None for other files."""
     descriptor = _open_for_reading(path)
     try:
         if os.pread(descriptor, len(_GZIP), 0) != _GZIP:
@@ -392,13 +384,13 @@ def _open_if_blocks(path: Path, *, keep: bool) -> GzipBlocks | None:
 
 
 def _is_compressed(path: Path) -> bool:
-    """Whether a file has compressed records; UserError if it has other compressed content."""
+    """Whether a file holds compressed records; UserError if it holds other compressed data."""
     descriptor = _open_for_reading(path)
     try:
         header = os.pread(descriptor, HEADER_BYTES, 0)
     finally:
         os.close(descriptor)
-    # Checks the plain form first: a length of 35,615 looks like gzip's first two bytes.
+    # Check the plain form first: a length of 35,615 looks like gzip's first two bytes.
     if len(header) == HEADER_BYTES and length_in(header) is not None:
         return False
     from bert_tf.records.compressed import first_content_bytes
@@ -410,9 +402,9 @@ def _is_compressed(path: Path) -> bool:
 
 
 def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
-    """Starts of all records and the file's size, from the offsets file if that can be trusted.
+    """Offsets of all records and the file's size, from the side file if it can be trusted.
 
-    Messages name ``source``; ``path`` may be a copy of it.
+    Messages name ``source``, of which ``path`` may be a copy.
     """
     descriptor = _open_for_reading(path)
     try:
@@ -444,7 +436,7 @@ def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
 
 
 def _is_text(begin: bytes) -> bool:
-    """Whether the first bytes of a file are text, which has no NUL; a record's length has some."""
+    """Whether a file begins like text, which has no NUL bytes, unlike a record's length."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(begin)
     except UnicodeDecodeError:
@@ -453,7 +445,7 @@ def _is_text(begin: bytes) -> bool:
 
 
 def _scan(path: Path, descriptor: int) -> np.ndarray:
-    """Locates all records by following their lengths, without reading the records."""
+    """Locates all records by following their lengths, without reading their contents."""
     size = os.fstat(descriptor).st_size
     if size and _is_text(os.pread(descriptor, _TEXT_BYTES, 0)):
         raise UserError(

@@ -1,1 +1,1 @@
-"""Stages that fill a directory once: manifest, journal, installation, and shared work."""
+"""Stages that fill a directory once: manifests, journals, installation and parallel work."""

@@ -1,13 +1,13 @@
-"""An executor whose workers are those of a Dask scheduler.
+"""An executor that uses the workers of a Dask scheduler.
 
-Dask distributed (https://distributed.dask.org) hands out the items, repeats those of workers that
-are lost, and shows on its dashboard what goes on. An item and its result travel over the network as
-bytes, so workers need nothing of this host's disk: neither the inputs nor a vocabulary. What they
-need is the same code, which is checked. Items go by way of the scheduler; results come straight
-from the workers, if these can be reached.
+Dask distributed (https://distributed.dask.org) distributes the items, retries those of lost workers
+and shows the progress on its dashboard. Items and results travel over the network as bytes, so
+workers need nothing from this host's disk: neither the inputs nor a vocabulary. They need only the
+same code, which is checked. Items go through the scheduler; results come directly from the workers
+if these can be reached.
 
-A worker that was given an item and is gone costs that item only: another worker is given it. An
-item that has cost several workers (Dask's ``allowed-failures``, 3 unless configured) ends the work.
+If a worker disappears, only its item is lost, and another worker gets it. An item that has cost
+several workers (Dask's ``allowed-failures``, 3 unless configured) ends the work.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ except ImportError as error:
     ) from error
 
 _ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?[^/\s]+:\d+")
-# Seconds to wait for a scheduler that does not answer, and for the first worker.
+# Seconds to wait for a scheduler to answer, and for the first worker.
 PATIENCE = 120.0
-# Seconds to wait for a worker when all have gone in the middle.
+# Seconds to wait for a worker if all have disappeared halfway.
 _PATIENCE_WITHOUT_WORKERS = 600.0
 _SECONDS_BETWEEN_COUNTS = 2.0
-# Enough to fetch a result of some MB over a slow network.
+# Enough to fetch a result of several MB over a slow network.
 _SECONDS_OF_A_WAIT = 20.0
 _SECONDS_TO_REACH = 5.0
-# Items under way for each thread of a worker: one being worked on, one waiting there, and one
-# whose result is fetched.
+# Items in progress per thread of a worker: one being processed, one waiting there, and one whose
+# result is being fetched.
 _ITEMS_PER_THREAD = 3
 
-_of_thread = threading.local()  # of a worker: the work that it has made ready last
+_of_thread = threading.local()  # in a worker: the work that it prepared last
 
 
 class _Work(NamedTuple):
-    """What workers do with every item.
+    """What the workers do with every item.
 
     Attributes:
-      number: unique.
-      make_worker: pickled.
-      main: the module that is ``__main__`` for whoever pickled it.
-      versions: theirs.
+      number: unique number.
+      make_worker: pickled function that creates the worker.
+      main: the module that is ``__main__`` in the process that pickled it.
+      versions: versions of code and libraries in that process.
     """
 
     number: str
@@ -74,20 +74,20 @@ class _Work(NamedTuple):
 
 
 class DaskWorkers(Executor):
-    """The workers of a scheduler, as they come and go.
+    """The workers of a scheduler, which may come and go.
 
-    They import the modules of ``make_worker``, items and results by name. Memory: three items for
-    each of their threads are in flight.
+    They import the modules of ``make_worker``, items and results by name. Memory: three items per
+    worker thread are in flight.
 
     Attributes:
-      address: the scheduler's, such as ``tcp://host:8786``.
+      address: the scheduler's address, such as ``tcp://host:8786``.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     def check(self) -> None:
-        """Raises UserError unless there is a scheduler with workers that can be used."""
+        """Raises UserError unless there is a scheduler with usable workers."""
         with _connected(self.address) as client:
             _checked_workers(client, self.address)
 
@@ -104,8 +104,8 @@ class DaskWorkers(Executor):
             hidden = _unreachable(workers)
             if hidden:
                 say(
-                    f"{what}: {hidden} cannot be reached from here, so results come by way of the "
-                    "scheduler, which takes it more time",
+                    f"{what}: {hidden} cannot be reached from here, so results come through the "
+                    "scheduler, which is slower",
                     stream=sys.stderr,
                 )
             client.direct_to_workers = hidden is None
@@ -114,7 +114,7 @@ class DaskWorkers(Executor):
 
 
 class _Map:
-    """The items of one call, some of which are under way."""
+    """The items of one call, some of which are in progress."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Map:
         work = _Work(
             self._number, pickle.dumps(make_worker), main.name if main else "", version_record()
         )
-        # A task, not scattered data: it can be made again where the only worker that has it dies.
+        # A task, not scattered data: it can be recomputed if the only worker that has it dies.
         with self._explained():
             self._work = client.submit(_same, work, key=f"{what}-work-{self._number}")
         self._threads, self._counted = 0, -float("inf")
@@ -155,9 +155,9 @@ class _Map:
             return self._client.submit(_call, self._work, content, key=key, pure=False)
 
     def _most_pending(self) -> int:
-        """How many items may be under way, as workers come and go."""
+        """How many items may be in progress, given the current workers."""
         now = time.monotonic()
-        # Without a connection, the count would wait for one; results that are lost say so at once.
+        # Without a connection, the count would wait for one; a lost result raises an error at once.
         is_connected = self._client.status == "running"
         if now - self._counted >= _SECONDS_BETWEEN_COUNTS and is_connected:
             with self._explained():
@@ -165,11 +165,11 @@ class _Map:
         return _ITEMS_PER_THREAD * self._threads
 
     def _result(self, future: distributed.Future) -> Any:
-        """A result, waited for as long as there is a worker, or may be one again soon."""
+        """Waits for a result as long as there is a worker, or may soon be one again."""
         since = None
         while True:
-            # A result can be lost while it is fetched, with the only worker that had it: then
-            # nothing would ever come.
+            # A result can be lost while it is being fetched, along with the only worker that had
+            # it; then it would never arrive.
             try:
                 return pickle.loads(future.result(timeout=_SECONDS_OF_A_WAIT))
             except distributed.TimeoutError:
@@ -177,9 +177,9 @@ class _Map:
                     raise
             except distributed.KilledWorker as error:
                 raise RepairableError(
-                    f"{self._what}: an item has cost {error.allowed_failures + 1} workers their "
-                    f"life, the last one at {error.last_worker.address} (most often from lack of "
-                    "memory); see the logs of the workers, and give them more memory or fewer "
+                    f"{self._what}: an item has killed {error.allowed_failures + 1} workers, "
+                    f"the last one at {error.last_worker.address} (usually for lack of "
+                    "memory); see the workers' logs, and give them more memory or fewer "
                     "threads."
                 ) from error
             except Exception:
@@ -190,7 +190,7 @@ class _Map:
             since = self._waiting_since(since)
 
     def _waiting_since(self, since: float | None) -> float | None:
-        """When all workers were found to be gone, None if there are some; ends a long wait."""
+        """When all workers were found gone, None if there are some; ends an excessive wait."""
         if self._most_pending():
             return None
         if since is None:
@@ -209,7 +209,7 @@ class _Map:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns a lost connection into a sentence."""
+        """Converts a lost connection to a UserError."""
         try:
             yield
         except distributed.TimeoutError:
@@ -226,7 +226,7 @@ def _same(work: _Work) -> _Work:
 
 
 def _call(work: _Work, item: bytes) -> bytes:
-    """Runs in a thread of a worker."""
+    """Runs in a worker's thread."""
     if getattr(_of_thread, "number", None) != work.number:
         difference = _difference(work.versions, version_record())
         if difference:
@@ -237,14 +237,14 @@ def _call(work: _Work, item: bytes) -> bytes:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what was pickled in a process in which the module ``main`` is ``__main__``."""
+    """Reads data pickled in a process in which the module ``main`` was ``__main__``."""
 
     def __init__(self, content: bytes, main: str):
         super().__init__(io.BytesIO(content))
         self._main = main
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """As the module is called where it is imported."""
+        """Looks up a name in a module under the module's importable name."""
         if module_name == "__main__" and self._main:
             module_name = self._main
         return super().find_class(module_name, global_name)
@@ -256,14 +256,14 @@ def _load(content: bytes, main: str) -> Any:
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[distributed.Client]:
-    """A client of a scheduler; UserError if there is none at the address."""
+    """Yields a client of a scheduler; UserError if there is none at the address."""
     if not _ADDRESS.fullmatch(address):
         raise UserError(
             f"--scheduler={address} is not an address; give host and port, such as tcp://host:8786."
         )
     for name in ("asyncio", "distributed", "distributed.client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in our own messages
-    # An item is a block of text, and Dask's warning is meant for what is larger by mistake.
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # our own messages contain what matters
+    # Items are blocks of text; Dask's warning is meant for data that is large by mistake.
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"})
     try:
         client = distributed.Client(address, timeout=PATIENCE, set_as_default=False, name="bert_tf")
@@ -276,12 +276,12 @@ def _connected(address: str) -> Iterator[distributed.Client]:
     try:
         yield client
     finally:
-        with contextlib.suppress(Exception):  # the scheduler may be gone, and its error is known
+        with contextlib.suppress(Exception):  # the scheduler may be gone, which has been reported
             client.close(timeout=5)
 
 
 def _checked_workers(client: distributed.Client, address: str) -> list[str]:
-    """The addresses of the workers; UserError if there are none, or one that cannot be used."""
+    """The addresses of the workers; UserError if there are none, or one is unusable."""
     if not client.nthreads():
         say(f"waiting for workers at {address}", stream=sys.stderr)
     try:
@@ -306,7 +306,7 @@ def _checked_workers(client: distributed.Client, address: str) -> list[str]:
 
 
 def _unreachable(workers: Iterable[str]) -> str | None:
-    """The first worker, of one on each host, to which this host cannot connect."""
+    """The first worker, checking one per host, to which this host cannot connect."""
     of_hosts: dict[str, str] = {}
     for worker in workers:
         of_hosts.setdefault(worker.rpartition(":")[0], worker)
@@ -320,7 +320,7 @@ def _unreachable(workers: Iterable[str]) -> str | None:
 
 
 def _difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """What a worker has in other versions; empty if nothing."""
+    """Describes where a worker's versions differ; empty if they do not."""
     return ", ".join(
         f"{name} {theirs.get(name)}, not {version}"
         for name, version in ours.items()

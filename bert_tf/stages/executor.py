@@ -1,8 +1,9 @@
-"""Executors: who works on many items, whose results arrive in the order of the items.
+"""Executors process many items in parallel and return results in the order of the items.
 
-:class:`Processes` are those of this machine, this one among them; the workers of a Dask scheduler
-are :class:`bert_tf.stages.cluster.DaskWorkers`. Another way to share work is a class that yields
-results, and a line of ``data_prep.stages.stage.choose_executor``.
+:class:`Processes` uses processes of this machine, including the current one;
+:class:`bert_tf.stages.cluster.DaskWorkers` uses the workers of a Dask scheduler. To add an
+executor, write a class that yields results, and a line in
+``data_prep.stages.settings.WorkerSettings``.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _worker: Callable[[Any], Any]  # one per worker process, set when it starts
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of ``size`` items, in order; the last one may be shorter."""
+    """Lists of ``size`` consecutive items; the last one may be shorter."""
     items = iter(items)
     while batch := list(itertools.islice(items, size)):
         yield batch
 
 
 class Executor(abc.ABC):
-    """Does the same for many items, somewhere."""
+    """Applies a function to many items, somewhere."""
 
     def map(
         self,
@@ -55,10 +56,10 @@ class Executor(abc.ABC):
         """Yields ``make_worker()(item)`` for every item, in the order of the items.
 
         Args:
-          make_worker: called once in each process or thread that works; it, the items and the
-            results must be picklable.
+          make_worker: called once in each working process or thread; it, the items and the results
+            must be picklable.
           items: consumed on demand, so it may be a generator over a file of any size.
-          what: names the work in messages.
+          what: name of the work in messages.
 
         Raises:
           UserError: a worker raised or died. A worker's UserError is passed on unchanged.
@@ -73,7 +74,7 @@ class Executor(abc.ABC):
                 raise
             except BrokenProcessPool as error:
                 raise RepairableError(
-                    f"{what}: a worker process died (most often from lack of memory); try a "
+                    f"{what}: a worker process died (usually for lack of memory); try a "
                     "smaller --num_workers."
                 ) from error
             except Exception as error:
@@ -85,26 +86,26 @@ class Executor(abc.ABC):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raises UserError if nobody would work; asked before hours of what needs no workers."""
+        """Raises UserError if there are no workers; called before hours of work without them."""
 
     @abc.abstractmethod
     def _results(
         self, make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item], what: str
     ) -> Iterator[Result]:
-        """Yields the results in order; errors of workers are raised when it is their turn."""
+        """Yields the results in order; a worker's error is raised at its item's turn."""
 
 
 class Processes(Executor):
-    """Processes of this machine: this one, and others if there are to be more.
+    """Processes of this machine: the current one, and further ones if requested.
 
-    This process reads the items and passes the results on. Whenever the others have enough to do
-    and the next result is not there yet, it works on an item itself. More than 1 need an importable
-    ``__main__`` (processes are spawned, because forking a process with threads can hang).
+    The current process reads the items and passes on the results. While the others are busy and
+    the next result is not yet available, it processes items itself. More than one process requires
+    an importable ``__main__`` (they are spawned, since forking a process with threads can hang).
 
     Memory: at most ``2 * num_workers + 2`` items are in flight, whatever their total number.
 
     Attributes:
-      num_workers: how many there are, with this one.
+      num_workers: number of processes, including the current one.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -112,7 +113,7 @@ class Processes(Executor):
 
     @classmethod
     def of(cls, num_workers: int, at_most: int | None = None) -> Processes:
-        """As many as a flag says, 0 for all cores that this process may run on; at least 1.
+        """Creates as many as a flag requests, or for 0 one per available core; at least 1.
 
         Raises UserError for a negative number.
         """
@@ -124,7 +125,7 @@ class Processes(Executor):
         return cls(chosen if at_most is None else max(1, min(chosen, at_most)))
 
     def check(self) -> None:
-        """This process is there."""
+        """The current process is always available."""
 
     def _results(
         self,
@@ -145,7 +146,7 @@ class Processes(Executor):
             initializer=_start_worker,
             initargs=(make_worker,),
         )
-        own_worker = functools.lru_cache(maxsize=None)(make_worker)  # made when it is needed
+        own_worker = functools.lru_cache(maxsize=None)(make_worker)  # created when needed
         items = iter(items)
         is_last_read = False
         tasks: collections.deque[_Task] = collections.deque()
@@ -155,7 +156,7 @@ class Processes(Executor):
             try:
                 while True:
                     unfinished = sum(not task.future.done() for task in tasks)
-                    # Two in stock for each, so that nobody is idle while this process works.
+                    # Two queued for each, so that none is idle while this process works.
                     others_need_more = unfinished < 2 * self.num_workers - 1
                     can_wait = others_need_more or not tasks[0].future.done()
                     if can_wait and not is_last_read and len(tasks) < 2 * self.num_workers + 2:
@@ -186,7 +187,7 @@ class _Task(NamedTuple):
 
 
 def _done_here(worker: Callable[[Item], Result], item: Item) -> concurrent.futures.Future:
-    """A future of the result or the error, which is raised when it is this item's turn."""
+    """A future of the result or the error, which is raised at this item's turn."""
     future: concurrent.futures.Future = concurrent.futures.Future()
     try:
         future.set_result(worker(item))
@@ -203,7 +204,7 @@ def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Ends this process when its parent is gone, since a killed parent cannot stop it."""
+    """Ends this process after its parent's end, since a killed parent cannot end it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])

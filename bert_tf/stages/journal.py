@@ -1,9 +1,9 @@
-"""What a stage has finished so far, for a later call that continues where this one was killed.
+"""Records what a stage has finished so far, so that a later call can resume after a kill.
 
-A stage works on items in a fixed order and appends their results to its files. ``.journal.json`` in
-its partial directory says how many items are done, the bytes that their results take in each file,
-and running totals. It is written every half a minute, after these bytes have reached the disk. A
-later call cuts the files there, which undoes what followed, and skips the items that are done.
+A stage processes items in a fixed order and appends their results to its files. ``.journal.json``
+in its partial directory records the number of finished items, the bytes of their results in each
+file, and running totals. It is written every half minute, after these bytes have reached the disk.
+A later call truncates the files there, which undoes everything after, and skips finished items.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Appended(Protocol):
     """Output files that only grow."""
 
     def sync(self) -> Mapping[Path, Written]:
-        """Brings all that was written to the disk; returns what each file has by now."""
+        """Flushes everything to the disk; returns what each file now contains."""
 
 
 class AppendedFile(contextlib.AbstractContextManager):
-    """A file that is continued, or begun."""
+    """A file that is created or continued."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -62,17 +62,17 @@ class Journal:
     """The journal of one call of a stage.
 
     Attributes:
-      items: how many are done.
-      input_bytes: of these items.
-      totals: of the items that are done, by name; the stage adds to it.
-      written: the files as they were when this call began, by their names in the directory.
+      items: number of finished items.
+      input_bytes: input bytes of these items.
+      totals: totals over the finished items, by name; the stage adds to them.
+      written: the state of each file when this call began, by name in the directory.
     """
 
     def __init__(self, directory: Path, call: str):
-        """Continues what is in ``directory`` if a call of the same identity has left it there.
+        """Resumes from ``directory`` if a call of the same identity left a journal there.
 
-        Whatever else is in the directory is removed. ``call`` is a hash of all that decides the
-        bytes of the outputs.
+        Removes everything else in the directory. ``call`` is a hash of everything that determines
+        the bytes of the outputs.
         """
         self._directory = directory
         self._call = call
@@ -90,17 +90,17 @@ class Journal:
 
     @property
     def exists(self) -> bool:
-        """Whether a later call would have something to continue."""
+        """Whether a later call would have something to resume from."""
         return (self._directory / JOURNAL_NAME).exists()
 
     def remaining(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items that were not done when this call began."""
+        """The items that were unfinished when this call began."""
         return itertools.islice(items, self.items, None)
 
     def add_item(
         self, counts: Mapping[str, int], *, input_bytes: int, outputs: Iterable[Appended]
     ) -> None:
-        """Counts an item whose results are in the outputs, and makes an entry if it is time."""
+        """Counts an item whose results are in the outputs, and saves an entry if one is due."""
         self.items += 1
         self.input_bytes += input_bytes
         self.totals.update(counts)
@@ -108,7 +108,7 @@ class Journal:
             self.save(outputs)
 
     def save(self, outputs: Iterable[Appended]) -> None:
-        """Makes an entry."""
+        """Saves an entry."""
         written: dict[Path, Written] = {}
         for output in outputs:
             written.update(output.sync())
@@ -128,7 +128,7 @@ class Journal:
 
 
 def continues_another_call(directory: Path, call: str) -> bool:
-    """Whether a call of another identity left a journal in ``directory``, to continue there."""
+    """Whether a call of another identity left a journal in ``directory`` to resume from."""
     path = directory / JOURNAL_NAME
     return path.is_file() and _read(path, call) is None
 
@@ -142,11 +142,11 @@ class _Entry:
 
 
 def _read(path: Path, call: str) -> _Entry | None:
-    """The entry of this call in a journal; None if it is another's, damaged or missing."""
+    """This call's entry in a journal; None if it is another call's, damaged or missing."""
     if not path.is_file():
         return None
     try:
-        advice = "the stage begins anew"
+        advice = "the stage starts over"
         content = read_sealed_json(path, what="journal", advice=advice, required=True)
         if content["call"] != call:
             return None
@@ -168,12 +168,12 @@ def _written(part: Mapping[str, Any]) -> Written:
 
 
 def _cut_files(directory: Path, written: Mapping[str, Written]) -> bool:
-    """Brings a directory to the state of an entry; False if a file lacks some of its bytes."""
+    """Restores a directory to the state of an entry; False if a file lacks some of its bytes."""
     paths = {directory / name: part.bytes for name, part in written.items()}
     for path, size in paths.items():
         if not path.is_file() or path.stat().st_size < size:
             return False
-    for path in sorted(directory.rglob("*"), reverse=True):  # what is in a directory before it
+    for path in sorted(directory.rglob("*"), reverse=True):  # contents before their directory
         if path in paths or path == directory / JOURNAL_NAME:
             continue
         if not path.is_dir():

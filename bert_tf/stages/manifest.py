@@ -3,10 +3,10 @@
 A data preparation stage writes it last, so a directory with a manifest is complete. It contains
 bare file names but no paths, times or host names, so that equal inputs and parameters give the same
 manifest bytes anywhere. Stages remove the files that an earlier manifest lists, so a manifest with
-any other kind of name is refused.
+any other kind of name is rejected.
 
-A directory filled by several calls of a stage also has a single manifest, which combines those of
-the calls and keeps them in ``parts``.
+A directory filled by several calls of a stage has a single manifest, too, which combines the calls'
+manifests and keeps them in ``parts``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ADVICE = "copy it again, or delete its directory and make the data again"
 
 @dataclasses.dataclass(frozen=True)
 class FileEntry:
-    """One input or output file.
+    """An input or output file.
 
     Attributes:
       name: the bare file name; outputs are in the manifest's directory.
@@ -63,7 +63,7 @@ class FileEntry:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyEntry:
-    """The vocabulary of the ids in a data directory."""
+    """The vocabulary to which the ids in a data directory refer."""
 
     sha256: str
     size: int
@@ -83,14 +83,14 @@ class Manifest:
 
     Attributes:
       stage: name of the module that wrote the directory.
-      parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
+      parameters: JSON values that, with the inputs and the vocabulary, determine every output byte.
       inputs: files that were read, in this order.
       outputs: files that were written.
       counts: totals, for example ``{"documents": 12, "records": 340}``.
-      vocabulary: the vocabulary of the ids in the outputs, None if they have no ids.
+      vocabulary: the vocabulary of the ids in the outputs; None if there are no ids.
       parts: the manifests of the calls that filled the directory, if there were several.
-      made_by: versions of what decided the outputs besides the parameters (``versions.maker``);
-        empty if they were not recorded.
+      made_by: versions of everything else that determined the outputs (``versions.maker``); empty
+        if not recorded.
     """
 
     stage: str
@@ -114,7 +114,7 @@ class Manifest:
         return {entry.name for entry in self.outputs}
 
     def to_dict(self, *, with_versions: bool = True) -> dict[str, Any]:
-        """The manifest as JSON values, with the hash of its parameters."""
+        """The manifest as JSON values, including the hash of its parameters."""
         parts = [part.to_dict(with_versions=with_versions) for part in self.parts]
         made_by = dict(self.made_by) if with_versions else {}
         return {
@@ -124,7 +124,7 @@ class Manifest:
             "parameters_sha256": hash_of_json(self.parameters),
             "vocabulary": dataclasses.asdict(self.vocabulary) if self.vocabulary else None,
             "counts": dict(self.counts),
-            # Not asdict, which copies deeply: a directory may have thousands of entries.
+            # Not asdict, which makes deep copies: a directory may have thousands of entries.
             "inputs": [dict(vars(entry)) for entry in self.inputs],
             "outputs": [dict(vars(entry)) for entry in self.outputs],
             **({"parts": parts} if parts else {}),
@@ -133,21 +133,21 @@ class Manifest:
 
     @property
     def sha256(self) -> str:
-        """One digest of the whole data directory: it changes when any output byte changes.
+        """A digest of the whole data directory, which changes if any output byte changes.
 
-        It does not change if other versions made the same bytes.
+        It stays the same if other versions made the same bytes.
         """
         return hash_of_json(self.to_dict(with_versions=False))
 
 
 class UnsafeNameError(UserError):
-    """A list of files names something that is not a file in its directory."""
+    """A list of files contains a name that does not denote a file in its directory."""
 
 
 def is_output_name(name: object) -> bool:
     """Whether ``name`` can be an output of a stage.
 
-    That is a bare file name: no path, no hidden file (the stages' own) and not the manifest's name.
+    It must be a bare file name: no path, no hidden file (the stages' own), not the manifest's name.
     """
     if not isinstance(name, str) or name.startswith(".") or name == MANIFEST_NAME:
         return False
@@ -159,7 +159,7 @@ def is_output_name(name: object) -> bool:
 
 
 def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
-    """Raises UnsafeNameError unless all names that a file lists are valid output names."""
+    """Raises UnsafeNameError unless all names listed in a file are valid output names."""
     for name in names:
         if not is_output_name(name):
             raise UnsafeNameError(
@@ -175,7 +175,7 @@ def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
 
 
 def describe_files(paths: Iterable[PathLike]) -> Iterator[FileEntry]:
-    """The entries of files, in order; they are read on all cores."""
+    """The entries of files, in order; reads the files on all cores."""
     executor = concurrent.futures.ThreadPoolExecutor(available_cores())
     try:
         yield from executor.map(describe_file, paths)
@@ -228,7 +228,7 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
             f"data manifest: {path} is not a manifest of this program ({first_line(error)}); "
             f"{_ADVICE}."
         ) from error
-    # Earlier versions wrote no digest but that of the parameters.
+    # Earlier versions wrote only the digest of the parameters.
     unsealed(content, path=path, what="data manifest", advice=_ADVICE)
     return manifest
 
@@ -251,7 +251,7 @@ def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Raises TypeError for a value of the wrong type."""
+    """Raises TypeError if a value has the wrong type."""
     _require(str, {"stage": manifest.stage})
     _require(dict, {"parameters": manifest.parameters, "counts": manifest.counts})
     _require(dict, {"made_by": manifest.made_by})
@@ -275,16 +275,16 @@ def _require(kind: type, values: Mapping[str, Any]) -> None:
 
 
 def find_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
-    """The manifest of a directory, or None if there is none; a broken one raises UserError."""
+    """The manifest of a directory, or None if there is none; UserError if it is broken."""
     if not (Path(directory) / name).exists():
         return None
     return read_manifest(directory, name=name)
 
 
 def intact_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
-    """Like :func:`find_manifest`, but a broken manifest counts as none.
+    """Like :func:`find_manifest`, but returns None for a broken manifest.
 
-    Raises UnsafeNameError, because the files that such a manifest lists must not be touched.
+    Raises UnsafeNameError, because the files listed in such a manifest must not be touched.
     """
     try:
         return find_manifest(directory, name=name)
@@ -295,14 +295,14 @@ def intact_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manife
 
 
 def require_listed_files(patterns: str) -> None:
-    """Compares input files with the manifests in their directories, by presence and size.
+    """Compares the presence and size of input files with the manifests in their directories.
 
-    A directory stands for exactly the files that its manifest lists; a glob for the listed files
-    that it matches; a file for itself. Record offsets are not compared, since they are rebuilt if
-    they do not match. A broken manifest counts as none.
+    A directory means exactly the files listed in its manifest; a glob, the listed files that it
+    matches; a file, itself. Record offsets are not compared, since they are rebuilt if they do not
+    match. Directories with a broken manifest count as having none.
 
     Args:
-      patterns: as for :func:`bert_tf.util.files.expand_input_files`.
+      patterns: as in :func:`bert_tf.util.files.expand_input_files`.
 
     Raises:
       UserError: a file is missing, has a different size, or is in the directory but not listed.
@@ -338,5 +338,5 @@ def require_listed_files(patterns: str) -> None:
 
 
 def has_size(path: Path, size: int) -> bool:
-    """Whether there is a file of that size."""
+    """Whether the file exists and has this size."""
     return path.is_file() and path.stat().st_size == size

@@ -1,16 +1,16 @@
-"""Builds a data directory once: skipping, atomic installation, one writer at a time.
+"""Builds a data directory once: skips finished work, installs atomically, locks out other writers.
 
-A stage writes into ``output_dir/.partial``. Once this is complete, the files of an earlier run are
+A stage writes to ``output_dir/.partial``. Once this is complete, the files of an earlier run are
 removed, the new ones moved into place and ``manifest.json`` is written, in that order, so a
-directory with a manifest is always complete. Meanwhile ``.stale.json`` lists the files that are
-being replaced, so that a later run can clean up after one that was killed.
+directory with a manifest is always complete. Meanwhile, ``.stale.json`` lists the files being
+replaced, so that a later run can clean up if this one is killed.
 
-Calls that each add files to one directory (``SharedDirectory``) write into separate ``.partial-*``
-directories, possibly at the same time, and take turns to move files into place and to rewrite the
-manifest. Meanwhile it does not list the files that are being replaced.
+Calls that each add files to the same directory (``SharedDirectory``) write to separate
+``.partial-*`` directories, possibly at the same time, and take turns to move files into place and
+rewrite the manifest, which in the meantime does not list the files being replaced.
 
-A stage with a journal (journal.py) that was stopped by a kill, a full disk or a lost worker is
-continued by the next call with equal parameters, inputs, vocabulary and versions.
+If a stage with a journal (journal.py) is stopped by a kill, a full disk or a lost worker, the next
+call with equal parameters, inputs, vocabulary and versions resumes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from bert_tf.util.files import (
 )
 from bert_tf.util.progress import Progress
 
-# What becomes of output that other versions of the program or its libraries made.
+# What to do with output made by other versions of the program or its libraries.
 REMAKE, KEEP = "remake", "keep"
 
 _PARTIAL_NAME = ".partial"
@@ -61,7 +61,7 @@ _STALE_NAME = ".stale.json"
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What a stage has written.
+    """The output of a stage.
 
     Attributes:
       outputs: file names, each with its number of units (documents, records) or None.
@@ -74,14 +74,14 @@ class Built:
 
 @dataclasses.dataclass(frozen=True)
 class SharedDirectory:
-    """What a call writes into a directory that it shares with other calls of its stage.
+    """What a call writes to a directory that it shares with other calls of its stage.
 
     Attributes:
       flag: the flag that names the files.
-      names: the outputs of this call; it replaces an earlier call whose outputs are all among them.
-      must_agree: parameters that must be the same in all calls, like the vocabulary.
+      names: the outputs of this call; it replaces an earlier call whose outputs are a subset.
+      must_agree: parameters that, like the vocabulary, must be the same in all calls.
       may_differ: parameters that cause a warning if they differ between calls.
-      common: outputs besides ``names`` that are byte-identical in every call that has them.
+      common: outputs other than ``names`` that are byte-identical in every call that has them.
     """
 
     flag: str
@@ -104,28 +104,28 @@ def run_stage(
     shared: SharedDirectory | None = None,
     journaled: bool = False,
 ) -> Path:
-    """Fills ``output_dir`` by ``build(directory)``, unless its manifest shows it is up to date.
+    """Fills ``output_dir`` with ``build(directory)``, unless its manifest shows it is up to date.
 
     Args:
       stage: name of the stage, for the manifest and for messages.
       output_dir: used by this stage only; files that the stage did not write are kept.
-      parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
+      parameters: JSON values that, with the inputs and the vocabulary, determine every output byte.
       inputs: files, in the order in which they are read.
-      build: writes the outputs into the directory passed to it, which is empty; with a journal,
-        that is passed too, and says what of an earlier call is there.
-      vocabulary: the vocabulary of the ids in the outputs, None if they have no ids.
-      made_by: the versions that decide the output besides, see ``versions.maker``.
-      other_versions: what becomes of finished output that other versions made: REMAKE or KEEP.
-      shared: keeps the files of other calls in the directory; None replaces all files.
-      journaled: whether there is a journal.
+      build: writes the outputs to the directory passed to it, which is empty; with a journal, that
+        is passed too, and tells which output of an earlier call is there.
+      vocabulary: the vocabulary of the ids in the outputs; None if there are no ids.
+      made_by: the versions that also determine the output; see ``versions.maker``.
+      other_versions: what to do with finished output of other versions: REMAKE or KEEP.
+      shared: keeps other calls' files in the directory; None replaces all files.
+      journaled: whether to keep a journal.
 
     Returns: ``output_dir``.
 
     Raises:
-      UserError: the directory cannot be written, is in use, holds the output of another stage, or
+      UserError: the directory cannot be written, is in use or contains another stage's output, or
         its manifest is damaged or lists something that is not a file in it; calls that share it
-        contradict each other; an input is not what the manifest beside it lists, or changes
-        meanwhile.
+        contradict each other; an input differs from its entry in the manifest next to it, or
+        changes meanwhile.
     """
     flag = shared.flag if shared else "output_dir"
     directory = make_output_dir(output_dir, flag=flag)
@@ -134,7 +134,7 @@ def run_stage(
         entries = _describe(inputs, f"{stage}, checksums of the input")
     require_as_listed(dict(zip(inputs, entries)))
     call = Manifest(stage, parameters, entries, (), {}, vocabulary, made_by=made_by)
-    # Without the lock: readers of a finished directory need not wait for each other.
+    # Without the lock, since readers of a finished directory need not wait for each other.
     earlier = finished_call(directory, call, any_call=shared is not None)
     if earlier is not None and _may_stay(
         earlier, call, _named(directory, shared), keeps=other_versions == KEEP
@@ -169,9 +169,9 @@ def run_stage(
 
 
 def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
-    """The manifest of a directory that was filled by several calls of one stage.
+    """Merges the manifests of several calls of a stage that filled one directory.
 
-    It does not depend on the order of the calls. Its parameters are those that all calls share.
+    The result does not depend on the order of the calls. Its parameters are those common to all.
     """
     parts = tuple(sorted(calls, key=lambda call: sorted(call.output_names)))
     first = parts[0]
@@ -191,7 +191,7 @@ def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
 
 
 def _shared(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entries that all mappings have."""
+    """The entries common to all mappings."""
     first, *others = mappings
     return {
         name: value
@@ -201,9 +201,9 @@ def _shared(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
-    """Compares files that were read with the manifests in their directories, by size and digest.
+    """Compares the size and digest of files that were read with the manifests next to them.
 
-    A broken manifest counts as none. Raises UserError if a file is another one than is listed.
+    A broken manifest counts as none. Raises UserError if a file differs from its entry.
     """
     listed = {
         directory: {entry.name: entry for entry in manifest.outputs}
@@ -222,17 +222,17 @@ def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
 def finished_call(
     directory: PathLike, call: Manifest, *, name: str = MANIFEST_NAME, any_call: bool = False
 ) -> Manifest | None:
-    """What a directory's manifest says of an earlier call that was asked for the same.
+    """An earlier call of the same request, according to a directory's manifest; None without one.
 
     Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
-    outputs by name and size, so that skipping does not read them. Versions are not compared: see
+    outputs by name and size, so that skipping need not read them. Versions are not compared: see
     :func:`version_differences`. A broken manifest does not match.
 
     Args:
-      directory: it must have the outputs in place.
+      directory: its outputs must be in place.
       call: stage, parameters, inputs and vocabulary.
-      name: the manifest's.
-      any_call: whether one of the calls that filled the directory is enough.
+      name: name of the manifest.
+      any_call: whether it suffices that one of the calls that filled the directory matches.
 
     Raises UnsafeNameError.
     """
@@ -253,9 +253,9 @@ def finished_call(
 
 
 def version_differences(earlier: Manifest, call: Manifest) -> str:
-    """How the versions differ that made an earlier call's output; empty if they do not.
+    """How the versions that made an earlier call's output differ; empty if they do not.
 
-    Directories of before versions were recorded have none, and count as equal.
+    Directories made before versions were recorded have none, and count as equal.
     """
     names = sorted({*earlier.made_by, *call.made_by}) if earlier.made_by else ()
     return ", ".join(
@@ -268,9 +268,9 @@ def version_differences(earlier: Manifest, call: Manifest) -> str:
 def _remove_leftovers(
     directory: Path, call: Manifest, shared: SharedDirectory | None, flag: str
 ) -> None:
-    """Removes what a call left that was killed after it had finished its output.
+    """Removes leftovers of a call that was killed after it had finished its output.
 
-    Nothing is removed while another call is at work there, nor what another one may continue.
+    Removes nothing while another call is running there, and nothing that another call may resume.
     """
     partial, stale = _partial_path(directory, shared), directory / _STALE_NAME
     locked = dict.fromkeys((directory, partial.parent))
@@ -302,11 +302,11 @@ def _named(directory: Path, shared: SharedDirectory | None) -> str:
 
 
 def _may_stay(earlier: Manifest, call: Manifest, what: str, *, keeps: bool) -> bool:
-    """Whether finished output is what the call would make, or is kept anyway; says which."""
+    """Whether finished output is what the call would make, or is kept anyway; reports which."""
     difference = version_differences(earlier, call)
     if not difference:
         unknown = call.made_by and not earlier.made_by
-        note = " (it does not say which versions made it)" if unknown else ""
+        note = " (the versions that made it are not recorded)" if unknown else ""
         report(f"{call.stage}: {what} is up to date, skipped{note}")
     elif keeps:
         report(f"{call.stage}: {what} is kept, though it was made by {difference}")
@@ -319,7 +319,7 @@ def _may_stay(earlier: Manifest, call: Manifest, what: str, *, keeps: bool) -> b
 
 
 def _identity(call: Manifest) -> str:
-    """A hash of all that decides the output of a call."""
+    """A hash of everything that determines a call's output."""
     return hash_of_json(call.to_dict())
 
 
@@ -327,10 +327,10 @@ def _identity(call: Manifest) -> str:
 def _partial_directory(
     directory: Path, shared: SharedDirectory | None, identity: str | None
 ) -> Iterator[tuple[Path, Journal | None]]:
-    """A directory inside ``directory`` that is removed at the end.
+    """Yields a directory inside ``directory`` that is removed at the end.
 
-    It is empty, except that with an ``identity`` it has what the journal of an earlier call says.
-    It is then kept if there is a journal and the failure can be repaired.
+    It is empty, but with an ``identity`` it contains the work of an earlier call's journal, and is
+    kept after a failure that can be repaired if there is a journal.
     """
     with contextlib.ExitStack() as stack:
         partial = _partial_path(directory, shared)
@@ -348,7 +348,7 @@ def _partial_directory(
 
 
 def _partial_path(directory: Path, shared: SharedDirectory | None) -> Path:
-    """Where a call writes; calls that may be at work together have a locked directory each."""
+    """Where a call writes; calls that may run at the same time have a locked directory each."""
     if shared is None:
         return directory / _PARTIAL_NAME
     return directory / f"{_PARTIAL_NAME}-{hash_of_json(sorted(shared.names))[:16]}" / "files"
@@ -359,7 +359,7 @@ def _remove_unless_continued(
 ) -> None:
     is_final = isinstance(error, UserError) and not isinstance(error, RepairableError)
     if error is not None and not is_final and journal is not None and journal.exists:
-        report(f"what is done is kept in {partial}; the same command will continue from there")
+        report(f"finished work is kept in {partial}; the same command will resume from there")
     else:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -372,7 +372,7 @@ def _remove_if_empty(directory: Path) -> None:
 def _calls_to_keep(
     directory: Path, call: Manifest, shared: SharedDirectory | None
 ) -> tuple[Manifest, ...]:
-    """The other calls whose files are kept.
+    """The other calls, whose files are kept.
 
     Raises UserError if ``call`` contradicts them, and for a damaged manifest.
     """
@@ -404,7 +404,7 @@ def _calls_to_keep(
 def _note_differences(
     directory: Path, call: Manifest, kept: Sequence[Manifest], shared: SharedDirectory
 ) -> None:
-    """Warns about settings in which another call differs."""
+    """Warns about settings in which other calls differ."""
     for name in shared.may_differ:
         now = call.parameters.get(name)
         others = (other for other in kept if other.parameters.get(name) != now)
@@ -436,7 +436,7 @@ def _refuse_contradiction(
 
 
 def _with_setting(name: str, value: Any) -> str:
-    """How a call was made; parameters that are off may be missing in a manifest."""
+    """How a call was made; a manifest may omit parameters that are off."""
     return f"without {name}" if value is None else f"with {name} {value}"
 
 
@@ -462,7 +462,7 @@ def remove_outputs(stage: str, output_dir: PathLike) -> None:
 
 
 def _stale_names(path: Path) -> set[str]:
-    """The names in a list of files that were being replaced; none if there is no list."""
+    """The names in a list of files that were being replaced; empty if there is no list."""
     if not path.exists():
         return set()
     listed = read_json(path, what="list of replaced files")
@@ -481,7 +481,7 @@ def _install(
     directory: Path,
     flag: str,
 ) -> None:
-    """Replaces the files of earlier calls in ``directory`` by those of a call, except ``kept``."""
+    """Replaces the files of earlier calls, except ``kept``, in ``directory`` by a call's files."""
     new = call.output_names
     of_others = {name for other in kept for name in other.output_names}
     for name in sorted(new.difference(old, of_others)):
@@ -491,7 +491,7 @@ def _install(
                 "move it away or choose another directory."
             )
     write_json(directory / _STALE_NAME, sorted(new.union(old) - of_others))
-    if kept and old:  # without old files it lists only those that are kept
+    if kept and old:  # without old files, it lists only kept ones
         write_manifest(directory, merge_manifests(kept))
     elif not kept:
         (directory / MANIFEST_NAME).unlink(missing_ok=True)
@@ -504,7 +504,7 @@ def _install(
 
 
 def _files_of_earlier_runs(directory: Path, kept: Sequence[Manifest] = ()) -> set[str]:
-    """Names of the files that may be replaced or removed, without those of the calls ``kept``."""
+    """Names of the files that may be replaced or removed, except those of the calls ``kept``."""
     manifest = intact_manifest(directory)
     names = manifest.output_names if manifest else set()
     names = (names | _stale_names(directory / _STALE_NAME)).difference(
@@ -521,14 +521,14 @@ def _files_of_earlier_runs(directory: Path, kept: Sequence[Manifest] = ()) -> se
 
 
 class UnchangedFiles:
-    """Remembers size, time of change and identity of files, to compare them later."""
+    """Remembers the size, modification time and identity of files, to compare them later."""
 
     def __init__(self, files: Sequence[Path]):
         self._seen = {path: _status(path) for path in files}
 
     @contextlib.contextmanager
     def explain(self) -> Iterator[None]:
-        """Turns errors from reading a file that has changed into a UserError that says so."""
+        """Converts errors from reading a changed file to a UserError that says so."""
         try:
             yield
         except (OSError, UserError):
@@ -536,7 +536,7 @@ class UnchangedFiles:
             raise
 
     def require(self) -> None:
-        """Raises UserError if a file is not as it was."""
+        """Raises UserError if a file has changed."""
         for path, status in self._seen.items():
             if _status(path) != status:
                 raise UserError(

@@ -1,1 +1,1 @@
-"""The tasks, a folder each: flags, settings, data, graph, run and outputs."""
+"""The tasks, one folder each: flags, settings, data, graph, run and outputs."""

@@ -1,1 +1,1 @@
-"""Tokenizers with one small interface, and their vocabulary files."""
+"""Tokenizers with a small common interface, and their vocabulary files."""

@@ -1,11 +1,11 @@
 """Splits text into words like google-research/bert's BasicTokenizer, a whole text at a time.
 
-The rules, for each character, with the Unicode version of the running Python:
+The rules for each character, based on the running Python's version of Unicode:
   1. Drop U+0000, U+FFFD and the categories Cc and Cf, except tab, line feed and carriage return.
-  2. Those three and category Zs are blanks. An ideograph (ranges below) is a word by itself.
-  3. Uncased: lower-case (a final sigma becomes one), decompose (NFD), drop category Mn.
-  4. A punctuation character is a word by itself: ASCII that is neither letter nor digit nor
-     control character, and the categories P*.
+  2. Those three and category Zs are white space. An ideograph (ranges below) is a word by itself.
+  3. Uncased: lower-case (including final sigma), decompose (NFD), drop category Mn.
+  4. A punctuation character is a word by itself: ASCII characters other than letters, digits and
+     control characters, and the categories P*.
 White space does not affect the context rules of 3 (it is neither cased nor case-ignorable nor a
 combining character), so whole texts can be processed at once.
 
@@ -36,12 +36,12 @@ _ASCII_WORD = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9 ]")
 
 
 def is_simple(text: str) -> bool:
-    """Whether a text has only characters of ASCII that are kept, for which there are shortcuts."""
+    """Whether a text consists of printable ASCII characters, for which there are shortcuts."""
     return text.isascii() and text.isprintable()
 
 
 class AlignedWord(NamedTuple):
-    """A word, and for each of its characters the range [start, end) of the text it comes from."""
+    """A word, with the range [start, end) of the original text for each of its characters."""
 
     text: str
     starts: Sequence[int]
@@ -49,7 +49,7 @@ class AlignedWord(NamedTuple):
 
 
 class _Aligned(NamedTuple):
-    """A character with the range of the text that it comes from."""
+    """A character with the range of the original text from which it comes."""
 
     char: str
     start: int
@@ -57,7 +57,7 @@ class _Aligned(NamedTuple):
 
 
 class BasicTokenizer:
-    """Text to words; ``lower_case`` also strips accents."""
+    """Splits text into words; ``lower_case`` also strips accents."""
 
     def __init__(self, *, lower_case: bool):
         self._lower_case = lower_case
@@ -68,7 +68,7 @@ class BasicTokenizer:
             self._first = _CharacterTable(lambda char: _split(_clean(char)))
 
     def words(self, text: str) -> list[str]:
-        """The words of a text, none of them empty."""
+        """The words of a text; none is empty."""
         if is_simple(text):
             return _ASCII_WORD.findall(text.lower() if self._lower_case else text)
         text = text.translate(self._first)
@@ -80,7 +80,7 @@ class BasicTokenizer:
         return text.split()
 
     def aligned_words(self, text: str) -> list[AlignedWord]:
-        """The words of :meth:`words` with their origins; a dropped accent belongs to its letter."""
+        """Like :meth:`words`, with origins; a dropped accent belongs to its letter."""
         if is_simple(text):
             lowered = text.lower() if self._lower_case else text
             return [
@@ -103,7 +103,7 @@ class BasicTokenizer:
 
 
 class _CharacterTable(dict):
-    """For str.translate: maps code points to replacements, computed on first use."""
+    """For str.translate: maps code points to replacements, which are computed on first use."""
 
     def __init__(self, replace: Callable[[str], str]):
         super().__init__()
@@ -129,12 +129,12 @@ def _clean(char: str) -> str:
 
 
 def _strip_accent(char: str) -> str:
-    """The end of rule 3."""
+    """The last part of rule 3."""
     return "" if unicodedata.category(char) == "Mn" else char
 
 
 def _split(text: str) -> str:
-    """Rule 4, for one character or its replacement."""
+    """Rule 4, for a character or its replacement."""
     if len(text) != 1:
         return text
     is_ascii_symbol = text.isascii() and text.isprintable() and not text.isalnum() and text != " "
@@ -153,7 +153,7 @@ def _translate(chars: Iterable[_Aligned], table: _CharacterTable) -> list[_Align
 
 
 def _lower(chars: list[_Aligned]) -> Iterator[_Aligned]:
-    """str.lower; only final sigma depends on its neighbours, and it keeps its length."""
+    """str.lower; only final sigma depends on its neighbours, and its length does not change."""
     lowered = iter("".join(aligned.char for aligned in chars).lower())
     for char, start, end in chars:
         for small in itertools.islice(lowered, len(char.lower())):
@@ -161,7 +161,7 @@ def _lower(chars: list[_Aligned]) -> Iterator[_Aligned]:
 
 
 def _decompose(chars: Iterable[_Aligned]) -> Iterator[_Aligned]:
-    """NFD: every character by itself, then runs of combining ones by their combining class."""
+    """NFD: decomposes each character, then sorts runs of combining ones by combining class."""
     parts = (
         _Aligned(part, start, end)
         for char, start, end in chars
@@ -170,7 +170,7 @@ def _decompose(chars: Iterable[_Aligned]) -> Iterator[_Aligned]:
     for combines, group in itertools.groupby(parts, key=lambda part: _combining_class(part) > 0):
         run = list(group)
         ordered = sorted(run, key=_combining_class) if combines else run
-        if ordered != run:  # all get the whole range; otherwise ranges would be out of order
+        if ordered != run:  # all get the whole range, or ranges would be out of order
             ordered = [_Aligned(part.char, run[0].start, run[-1].end) for part in ordered]
         yield from ordered
 
@@ -180,7 +180,7 @@ def _combining_class(aligned: _Aligned) -> int:
 
 
 def _join_accents(chars: Iterable[_Aligned]) -> list[_Aligned]:
-    """Drops accents; the range of the character before grows to hold them."""
+    """Drops accents and extends the range of the preceding character to include them."""
     kept: list[_Aligned] = []
     for aligned in chars:
         if _strip_accent(aligned.char):

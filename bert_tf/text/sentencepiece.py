@@ -14,9 +14,9 @@ from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
 
-WORD_START = "\u2581"  # SentencePiece's visible blank
+WORD_START = "\u2581"  # SentencePiece's visible space
 
-# Spellings in use; data_prep.vocabulary uses the first.
+# Spellings in use; data_prep.vocabulary writes the first.
 _SPECIAL_NAMES = {
     "pad": ("<pad>", "[PAD]"),
     "unk": ("<unk>", "[UNK]"),
@@ -27,7 +27,7 @@ _SPECIAL_NAMES = {
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Lower-cases text if requested; all else is up to the model and its normalizer."""
+    """Lower-cases text if requested; the model and its normalizer do everything else."""
 
     kind = "sentencepiece"
 
@@ -42,7 +42,7 @@ class SentencePieceTokenizer(Tokenizer):
         pieces = processor.id_to_piece(list(range(processor.get_piece_size())))
         super().__init__(pieces, special=special, lower_case=lower_case, vocab_sha256=vocab_sha256)
         self._processor = processor
-        always_starts = self.special_ids - {special.unk}  # an unknown character may be in a word
+        always_starts = self.special_ids - {special.unk}  # an unknown piece may be inside a word
         self._starts = [
             piece.startswith(WORD_START) or index in always_starts
             for index, piece in enumerate(pieces)
@@ -50,7 +50,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, path: Path, *, lower_case: bool) -> SentencePieceTokenizer:
-        """Reads a model; raises UserError when it is malformed or lacks a special piece."""
+        """Reads a model; raises UserError if it is malformed or lacks a special piece."""
         try:
             processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
             processor.id_to_piece(list(range(processor.get_piece_size())))
@@ -66,14 +66,14 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without any special piece around them."""
+        """The ids of a text, without special pieces around them."""
         text = text.lower() if self.lower_case else text
         return self._processor.encode(_to_bytes(text), out_type=int)
 
     def encode_with_offsets(self, text: str) -> Encoding:
-        """Like :meth:`encode`, with the range of ``text`` that each id stands for.
+        """Like :meth:`encode`, with the range of ``text`` that each id represents.
 
-        White space around a piece does not belong to it.
+        White space around a piece is not part of its range.
         """
         lowered = text.lower() if self.lower_case else text
         data = _to_bytes(lowered)
@@ -92,7 +92,7 @@ class SentencePieceTokenizer(Tokenizer):
         return Encoding([piece.id for piece in pieces], starts, ends)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special pieces are shown by name, with blanks around them."""
+        """The text of ids; special pieces appear by name, surrounded by spaces."""
         parts = []
         for is_special, run in itertools.groupby(ids, self.special_ids.__contains__):
             if is_special:
@@ -102,7 +102,7 @@ class SentencePieceTokenizer(Tokenizer):
         return " ".join(parts)
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """False for each piece without a leading U+2581, except special pieces."""
+        """True for special pieces and pieces that begin with U+2581, False for all others."""
         starts = self._starts
         return [starts[index] for index in ids]
 
@@ -116,8 +116,8 @@ def _trace_back(bounds: np.ndarray, origins: np.ndarray) -> np.ndarray:
     """Maps ranges [N, 2] of units to ranges of their origins; empty ranges stay empty.
 
     Args:
-      bounds: [N, 2], first unit and the one after the last.
-      origins: for each unit, and for the end, the index of its origin.
+      bounds: [N, 2], the first unit and the one after the last.
+      origins: the index of each unit's origin, and of the end's.
     """
     starts, ends = bounds.T
     firsts = origins[starts]
@@ -125,13 +125,13 @@ def _trace_back(bounds: np.ndarray, origins: np.ndarray) -> np.ndarray:
 
 
 def _char_of_byte(data: bytes) -> np.ndarray:
-    """Which character each byte of UTF-8 text belongs to."""
+    """The index of the character to which each byte of UTF-8 text belongs."""
     is_first = np.append((np.frombuffer(data, np.uint8) & 0xC0) != 0x80, True)
     return np.cumsum(is_first) - 1
 
 
 def _char_of_lowered(text: str) -> np.ndarray:
-    """Which character of ``text`` each character of ``text.lower()`` belongs to."""
+    """For each character of ``text.lower()``, the index of its character in ``text``."""
     lengths = [len(char.lower()) for char in text]
     return np.append(np.repeat(np.arange(len(text)), lengths), len(text))
 
@@ -139,7 +139,7 @@ def _char_of_lowered(text: str) -> np.ndarray:
 def _find_special_ids(processor: sentencepiece.SentencePieceProcessor, path: Path) -> SpecialIds:
     found, missing = {}, []
     for role, names in _SPECIAL_NAMES.items():
-        # piece_to_id returns the unknown piece's id for a missing name.
+        # For a missing name, piece_to_id returns the unknown piece's id.
         ids = [processor.piece_to_id(name) for name in names]
         ids = [index for index, name in zip(ids, names) if processor.id_to_piece(index) == name]
         if ids:

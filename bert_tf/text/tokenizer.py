@@ -1,4 +1,4 @@
-"""The common interface to vocabularies: text to ids and back."""
+"""The common interface of tokenizers: text to ids and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_tf.util.errors import UserError, short_repr
 
 @dataclasses.dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the five special entries."""
+    """Ids of the five special tokens."""
 
     pad: int
     unk: int
@@ -26,9 +26,9 @@ class Encoding(NamedTuple):
 
     Attributes:
       ids: as returned by :meth:`Tokenizer.encode`.
-      starts, ends: the text's characters [start, end) for each id, in non-decreasing order. Ids
-        share a character that was split (a Hangul syllable into its letters); the range is empty
-        for an id without a character in the text (SentencePiece's leading U+2581).
+      starts, ends: the range of characters [start, end) in the text for each id, in non-decreasing
+        order. Ids share a character that was split (a Hangul syllable into its letters); the range
+        is empty for an id without a character in the text (SentencePiece's leading U+2581).
     """
 
     ids: list[int]
@@ -41,11 +41,11 @@ class Tokenizer(abc.ABC):
 
     Attributes:
       kind: "wordpiece" or "sentencepiece".
-      vocab_size: number of entries; ids are 0 to vocab_size - 1.
+      vocab_size: number of entries; ids range from 0 to vocab_size - 1.
       lower_case: whether text is lower-cased first.
       vocab_sha256: SHA-256 of the vocabulary file's bytes.
-      pad_id, unk_id, cls_id, sep_id, mask_id: the special entries.
-      special_ids: the set of these five.
+      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
+      special_ids: the set of these five ids.
     """
 
     kind: str
@@ -72,33 +72,33 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without any special entry around them."""
+        """The ids of a text, without special tokens around them."""
 
     @abc.abstractmethod
     def encode_with_offsets(self, text: str) -> Encoding:
-        """Like :meth:`encode`, with the range of ``text`` that each id stands for."""
+        """Like :meth:`encode`, with the range of ``text`` that each id represents."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Readable text for ids; special entries are shown by name."""
+        """Readable text for ids; special tokens appear by name."""
 
     @abc.abstractmethod
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """False for each id that continues the word before it, True for all others."""
+        """False for each id that continues the preceding word, True for all others."""
 
     def tokenize(self, text: str) -> list[str]:
         """The vocabulary entries of a text."""
         return self.convert_ids_to_tokens(self.encode(text))
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of entries; raises UserError for an entry that is not in the vocabulary."""
+        """The ids of entries; raises UserError if an entry is not in the vocabulary."""
         try:
             return [self._ids[token] for token in tokens]
         except KeyError as error:
             raise UserError(f"{short_repr(error.args[0])} is not in the vocabulary.") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The entries with these ids; raises UserError for an id outside the vocabulary."""
+        """The entries with these ids; raises UserError if an id is outside the vocabulary."""
         tokens = []
         for index in ids:
             if not 0 <= index < self.vocab_size:

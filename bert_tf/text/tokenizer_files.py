@@ -26,26 +26,26 @@ def load_tokenizer(
     spm_model_file: PathLike | None = None,
     do_lower_case: bool = True,
 ) -> Tokenizer:
-    """Opens a vocabulary, given as exactly one of the two files.
+    """Opens a vocabulary; exactly one of the two files must be given.
 
     Args:
       vocab_file: WordPiece entries, one per line (BERT's vocab.txt).
       spm_model_file: a SentencePiece model.
-      do_lower_case: WordPiece: lower-case, strip accents, as google-research/bert. SentencePiece:
-        lower-case before the model; any other normalization is part of the model.
+      do_lower_case: WordPiece: lower-case and strip accents, like google-research/bert.
+        SentencePiece: lower-case before the model; other normalization is part of the model.
 
     Raises:
-      UserError: not exactly one file, missing or malformed file, missing special entries.
+      UserError: not exactly one file is given, or it is missing, malformed or lacks special tokens.
     """
-    if bool(vocab_file) == bool(spm_model_file):
-        given = "both were given" if vocab_file else "neither was given"
-        raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
-    if vocab_file:
+    if vocab_file and not spm_model_file:
         from bert_tf.text.wordpiece import WordPieceTokenizer
 
         path = require_file(vocab_file, flag="vocab_file")
         return WordPieceTokenizer.from_file(path, lower_case=do_lower_case)
-    # Imported here: sentencepiece is only needed for its files.
+    if vocab_file or not spm_model_file:
+        given = "both were given" if vocab_file else "neither was given"
+        raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
+    # Imported here, since sentencepiece is needed only for its own files.
     from bert_tf.text.sentencepiece import SentencePieceTokenizer
 
     path = require_file(spm_model_file, flag="spm_model_file")
@@ -54,13 +54,13 @@ def load_tokenizer(
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary identified by its hash.
+    """A vocabulary, identified by its hash.
 
     Attributes:
-      source: the vocabulary's file, or the file that states its hash.
+      source: the vocabulary file, or the file that contains its hash.
       sha256: the hash of the vocabulary file's bytes.
-      spellings: that hash and, if the entries are known, those of the same entries with other line
-        endings.
+      spellings: that hash and, if the entries are known, the hashes of the same entries with other
+        line endings.
     """
 
     source: Path
@@ -68,22 +68,22 @@ class Vocabulary:
     spellings: frozenset[str]
 
     def is_same(self, other: Vocabulary) -> bool:
-        """Whether both have the same entries, as far as hashes can tell."""
+        """Whether both have the same entries, as far as hashes show."""
         return not self.spellings.isdisjoint(other.spellings)
 
 
 def vocabulary_named_in(source: PathLike, sha256: str | None) -> Vocabulary | None:
-    """The vocabulary whose hash a file states; None if it states none."""
+    """The vocabulary whose hash a file contains; None if ``sha256`` is None."""
     return Vocabulary(Path(source), sha256, frozenset({sha256})) if sha256 else None
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFiles:
-    """The files that a tokenizer is loaded from; empty if unknown.
+    """The files from which a tokenizer is loaded; empty if unknown.
 
     Attributes:
-      vocab_file: WordPiece entries, one a line (BERT's vocab.txt).
-      spm_model_file: a SentencePiece model, instead.
+      vocab_file: WordPiece entries, one per line (BERT's vocab.txt).
+      spm_model_file: a SentencePiece model instead.
       do_lower_case: whether text is lower-cased; None if unknown.
     """
 
@@ -93,9 +93,9 @@ class TokenizerFiles:
 
     @classmethod
     def from_flags(cls, values: Any) -> TokenizerFiles:
-        """From --vocab_file, --spm_model_file and --do_lower_case.
+        """Reads --vocab_file, --spm_model_file and --do_lower_case.
 
-        Raises UserError if both files are given, or the given one does not exist.
+        Raises UserError if both files are given or the given one does not exist.
         """
         if values.vocab_file and values.spm_model_file:
             raise UserError("--vocab_file and --spm_model_file exclude each other; give only one.")
@@ -107,7 +107,7 @@ class TokenizerFiles:
 
     @classmethod
     def in_directory(cls, directory: Path, *, do_lower_case: bool | None) -> TokenizerFiles:
-        """The vocabulary of a model directory, under the names of :meth:`copy_to`."""
+        """The vocabulary of a model directory, as named by :meth:`copy_to`."""
         vocab_file, spm_model_file = directory / VOCAB_NAME, directory / SPM_NAME
         return cls(
             vocab_file if vocab_file.is_file() else None,
@@ -120,10 +120,17 @@ class TokenizerFiles:
         """The vocabulary file of either kind."""
         return self.vocab_file or self.spm_model_file
 
+    @property
+    def required_file(self) -> Path:
+        """The vocabulary file; UserError if there is none."""
+        if self.file is None:
+            raise UserError("give one of --vocab_file and --spm_model_file; neither was given.")
+        return self.file
+
     def load(self) -> Tokenizer:
         """Opens the vocabulary; text is lower-cased unless ``do_lower_case`` is False.
 
-        Raises UserError unless there is exactly one file, and for a missing or malformed file.
+        Raises UserError unless there is exactly one file, and if it is missing or malformed.
         """
         return load_tokenizer(
             vocab_file=self.vocab_file,
@@ -132,26 +139,26 @@ class TokenizerFiles:
         )
 
     def read(self) -> TokenizerContent:
-        """The content of the one file, after checking it like :meth:`load`."""
+        """Reads the one file, after checking it like :meth:`load`."""
         self.load()
-        return TokenizerContent(
-            "vocab_file" if self.vocab_file else "spm_model_file",
-            self.file.read_bytes(),
-            do_lower_case=self.do_lower_case is not False,
-        )
+        kind = "vocab_file" if self.vocab_file else "spm_model_file"
+        content = self.required_file.read_bytes()
+        return TokenizerContent(kind, content, do_lower_case=self.do_lower_case is not False)
 
     def vocabulary(self) -> Vocabulary | None:
-        """The vocabulary with its hashes, None without a file; OSError if it cannot be read."""
-        if self.file is None:
-            return None
-        content = self.file.read_bytes()
+        """The vocabulary with its hashes; None without a file; OSError if it cannot be read."""
+        return self.required_vocabulary() if self.file else None
+
+    def required_vocabulary(self) -> Vocabulary:
+        """As :meth:`vocabulary`, but UserError without a file."""
+        content = self.required_file.read_bytes()
         spellings = _spellings(content) if self.vocab_file else [content]
-        return Vocabulary(self.file, _sha256(content), frozenset(map(_sha256, spellings)))
+        return Vocabulary(self.required_file, _sha256(content), frozenset(map(_sha256, spellings)))
 
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
-        """These files, or the other's if there are none; the casing is kept.
+        """These files, or the other's if there are none; keeps the casing.
 
-        Raises UserError if the other has a vocabulary of each kind, since either may be the right
+        Raises UserError if the other has a vocabulary of each kind, since either could be the right
         one.
         """
         if self.file:
@@ -167,10 +174,10 @@ class TokenizerFiles:
         """These files with a known casing: their own, the model's or that of the entries.
 
         Args:
-          stated: the casing stated by the files of the model, if any.
+          stated: the casing recorded in the model's files, if any.
 
         Raises:
-          UserError: two of them contradict each other.
+          UserError: two of these contradict each other.
         """
         from bert_tf.text.vocabulary import resolve_casing
 
@@ -191,11 +198,11 @@ class TokenizerFiles:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerContent:
-    """A tokenizer as bytes, for processes that may not have its file.
+    """A tokenizer as bytes, for processes that may not have access to its file.
 
     Attributes:
-      kind: the file that it is, ``vocab_file`` or ``spm_model_file``.
-      content: that of the file.
+      kind: the kind of file, ``vocab_file`` or ``spm_model_file``.
+      content: the bytes of the file.
       do_lower_case: whether text is lower-cased.
     """
 
@@ -219,7 +226,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _spellings(content: bytes) -> Iterator[bytes]:
-    """A vocab.txt unchanged and with each kind of line ending, with and without a final one."""
+    """A vocab.txt as it is and with each kind of line ending, with and without a final one."""
     yield content
     entries = [line.strip() for line in content.rstrip(b"\r\n").split(b"\n")]
     for line_end in (b"\n", b"\r\n"):

@@ -1,4 +1,4 @@
-"""Reading and writing BERT's ``vocab.txt``: one entry per line, the line number is the id."""
+"""Reads and writes BERT's ``vocab.txt``: one entry per line; the line number is the id."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from bert_tf.text.tokenizer import SpecialIds
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, atomic_open
 
-# Our own vocabularies begin with these, in this order; other files may have them anywhere.
+# Our own vocabularies begin with these, in this order; in other files they may be anywhere.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_vocab_file(path: PathLike) -> list[str]:
     """The entries of a vocab.txt, stripped of (Unicode) white space.
 
-    Raises UserError for bytes that are not UTF-8, blank lines and repeated entries.
+    Raises UserError for bytes that are not UTF-8, blank lines and duplicate entries.
     """
     with open(path, "rb") as file:
         content = file.read()
@@ -49,7 +49,7 @@ def write_vocab_file(path: PathLike, entries: Sequence[str]) -> None:
 
 
 def find_special_ids(entries: Sequence[str], *, path: PathLike) -> SpecialIds:
-    """The ids of BERT's five special entries; raises UserError naming those that are missing."""
+    """The ids of BERT's five special tokens; raises a UserError that names missing ones."""
     missing = [token for token in SPECIAL_TOKENS if token not in entries]
     if missing:
         raise UserError(
@@ -63,7 +63,7 @@ def is_cased(entries: Sequence[str]) -> bool | None:
     """Whether a vocabulary was made from cased text, judging by its entries.
 
     Returns: True if an entry has a capital letter, False if there are only lower-case letters, None
-      if the script has no case. Entries in brackets, such as [CLS] and <S>, do not count.
+      if the script has no case. Entries in brackets, such as [CLS] and <S>, are ignored.
     """
     if capitalized(entries):
         return True
@@ -71,7 +71,7 @@ def is_cased(entries: Sequence[str]) -> bool | None:
 
 
 def capitalized(entries: Sequence[str]) -> list[str]:
-    """The entries with a capital letter, without those in brackets, such as [CLS] and <S>."""
+    """The entries with a capital letter, except those in brackets, such as [CLS] and <S>."""
     return [word for word in _words(entries) if word != word.lower()]
 
 
@@ -80,19 +80,19 @@ def _words(entries: Sequence[str]) -> list[str]:
 
 
 def resolve_casing(given: bool | None, *, stated: bool | None, vocab_file: PathLike | None) -> bool:
-    """Whether to lower-case text.
+    """Determines whether to lower-case text.
 
     Args:
       given: the user's choice, if any.
-      stated: the casing stated by the model's files, if any.
+      stated: the casing recorded in the model's files, if any.
       vocab_file: WordPiece entries, which reveal it in most languages; None for SentencePiece.
 
-    Raises:
-      UserError: two of them contradict each other; scores would be low for no apparent reason.
+      Raises:
+        UserError: two of these contradict each other; scores would be low for no apparent reason.
     """
     if given is not None and stated is not None and given != stated:
         raise UserError(
-            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json says "
+            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json states "
             f"{str(stated).lower()}; drop the flag, or correct that file if it is wrong."
         )
     cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None

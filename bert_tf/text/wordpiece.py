@@ -1,10 +1,10 @@
 """WordPiece tokenization with exactly the ids of google-research/bert's FullTokenizer.
 
-Implemented here because no library gives the same ids: Hugging Face's tokenizers drop private-use
-and unassigned characters and give up on words of more than 100 characters instead of 200, and the
-fast one lower-cases character by character (no final sigma); tensorflow-text differs in a few
-tokens per million as well. Words are cached, which makes it fast, since most words of a text are
-repeated.
+Implemented here because no library produces the same ids: Hugging Face's tokenizers drop
+private-use and unassigned characters and give up on words of more than 100 characters instead of
+200, and the fast one lower-cases character by character (no final sigma); tensorflow-text, too,
+differs in a few tokens per million. A cache of words makes this fast, since most words of a text
+occur repeatedly.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Value = TypeVar("Value")
 
 MAX_CHARS_PER_WORD = 200  # longer words become [UNK]; google's default
 
-# Limits of each word cache. The two of encode take about 40 MB when full of English, and 220 MB for
-# the worst possible text (64 wide characters per word, each a piece).
+# Limit of each word cache. The two caches of encode take about 40 MB when full of English, and 220
+# MB for the worst possible text (64 wide characters per word, each a piece).
 _CACHED_WORDS = 1 << 17
 _CACHED_WORD_CHARS = 64
 
-# str.split treats these as white space, but google's cleaning drops them, joining words.
+# str.split treats these as white space, but google's cleaning drops them, which joins words.
 _JOINING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 _CHUNK = re.compile(rf"(?:\S|{_JOINING.pattern})+")
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Greedy longest match from the left, ``##`` in front of pieces inside a word."""
+    """Greedy longest-match-first tokenizer that marks pieces inside a word with ``##``."""
 
     kind = "wordpiece"
 
@@ -53,7 +53,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, path: Path, *, lower_case: bool) -> WordPieceTokenizer:
-        """Reads a vocab.txt; raises UserError when it is malformed."""
+        """Reads a vocab.txt; raises UserError if it is malformed."""
         entries = read_vocab_file(path)
         return cls(
             entries,
@@ -63,17 +63,17 @@ class WordPieceTokenizer(Tokenizer):
         )
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without any special entry around them."""
+        """The ids of a text, without special tokens around them."""
         if is_simple(text):
             parts = map(self._ids_of_word.__getitem__, self._basic.words(text))
-        else:  # words are not as quick to find, so that a second cache is worth its memory
+        else:  # words are slower to find, so a second cache is worth its memory
             if _JOINING.search(text):
                 text = _JOINING.sub("", text)
             parts = map(self._ids_of_chunk.__getitem__, text.split())
         return list(itertools.chain.from_iterable(parts))
 
     def encode_with_offsets(self, text: str) -> Encoding:
-        """Like :meth:`encode`, with the range of ``text`` that each id stands for."""
+        """Like :meth:`encode`, with the range of ``text`` that each id represents."""
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -86,7 +86,7 @@ class WordPieceTokenizer(Tokenizer):
         return Encoding(ids, starts, ends)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Entries with blanks between words; the text's own spacing and case are not kept."""
+        """The entries, with spaces between words; the text's own spacing and case are lost."""
         return " ".join(self.convert_ids_to_tokens(ids)).replace(" ##", "")
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
@@ -111,7 +111,7 @@ class WordPieceTokenizer(Tokenizer):
         return encoding
 
     def _piece_bounds(self, word: AlignedWord, ids: Sequence[int]) -> list[int]:
-        """The start of each piece of a word, and its end; an [UNK] word is one piece."""
+        """The start of each piece of a word, and the word's end; an [UNK] word is one piece."""
         lengths = [len(self._tokens[index]) for index in ids[:-1]]
         inner = [lengths[0], *(length - len("##") for length in lengths[1:])] if lengths else []
         return [0, *itertools.accumulate(inner), len(word.text)]

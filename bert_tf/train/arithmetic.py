@@ -1,4 +1,4 @@
-"""How a run computes: precision, operations, update kernels, threads and sessions."""
+"""The arithmetic of a run: precision, operations, update kernels, threads and sessions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Arithmetic:
     """How a run computes, the same on all ranks.
 
     Attributes:
-      precision: of matrix products, unless --precision_policy changes it.
-      options: the data type of each class of operation, and the form of the layers.
+      precision: the precision of matrix products, unless --precision_policy changes it.
+      options: the data type of each class of operation, and the implementation of the layers.
       kernels: the operations of the update.
       session: how this rank's sessions execute.
-      scales_loss: whether gradients may underflow (float16), so that the loss is scaled.
-      measured: sections of measurements for the ledger; empty if nothing was measured.
+      scales_loss: whether the loss is scaled, because gradients may underflow (float16).
+      measured: ledger sections with measurements; empty if nothing was measured.
     """
 
     precision: str
@@ -43,7 +43,7 @@ class Arithmetic:
     measured: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def with_xla(self) -> Arithmetic:
-        """The same with XLA, and with layers that XLA can compile."""
+        """The same arithmetic with XLA, and with layers that XLA can compile."""
         return dataclasses.replace(
             self,
             options=dataclasses.replace(self.options, native_layers=False),
@@ -51,7 +51,7 @@ class Arithmetic:
         )
 
     def without_padding(self) -> Arithmetic:
-        """The same for batches that may be padded, whose padding is left out of the layers."""
+        """The same arithmetic for padded batches, with layers that skip the padding."""
         return dataclasses.replace(
             self, options=dataclasses.replace(self.options, skip_padding=True)
         )
@@ -65,15 +65,15 @@ def choose_arithmetic(
     max_seq_length: int,
     runtime: RuntimeSettings | None = None,
 ) -> Arithmetic:
-    """The fastest precision and operations for a network. Collective.
+    """Chooses the fastest precision and operations for a network. Collective.
 
-    The user's choices are kept. Raises UserError if native operations are required but missing.
+    Keeps the user's choices. Raises UserError if native operations are required but missing.
 
     Args:
       run: the run.
-      config: the network.
-      batch: what is trained on; None for a run that does not train.
-      max_seq_length: positions of the longest sequence.
+      config: the network's configuration.
+      batch: the training batches; None for a run that does not train.
+      max_seq_length: length of the longest sequence.
       runtime: the user's choices; None for those of ``run``.
     """
     runtime = runtime or run.runtime
@@ -89,7 +89,7 @@ def choose_arithmetic(
         precision=runtime.numerics.precision,
         native_ops=runtime.native_ops,
         policy_changes=runtime.numerics.policy_changes,
-        # TensorFlow's rewrite and XLA only work on TensorFlow's operations.
+        # TensorFlow's rewrite and XLA work on TensorFlow's operations only.
         native_layers=not (runtime.numerics.amp or runtime.use_xla),
         amp="--amp" if runtime.numerics.amp else None,
     )
@@ -125,11 +125,11 @@ def choose_arithmetic(
 
 
 def _idle_rewrite_warning(run: Run) -> list[str]:
-    """A sentence if TensorFlow's rewrite was requested and does nothing on this CPU."""
+    """A sentence if TensorFlow's rewrite was requested but has no effect on this CPU."""
     settings = run.session_settings()
     if not settings.amp or settings.gpu is not None or product_type(settings) != tf.float32:
         return []
     return [
         "--amp has no effect on this CPU, where TensorFlow's rewrite leaves "
-        "products in float32; drop it, and --precision=auto takes what is fastest here"
+        "products in float32; drop it (--precision=auto chooses what is fastest here)"
     ]

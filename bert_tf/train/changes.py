@@ -1,4 +1,4 @@
-"""What has changed in a resumed run since its last start, in words."""
+"""Describes what has changed in a resumed run since its last start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_tf.train.ledger import Ledger, show_value
 from bert_tf.update.schedules import SCHEDULES, Schedule
 from bert_tf.util.files import finite_or_null
 
-# Ledger entries that are not settings: they differ from start to start, or follow from others.
+# Ledger entries that are not settings: they differ between starts, or follow from other entries.
 _NOT_SETTINGS = {
     ("batch", "arithmetic"),
     ("checkpoints", "checkpoints"),
@@ -32,12 +32,12 @@ _SHOWN_DIGITS = 12
 
 
 def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]) -> dict[str, str]:
-    """``section.name`` -> ``before -> after``, for entries that both ledgers have.
+    """Maps ``section.name`` to ``before -> after``, for entries that both ledgers have.
 
     Args:
       record: the record of the last start.
       ledger: the ledger of this start.
-      model: the configuration of this start.
+      model: the model configuration of this start.
     """
     before = {**record.ledger, "model": record.config.to_dict()}
     changes = {}
@@ -54,9 +54,9 @@ def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]
 
 
 def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str | None:
-    """A sentence if the learning rate at ``step`` differs from that of the last start, else None.
+    """A sentence if the learning rate at ``step`` differs from the last start's, else None.
 
-    A difference of up to one step of either schedule is ignored: it comes from rounding steps when
+    Differences of up to one step of either schedule are ignored: they come from rounding steps when
     the number of ranks changes.
     """
 
@@ -80,9 +80,9 @@ def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str |
 def _rates(
     sections: Mapping[str, Mapping[str, Any]], entry: Callable[..., Any], step: int
 ) -> tuple[float, float] | None:
-    """The learning rate of the update after ``step`` updates, and of the one after it.
+    """The learning rates of the update after ``step`` updates, and of the next one.
 
-    None for a schedule of another version's. ``entry`` returns an entry of ``sections``.
+    None if the schedule is unknown to this version. ``entry`` returns an entry of ``sections``.
     """
     name = entry("learning_rate", "schedule", str)
     if name not in SCHEDULES:
@@ -91,7 +91,7 @@ def _rates(
     options = {}
     for keyword, option in SCHEDULES[name].options.items():
         kinds = (str,) if option.value_type is str else (float, int)
-        # Records of earlier versions lack options that had no other value then.
+        # Records of earlier versions lack options that had only one value then.
         is_missing = keyword not in found and option.default is not None
         value = option.default if is_missing else entry("learning_rate", keyword, *kinds)
         if option.choices and value not in option.choices:
@@ -113,7 +113,7 @@ def _rates(
 
 
 def _as_json(value: Any) -> Any:
-    """A value as it would be read back from JSON."""
+    """Converts a value to what would be read back from JSON."""
     return json.loads(json.dumps(finite_or_null(value)))
 
 

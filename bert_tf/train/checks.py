@@ -1,4 +1,4 @@
-"""Checks of the initial or resumed checkpoint against the model, before anything is written."""
+"""Checks a checkpoint to start or resume from against the model, before anything is written."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def check_start(
 ) -> None:
     """Compares network, vocabulary and variables with the checkpoint that the run starts from.
 
-    Only rank 0 does so; it reports what is loaded from --init_checkpoint, and what could not be
-    compared. Raises UserError for a checkpoint that cannot be used, if there is nothing to
-    evaluate, and for settings that exclude each other.
+    On rank 0 only, which reports what is loaded from --init_checkpoint and what could not be
+    compared. Raises UserError if the checkpoint cannot be used, if there is nothing to evaluate, or
+    if settings exclude each other.
     """
     check_sharding(optimization, run.runtime.communication)
     if not run.ranks.is_chief:
@@ -47,7 +47,7 @@ def check_start(
 
 @contextlib.contextmanager
 def _explained_same_directory(run: Run) -> Iterator[None]:
-    """Says what is wrong if the model that a run should start from is in its output directory."""
+    """Explains an error caused by giving the directory of --init_checkpoint as --output_dir."""
     try:
         yield
     except UserError as error:
@@ -56,14 +56,14 @@ def _explained_same_directory(run: Run) -> Iterator[None]:
             reason = str(error).rstrip(".")
             raise UserError(
                 f"--output_dir={output_dir} is the directory of --init_checkpoint={given}, so the "
-                "run would resume from the checkpoint there instead of starting anew; give another "
-                f"--output_dir for a new model ({reason})."
+                "run would resume from the checkpoint there rather than start a new one; give "
+                f"another --output_dir for a new model ({reason})."
             ) from error
         raise
 
 
 def check_trains(run: Run) -> None:
-    """Raises UserError for a run without weights that does not train any."""
+    """Raises UserError if a run has no weights and does not train."""
     if not run.settings.do_train:
         raise UserError(
             f"{run.settings.output_dir} contains no checkpoint; train first, or give "
@@ -72,7 +72,7 @@ def check_trains(run: Run) -> None:
 
 
 def check_has_heads(checkpoint: PathLike, missing: Sequence[Head], run: Run) -> None:
-    """Raises UserError for a run that only evaluates a network without some of its heads."""
+    """Raises UserError if a run only evaluates a network, but some of its heads are missing."""
     if missing and not run.settings.do_train:
         names = " and no ".join(head.name for head in missing)
         raise UserError(
@@ -82,7 +82,7 @@ def check_has_heads(checkpoint: PathLike, missing: Sequence[Head], run: Run) -> 
 
 
 def _check_frozen(checkpoint: str, task: Task, prefix: str) -> None:
-    """Compares a frozen network's variables, whose names begin with ``prefix``, with its own."""
+    """Compares a frozen network's variables, named ``prefix/...``, with those in its checkpoint."""
     from bert_tf.checkpoint import loading
 
     start = f"{prefix}/"
@@ -97,7 +97,7 @@ def _check_resumed(
     from bert_tf.model_directory.same_model import known_configs, other_vocabulary
 
     checkpoint = run.start.checkpoint
-    # By the checkpoint's path, so that other weights in the directory are ignored.
+    # Given the checkpoint's path, other weights in the directory are ignored.
     files = ModelDirectory.of(checkpoint)
     problem = ""
     for path, config in known_configs(files):

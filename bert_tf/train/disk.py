@@ -1,4 +1,4 @@
-"""The disk space of a run's checkpoints, computed before the first one is written."""
+"""The disk space of a run's checkpoints, estimated before the first is written."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _GIB = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointSizes:
-    """Sizes of a run's checkpoints in bytes.
+    """The sizes of a run's checkpoints in bytes.
 
     Attributes:
-      one: one checkpoint, weights and optimizer slots.
-      best: the best one, weights only; 0 if it is not kept.
-      keep: number of checkpoints kept besides the best one.
+      one: one checkpoint: weights and optimizer slots.
+      best: the best checkpoint: weights only; 0 if it is not kept.
+      keep: number of checkpoints kept in addition to the best one.
       written: number of checkpoints that the run writes.
     """
 
@@ -36,8 +36,8 @@ class CheckpointSizes:
 
     @property
     def peak(self) -> int:
-        """The most space used at once: one more than are kept, until the oldest is removed."""
-        # Likewise, a new best checkpoint is complete before the previous one is removed.
+        """The peak disk usage: one checkpoint more than are kept, until the oldest is removed."""
+        # Likewise, a new best checkpoint is completed before the previous one is removed.
         return min(self.written, self.keep + 1) * self.one + 2 * self.best
 
     def ledger_section(self) -> dict[str, object]:
@@ -61,9 +61,9 @@ def checkpoint_sizes(
     start_step: int,
     last_step: int,
 ) -> CheckpointSizes:
-    """The sizes for training the variables ``specs`` from ``start_step`` to ``last_step``.
+    """The sizes when training the variables ``specs`` from ``start_step`` to ``last_step``.
 
-    ``settings`` determine how often checkpoints are saved, and how many are kept.
+    ``settings`` determines how often checkpoints are saved and how many are kept.
     """
     saved = [spec for spec in specs if spec.trainable]
     weights = _BYTES_PER_WEIGHT * num_weights(saved)
@@ -83,7 +83,7 @@ def checkpoint_sizes(
 
 
 def disk_warning(sizes: CheckpointSizes, output_dir: Path) -> str | None:
-    """A sentence if the disk clearly has too little space for the checkpoints, else None."""
+    """A sentence if the disk clearly lacks space for the checkpoints, else None."""
     existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
     try:
         free = shutil.disk_usage(existing).free

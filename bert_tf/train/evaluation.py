@@ -29,7 +29,7 @@ Results = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """The result by which checkpoints are compared."""
+    """The metric by which checkpoints are compared."""
 
     name: str
     higher_is_better: bool = False
@@ -48,25 +48,25 @@ class Evaluation(Protocol):
     """How a job is evaluated, during training and at the end.
 
     Attributes:
-      figure: the figure that decides which checkpoint is the best.
-      at_start: whether a run that evaluates during training also does so before its first update.
+      figure: the metric that decides which checkpoint is the best.
+      at_start: whether a run with evaluations during training also has one before the first update.
     """
 
     figure: Figure
     at_start: bool
 
     def dataset(self) -> tf.data.Dataset:
-        """This rank's batches; called in the graph of the evaluation."""
+        """Returns this rank's batches; called in the graph of the evaluation."""
 
     def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
         """What to compute for a batch; called in the graph, which has the network's variables."""
 
     def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
-        """The results, from the ``outputs`` of each of this rank's batches in turn.
+        """Computes the results from the ``outputs`` of each of this rank's batches.
 
-        The outputs are computed as they are asked for. Ask for all, even if there are no batches:
-        the ranks start together. Collective; all ranks return equal results, which include
-        ``global_step``. Rank 0 may write further files to ``output_dir``, besides
+        Outputs are computed as they are requested. Request all of them, even if there are no
+        batches, because the ranks start together. Collective; all ranks return equal results, which
+        include ``global_step``. Rank 0 may write files to ``output_dir`` in addition to
         ``eval_results.json``.
         """
 
@@ -74,14 +74,14 @@ class Evaluation(Protocol):
 class LossEvaluation:
     """Loss and metrics of each term of a task over a whole held-out set.
 
-    The set is divided among ranks, and the results are bit-equal to those of a single process, for
-    two reasons. A batch has the same records in the same order for any number of ranks, so its
-    float32 sums are the same wherever they are computed. And their total does not depend on their
-    order: :func:`exact_sums` rounds once, at the end.
+    The set is divided among ranks, yet results are bit-equal to those of a single process: a batch
+    has the same records in the same order for any number of ranks, so its float32 sums are the same
+    wherever they are computed; and their total does not depend on the order of summation, because
+    :func:`exact_sums` rounds only once, at the end.
     """
 
     figure = LOSS
-    at_start = True  # a baseline for later figures
+    at_start = True  # a baseline for later results
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class LossEvaluation:
 
         Args:
           input_fn: returns the batches of this rank.
-          ranks: all ranks, with an equal number of batches each.
+          ranks: all ranks; each has the same number of batches.
           task: the task whose terms and scores are reported.
-          max_steps: largest number of batches per rank, None for all.
+          max_steps: maximum number of batches per rank; None for all.
         """
         self._input_fn = input_fn
         self._ranks = ranks
@@ -105,11 +105,11 @@ class LossEvaluation:
         self._max_steps = max_steps
 
     def dataset(self) -> tf.data.Dataset:
-        """As in :class:`Evaluation`."""
+        """See :class:`Evaluation`."""
         return self._input_fn().take(-1 if self._max_steps is None else self._max_steps)
 
     def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
-        """As in :class:`Evaluation`: the sums of all terms and the step of the checkpoint."""
+        """The sums of all terms, and the checkpoint's step (see :class:`Evaluation`)."""
         sums = network.losses(features)
         return {
             _SUMS: tf.stack(flatten(sums, self._task.terms)),
@@ -117,7 +117,7 @@ class LossEvaluation:
         }
 
     def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
-        """As in :class:`Evaluation`."""
+        """See :class:`Evaluation`."""
         del output_dir
         batches = list(outputs)
         local_sums = np.stack([batch[_SUMS] for batch in batches])
@@ -131,7 +131,7 @@ _SUMS = "sums"
 
 
 def exact_sums(batches: np.ndarray) -> list[float]:
-    """[batches, sums] -> [sums]: totals over the batches, independent of their order.
+    """[batches, sums] -> [sums]: totals over the batches, whatever their order.
 
     Each result is the exact sum rounded to float64: ``math.fsum`` keeps all intermediate digits
     (Shewchuk 1997).
@@ -140,9 +140,9 @@ def exact_sums(batches: np.ndarray) -> list[float]:
 
 
 def evaluation_results(sums: Mapping[str, Sums], task: Task) -> Results:
-    """Losses and metrics of each term, the total loss, and the task's scores.
+    """The losses and metrics of each term, the total loss, and the task's scores.
 
-    ``sums`` are over the whole set; the loss of a term without any weight is 0.
+    ``sums`` are over the whole set; a term without any weight has loss 0.
     """
     by_term = means(sums)
     results = {f"{t}_{name}": v for t, found in by_term.items() for name, v in found.items()}
@@ -153,7 +153,7 @@ def evaluation_results(sums: Mapping[str, Sums], task: Task) -> Results:
 def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
     """Writes ``eval_results.txt`` (``key = value`` lines) and ``eval_results.json``.
 
-    A result that is not finite is ``inf`` or ``nan`` in the first, null in the second.
+    Results that are not finite are ``inf`` or ``nan`` in the first file, null in the second.
     """
     with atomic_open(output_dir / f"{RESULTS}.txt") as file:
         for name in sorted(results):
@@ -162,7 +162,7 @@ def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
 
 
 def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
-    """How many of the evaluations logged in ``output_dir`` came after the best one."""
+    """The number of evaluations logged in ``output_dir`` after the best one."""
     best, since = None, 0
     for results in read_history(output_dir, EVALUATIONS):
         value = results.get(figure.name)  # None if nothing was scored
@@ -176,18 +176,18 @@ def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
 def keep_if_best(
     output_dir: Path, checkpoint: str, results: Mapping[str, float], figure: Figure = LOSS
 ) -> bool:
-    """Keeps a checkpoint's weights in ``output_dir/best`` if its figure is the best so far.
+    """Keeps a checkpoint's weights in ``output_dir/best`` if its metric is the best so far.
 
-    This is a model directory, complete before it replaces the previous one, and without optimizer
-    state: a third of the checkpoint. Returns whether the checkpoint was the best.
+    That is a model directory, completed before it replaces the previous one. Without optimizer
+    state it has a third of the checkpoint's size. Returns whether the checkpoint was the best.
 
     Raises:
-      UserError: the results of the previous best cannot be read, or there is no space.
+      UserError: if the results of the previous best cannot be read, or there is no space.
     """
     finish_exchange(output_dir)
     best = output_dir / BEST_DIRECTORY
     previous = best / f"{RESULTS}.json"
-    value = results.get(figure.name, math.nan)  # nothing is scored without reference answers
+    value = results.get(figure.name, math.nan)  # without reference answers nothing is scored
     if not math.isfinite(value):
         return False
     if previous.is_file() and not figure.is_better(value, _value_of_best(previous, figure.name)):
@@ -209,7 +209,7 @@ def keep_if_best(
 
 
 def _value_of_best(path: Path, name: str) -> float:
-    """A figure of the best checkpoint; UserError unless its results are the same in both files."""
+    """The metric of the best checkpoint; UserError if its two files of results disagree."""
     advice = f"move {path.parent} away to keep the best checkpoint from now on"
     before = read_json(path, what="best checkpoint")
     if not isinstance(before, dict) or not isinstance(before.get(name), (int, float)):
@@ -217,15 +217,15 @@ def _value_of_best(path: Path, name: str) -> float:
     lines = path.with_suffix(".txt")
     if lines.is_file():
         text = lines.read_text(encoding="utf-8", errors="replace").splitlines()
-        # What is not finite is null in JSON.
+        # Values that are not finite are null in JSON.
         finite = [line for line in text if line.split(" = ")[-1] not in ("inf", "-inf", "nan")]
         if finite != [f"{n} = {before[n]}" for n in sorted(before) if before[n] is not None]:
-            raise UserError(f"{path} and {lines.name} beside it differ; {advice}.")
+            raise UserError(f"{path} and {lines.name} next to it differ; {advice}.")
     return before[name]
 
 
 def finish_exchange(output_dir: Path) -> None:
-    """Completes a replacement of ``best`` in :func:`keep_if_best` that was interrupted by a kill.
+    """Completes a replacement of ``best`` by :func:`keep_if_best` that a kill interrupted.
 
     The old directory is moved away only once the new one is complete. Until then the new one is
     discarded: its evaluation is not in the log yet, and will be repeated.

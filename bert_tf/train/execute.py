@@ -37,7 +37,7 @@ _UNKNOWN_DATA = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None
 
 @dataclasses.dataclass(frozen=True)
 class _UserTask:
-    """A task of a user's program, as :func:`prepare.prepare` takes it."""
+    """A task of a user's program, in the form that :func:`prepare.prepare` takes."""
 
     optimization: OptimizationSettings
     model: RunModel
@@ -47,7 +47,7 @@ class _UserTask:
     is_padded: bool = False
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
-        """The data of the program."""
+        """Returns the program's data."""
         del arithmetic
         return self.data(run)
 
@@ -66,17 +66,17 @@ def run_task(
     """Trains and evaluates a task on the given batches; returns the last results. Collective.
 
     Args:
-      model: the task, and what its directory will contain. Without initial weights of its own, it
-        starts from ``settings.start.init_checkpoint``.
+      model: the task, and what its directory will contain. If it has no initial weights, it starts
+        from ``settings.start.init_checkpoint``.
       settings: what to do, where to write and how often.
       optimization: batch, schedule and optimizer; training needs a number of steps.
       runtime: precision, ranks and threads; None for the defaults.
       batches: returns this rank's part of every global batch of a plan, each [accumulation steps x
-        micro batch, ...], without end, from position ``run.start.data_position`` on. If the batches
-        grow, the one at a position has the size of ``run.batch_slice(plan.batch).at(...)``.
-      max_seq_length: positions in the longest sequence, for choosing the fastest arithmetic.
-      evaluation: creates the evaluation, called if ``settings.evaluation.do_eval``.
-      data: further entries on the data, for the ledger.
+        micro batch, ...], without end, from position ``run.start.data_position``. If batches grow,
+        the one at a position has the size ``run.batch_slice(plan.batch).at(...)``.
+      max_seq_length: length of the longest sequence, for choosing the fastest arithmetic.
+      evaluation: creates the evaluation; called if ``settings.evaluation.do_eval``.
+      data: additional entries on the data, for the ledger.
 
     Raises UserError for contradictory settings, ValueError for training without steps.
     """
@@ -102,8 +102,8 @@ def run_task(
 def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None) -> Results | None:
     """Prints the ledger, trains and evaluates as set; returns the last results. Collective.
 
-    Nothing but an empty output directory and records are created before all remaining checks have
-    passed, after which a dry run ends. ``sections`` are further ones of the ledger.
+    Creates nothing but an empty output directory and records before all remaining checks have
+    passed; a dry run ends there. ``sections`` are additional sections of the ledger.
     """
     run, settings = job.run, job.settings
     check_same_on_all_ranks(run.ranks, _compared_values(job))
@@ -134,7 +134,7 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
     if run.keeps_files:
         _tidy(run)
         _write_files(job, run_ledger if trains else None)
-        if run.start.is_elsewhere:  # last: a run that has a checkpoint also has its record
+        if run.start.is_elsewhere:  # last, so that a run with a checkpoint also has its record
             take_over(
                 run.start,
                 settings.output_dir,
@@ -156,7 +156,7 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
 
 
 def _tidy(run: Run) -> None:
-    """Removes from the output directory what an interrupted run left behind."""
+    """Removes what an interrupted run left in the output directory."""
     output_dir = run.settings.output_dir
     if run.start.is_rolled_back:  # recorded, and then interrupted by a kill
         go_back_to(output_dir, run.start.step)
@@ -173,7 +173,7 @@ def _tidy(run: Run) -> None:
 
 
 def _recover(ledger_of: Callable[[Job], Ledger], job: Job, failure: NonFiniteError) -> Job:
-    """The job that goes on after a failure, which is in ``run.json``; else raises an error."""
+    """The job that continues after a failure, recorded in ``run.json``; raises if there is none."""
     from bert_tf.train.rollback import roll_back
 
     job = roll_back(job, failure)
@@ -184,7 +184,7 @@ def _recover(ledger_of: Callable[[Job], Ledger], job: Job, failure: NonFiniteErr
 
 
 def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
-    """The details of XLA's choice that the run recorded at its last start, None without one."""
+    """The choice of XLA that the run recorded at its last start; None without one."""
     if run.record is None or "xla" not in run.record.ledger:
         return None
     run.record.fact("xla", "kept", bool)
@@ -213,7 +213,7 @@ def _write_files(job: Job, run_ledger: Ledger | None) -> None:
 
 
 def _compared_values(job: Job) -> dict[str, Any]:
-    """What must be equal on all ranks, by its name in messages."""
+    """The values that must be equal on all ranks, by their names in messages."""
     names = {"sha256": "training data", "vocabulary_sha256": "vocabulary", **job.data.names}
     return {
         **{
@@ -226,7 +226,7 @@ def _compared_values(job: Job) -> dict[str, Any]:
 
 
 def _announce(job: Job, run_ledger: Ledger) -> Ledger:
-    """Prints the ledger of a training run, and changes since its last start; returns the ledger."""
+    """Prints a training run's ledger and its changes since the last start; returns the ledger."""
     run = job.run
     report_changes(job, run_ledger)
     several_ranks = run.runtime.library is not None or run.ranks.world_size > 1
@@ -243,7 +243,7 @@ def whole_ledger(
     choice: Choice | None = None,
     sections: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Ledger:
-    """All that is recorded of a training run: with the trial of XLA, and further ``sections``."""
+    """The complete ledger of a training run, with the trial of XLA and additional ``sections``."""
     run = job.run
     run_ledger = _ledger(job)
     for further in (job.model.ledger, sections or {}, job.plan.arithmetic.measured):
@@ -281,7 +281,7 @@ def _rollback_entries(run: Run) -> dict[str, Any]:
 
 
 def report_resuming(job: Job) -> None:
-    """Says from which checkpoint a run resumes."""
+    """Reports from which checkpoint a run resumes."""
     run, settings, start = job.run, job.settings, job.run.start
     if start.checkpoint is None:
         return

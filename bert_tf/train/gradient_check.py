@@ -1,8 +1,8 @@
-"""The gradients of single micro batches, recomputed outside the training graph.
+"""Recomputes the gradients of single micro batches outside the training graph.
 
-They depend on nothing but the weights, the features, and the position in training that dropout is
-drawn for. So those of an update that was skipped, which has changed no weight, can be computed
-again, on one rank and without communication.
+They depend only on the weights, the features, and the position in training that seeds dropout. A
+skipped update changes no weights, so its gradients can be computed again, on one rank and without
+communication.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from bert_tf.tuning.session import SessionSettings, session_config
 
 @dataclasses.dataclass(frozen=True)
 class MicroBatch:
-    """A micro batch, and what its gradients depend on besides the weights.
+    """A micro batch, with all that its gradients depend on except the weights.
 
     Attributes:
       features: [micro batch, ...] each, after masking.
       data_position: the number of its global batch.
-      first_example: the place of its first sequence in the global batch.
-      denominators: what the loss of each term is divided by in the update.
-      loss_scale: what the loss is multiplied by; 1 without loss scaling.
+      first_example: the index of its first sequence in the global batch.
+      denominators: the divisor of each loss term in the update.
+      loss_scale: the factor on the loss; 1 without loss scaling.
     """
 
     features: Mapping[str, np.ndarray]
@@ -50,9 +50,8 @@ class Gradients:
 
     Attributes:
       losses: the mean of each term over the micro batch.
-      norms: variable -> norm of its gradient, without the loss scale, in the order of the forward
-        pass.
-      largest: variable -> largest absolute value of its gradient, without the loss scale.
+      norms: variable -> unscaled norm of its gradient, in the order of the forward pass.
+      largest: variable -> largest absolute value in its unscaled gradient.
     """
 
     losses: Mapping[str, float]
@@ -71,25 +70,25 @@ class Gradients:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all losses and gradients are."""
+        """Whether all losses and gradients are finite."""
         return not self.bad_terms and not self.bad_variables
 
     @property
     def norm(self) -> float:
-        """The norm of all gradients together."""
+        """The global norm of all gradients."""
         return math.hypot(*self.norms.values())
 
 
 def micro_batches_of(
     job: Job, features: Mapping[str, np.ndarray], *, data_position: int, loss_scale: float
 ) -> list[MicroBatch]:
-    """Divides this rank's part of a global batch into its micro batches. Collective.
+    """Splits this rank's part of a global batch into micro batches. Collective.
 
     Args:
-      job: the job that trains on it.
+      job: the job that trains on the batch.
       features: [accumulation steps x micro batch, ...] each.
       data_position: the number of the global batch.
-      loss_scale: that of the update.
+      loss_scale: the loss scale of the update.
     """
     plan, ranks = job.plan.batch, job.run.ranks
     size, rank_batch_size = plan.micro_batch_size, len(next(iter(features.values())))
@@ -117,7 +116,7 @@ def _denominators(weights: Mapping[str, float], factor: float) -> dict[str, floa
 
 
 def _term_weights(job: Job, parts: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, float]]:
-    """The weight of each term of the loss in each part of a batch."""
+    """The weight of each loss term in each part of a batch."""
     with (
         tf.Graph().as_default(),
         tf.Session(config=session_config(job.plan.arithmetic.session)) as session,
@@ -135,16 +134,16 @@ def gradients_of(
     *,
     in_float32: bool = False,
 ) -> list[Gradients]:
-    """Losses and gradients of micro batches of one shape.
+    """The losses and gradients of micro batches of equal shape.
 
     Args:
       job: the job that trains on them.
       micro_batches: at least one.
       weights: the values of all variables of the network, by name.
-      in_float32: compute in float32 instead of the job's precision.
+      in_float32: compute in float32 rather than in the job's precision.
 
-    Raises tf.errors.ResourceExhaustedError if there is no memory for a second copy of the weights
-    and the pass.
+    Raises tf.errors.ResourceExhaustedError if there is not enough memory for a second copy of the
+    weights and for the passes.
     """
     options, settings = _arithmetic(job, in_float32=in_float32)
     with tf.Graph().as_default(), tf.Session(config=session_config(settings)) as session:
@@ -159,7 +158,7 @@ def gradients_of(
         rate_factor = job.optimization.rate_factor
         trained = [v for v in network.variables.trainable() if rate_factor(v.op.name)]
         gradients = as_tables(tf.gradients(objective, trained))
-        # The squares of all float32 numbers are finite in float64.
+        # Squares of float32 numbers are always finite in float64.
         wide = [tf.cast(gradient, tf.float64) for gradient in gradients]
         norms = [tf.sqrt(tf.reduce_sum(tf.square(gradient))) for gradient in wide]
         largest = [tf.reduce_max(tf.abs(gradient)) for gradient in wide]
@@ -192,7 +191,7 @@ def _arithmetic(job: Job, *, in_float32: bool) -> tuple[ForwardOptions, SessionS
 
 
 def is_in_float32(job: Job) -> bool:
-    """Whether a job computes in nothing but float32."""
+    """Whether a job computes everything in float32."""
     return (
         job.plan.arithmetic.options.policy == policy_for("fp32")
         and not job.plan.arithmetic.session.amp

@@ -1,4 +1,4 @@
-"""Session hooks, each with a single concern. They are given tensors rather than names."""
+"""Session hooks, each with a single concern. They take tensors rather than names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from bert_tf.watch.interface import Watch
 
 
 class StepHook(tf.train.SessionRunHook):
-    """Base class of hooks that act after certain updates; tracks the step without a session call.
+    """Base class of hooks that act after certain updates; tracks the step without session calls.
 
-    Whether an update was applied is equal on every rank, so the hooks of all ranks act together, as
-    their collective operations require.
+    All ranks agree on whether an update was applied, so their hooks act together, as collective
+    operations require.
     """
 
     def __init__(self, outputs: TrainOutputs) -> None:
@@ -67,7 +67,7 @@ class StepHook(tf.train.SessionRunHook):
 
 
 class NonFiniteGuard(StepHook):
-    """Stops a run after too many skipped updates in a row, since it will not recover."""
+    """Stops a run that does not recover after too many consecutive skipped updates."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class NonFiniteGuard(StepHook):
         features: Features,
         explain: Callable[[tf.Session, SkippedUpdate], Exception],
     ) -> None:
-        """Stops after ``limit`` skipped updates in a row.
+        """Stops after ``limit`` consecutive skipped updates.
 
         Args:
-          outputs: those of the update.
+          outputs: the outputs of the update.
           limit: 1 without loss scaling, where the first skipped update is fatal.
           features: this rank's part of the global batch.
-          explain: returns what to raise after a skipped update. Collective.
+          explain: returns the exception to raise after a skipped update. Collective.
         """
         super().__init__(outputs)
         self._limit = limit
@@ -92,7 +92,7 @@ class NonFiniteGuard(StepHook):
         self._in_a_row = 0
 
     def fetches(self):
-        # On a CPU, fetching what an update reads anyway copies nothing.
+        # On a CPU, fetching what an update reads anyway requires no copy.
         return {
             "data_position": self.outputs.data_position,
             "loss_scale": self.outputs.loss_scale,
@@ -118,14 +118,14 @@ class NonFiniteGuard(StepHook):
 
 @dataclasses.dataclass(frozen=True)
 class ProgressSettings:
-    """When :class:`ProgressHook` reports, and what it has to know of the run.
+    """When :class:`ProgressHook` reports, and what it needs to know about the run.
 
     Attributes:
       every_steps: steps between reports.
-      total_steps: the last step, which is reported in any case.
+      total_steps: the last step, which is always reported.
       checkpoint_steps: steps between checkpoints.
       batch: the sizes of all updates.
-      skipped: updates that were skipped before the run was resumed.
+      skipped: number of updates skipped before the run was resumed.
       has_loss_scale: whether every report has the loss scale and the number of skipped updates.
     """
 
@@ -139,13 +139,13 @@ class ProgressSettings:
 
 @dataclasses.dataclass(frozen=True)
 class UpdateTimer:
-    """What :class:`ProgressHook` measures updates with.
+    """How :class:`ProgressHook` measures the time of updates.
 
     Attributes:
-      warm_up: is told of every update, and decides which ones are in the steady state.
-      batch_shape: the shape that ``warm_up`` distinguishes batches by, int32 [any]; None if all
+      warm_up: observes every update, and decides which ones are in the steady state.
+      batch_shape: the shape by which ``warm_up`` tells batches apart, int32 [any]; None if all
         are equal.
-      times: totals all updates.
+      times: the totals over all updates.
       clock: the time in seconds.
     """
 
@@ -156,7 +156,7 @@ class UpdateTimer:
 
 
 class ProgressHook(StepHook):
-    """Reports means over the updates since the last report and over all ranks.
+    """Reports means over all ranks and the updates since the last report.
 
     They are reset at checkpoints, so that a run resumed from one reports the same means.
     """
@@ -170,7 +170,7 @@ class ProgressHook(StepHook):
         log: RunLog | None,
         timer: UpdateTimer,
     ) -> None:
-        """Reports to ``log``, which is None on ranks other than 0; these only contribute sums."""
+        """Reports to ``log``, which is None on all ranks but 0; those only contribute sums."""
         super().__init__(outputs)
         self._terms: Terms = {t: tuple(s.metrics) for t, s in outputs.term_sums.items()}
         self._settings = settings
@@ -203,7 +203,7 @@ class ProgressHook(StepHook):
         }
 
     def after_update(self, session, fetched, *, applied):
-        # Evaluations and checkpoints are between updates, so their time is not included.
+        # Evaluations and checkpoints happen between updates, so their time is not included.
         timer, settings = self._timer, self._settings
         seconds = timer.clock() - self._started
         is_steady = timer.warm_up.note(fetched["batch_shape"], seconds)
@@ -252,7 +252,7 @@ class ProgressHook(StepHook):
         )
 
     def _rates(self):
-        """The rates of the latest steady updates; of warm-up updates if there were none yet."""
+        """The rates of the latest steady updates, or of warm-up updates if there were none yet."""
         if self._steady.seconds:
             self._steady_rates = self._steady
         return self._steady_rates or self._warming
@@ -263,7 +263,7 @@ class ProgressHook(StepHook):
 
 
 class FirstUpdate(tf.train.SessionRunHook):
-    """Reports once that the first update is done, whether applied or skipped by loss scaling."""
+    """Reports once that the first update is done, whether it was applied or skipped."""
 
     def __init__(self, report: Callable[[], None]) -> None:
         """``report`` is called after the first update."""
@@ -278,7 +278,7 @@ class FirstUpdate(tf.train.SessionRunHook):
 class CheckpointHook(StepHook):
     """Saves every ``every_steps`` steps, at the end, and at the start unless the run resumes.
 
-    For rank 0, and for all ranks where saving is collective (``shared_slots.SharingSaver``).
+    For rank 0, and for all ranks if saving is collective (``shared_slots.SharingSaver``).
 
     TensorFlow's hook counts from the step where a run started; this one saves at multiples, so that
     a resumed run has the same checkpoints as an uninterrupted one.
@@ -322,7 +322,7 @@ class CheckpointHook(StepHook):
         except (tf.errors.OpError, OSError, ValueError) as error:
             from bert_tf.ranks.failures import is_cut_off
 
-            if is_cut_off(error):  # while ranks sent their parts
+            if is_cut_off(error):  # while ranks were sending their parts
                 raise
             raise UserError(
                 f"cannot write checkpoint {self._prefix}-{self.step} ({first_line(error)}); free "
@@ -332,9 +332,9 @@ class CheckpointHook(StepHook):
 
 
 class StopOnSignal(tf.train.SessionRunHook):
-    """Ends training after an update once this process or another rank gets a stop signal.
+    """Ends training after an update once this process or another rank receives a stop signal.
 
-    Hooks then do what they do at a regular end, above all save a checkpoint.
+    Hooks then do what they do at a regular end; in particular, they save a checkpoint.
     """
 
     # Schedulers send SIGUSR1 before the time limit, and mpirun forwards it to its ranks.
@@ -343,7 +343,7 @@ class StopOnSignal(tf.train.SessionRunHook):
     def __init__(self, watch: Watch) -> None:
         """Handles signals from ``begin`` to ``end`` or ``restore``; ``watch`` agrees when to stop.
 
-        The same hook is for all sessions of a run, since it counts its updates.
+        Use one hook for all sessions of a run, since it counts the run's updates.
         """
         self._watch = watch
         self._received: signal.Signals | None = None
@@ -370,7 +370,7 @@ class StopOnSignal(tf.train.SessionRunHook):
         self.restore()  # a second signal takes effect immediately
 
     def restore(self) -> None:
-        """Leaves signals to those who handled them before; for a session that failed."""
+        """Restores the previous signal handlers; for a session that failed."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -390,7 +390,7 @@ class EvaluationHook(StepHook):
         """Evaluates at multiples of ``every_steps``, and at step 0 if ``at_start``.
 
         ``evaluate`` returns, equally on every rank, whether training should end. The last step is
-        left to the caller, who evaluates after training.
+        left to the caller, which evaluates after training.
         """
         super().__init__(outputs)
         self._every_steps = every_steps

@@ -25,8 +25,8 @@ class InitialWeights(NamedTuple):
     """The weights that a new run starts from.
 
     Attributes:
-      checkpoint: None for random ones.
-      layers: the checkpoint's layers, from 0, that the network's layers start from; None for all.
+      checkpoint: None for random weights.
+      layers: the checkpoint's layers, from 0, to start the network's layers from; None for all.
     """
 
     checkpoint: str | None = None
@@ -40,14 +40,14 @@ class RunModel:
     Attributes:
       task: the task, with the architecture.
       vocabulary: the vocabulary of the data; None if unknown.
-      tokenizer_files: the vocabulary's file and whether text is lower-cased, to be stored with the
+      tokenizer_files: the vocabulary file and whether text is lower-cased, to be stored with the
         model.
-      initial: the weights that it starts from, unless the run resumes.
+      initial: the weights to start from, unless the run resumes.
       frozen: prefix of a frozen network -> the checkpoint with its weights.
-      evaluated: the task of evaluations and predictions, if it is a part of what is trained.
-      ledger: further sections of the run's ledger.
-      labels: of a head for words, by number, to be stored with the model.
-      text_classes: of a head for texts, likewise.
+      evaluated: the task for evaluations and predictions, if it is only a part of the trained one.
+      ledger: additional sections of the run's ledger.
+      labels: the labels of a token classification head, by class number, to be stored with it.
+      text_classes: the classes of a head for whole texts, likewise.
     """
 
     task: Task
@@ -66,7 +66,7 @@ class RunModel:
         return self.task.config
 
     def write_files(self, directory: Path) -> None:
-        """Writes configuration, vocabulary and labels, which make it a model directory."""
+        """Writes configuration, vocabulary and labels, which make up a model directory."""
         write_model_files(
             directory, self.config, self.tokenizer_files, self.labels, self.text_classes
         )
@@ -74,16 +74,16 @@ class RunModel:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
-    """What a job trains on.
+    """The training data of a job.
 
     Attributes:
-      batches: returns this rank's part of every global batch of a plan, from the run's start on.
-      max_seq_length: positions in the longest sequence.
-      num_records: the training records; 1 for a run that does not train.
-      records: returns the file and the number in it of each record of this rank's part of the
+      batches: returns this rank's part of every global batch of a plan, from the run's start.
+      max_seq_length: length of the longest sequence.
+      num_records: number of training records; 1 for a run that does not train.
+      records: returns the file, and the index in it, of each record of this rank's part of the
         global batch at a position; None if they are unknown.
-      typical_lengths: returns the positions of a sequence in typical batches of a plan; None if
-        they are always ``max_seq_length``.
+      typical_lengths: returns the sequence lengths of typical batches of a plan; None if they are
+        always ``max_seq_length``.
     """
 
     batches: Callable[[Run, Plan], tf.data.Dataset]
@@ -95,16 +95,16 @@ class TrainingData:
 
 @dataclasses.dataclass(frozen=True)
 class JobData:
-    """The data of a job, opened.
+    """The opened data of a job.
 
     Attributes:
-      training: what it trains on.
-      evaluation: how it is evaluated, None for a job that only trains.
+      training: the training data.
+      evaluation: the evaluation; None for a job that only trains.
       entries: the ledger's section on the data, including ``train_records``, ``sha256`` and
         ``vocabulary_sha256``; must be equal on all ranks.
       names: names, for messages, of task-specific entries.
-      lists: JSON files to write to the output directory, name to content.
-      prediction: what is predicted once with the last weights; None for nothing.
+      lists: JSON files to write to the output directory: name to content.
+      prediction: predictions to make once with the last weights; None for none.
     """
 
     training: TrainingData
@@ -117,13 +117,13 @@ class JobData:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What the trainer does.
+    """All that the trainer needs.
 
     Attributes:
-      run: the run that the job is part of.
-      plan: all that was decided about its updates.
-      model: what is trained or evaluated.
-      data: what it is trained and evaluated on.
+      run: the run that the job belongs to.
+      plan: all decisions about its updates.
+      model: the model to train or evaluate.
+      data: the data for training and evaluation.
       optimization: what the user requested.
     """
 
@@ -135,7 +135,7 @@ class Job:
 
     @property
     def settings(self) -> RunSettings:
-        """What the run does."""
+        """The settings of the run."""
         return self.run.settings
 
     @property
@@ -145,7 +145,7 @@ class Job:
 
     @property
     def length_flag(self) -> str:
-        """The flag that makes training longer, for messages."""
+        """The flag that prolongs training, for messages."""
         if self.plan.steps.stop_after_steps is not None:
             return "--stop_after_steps"
         return (
@@ -157,5 +157,5 @@ class Job:
         return dataclasses.replace(self, plan=plan)
 
     def train_input(self) -> tf.data.Dataset:
-        """The batches of this rank."""
+        """This rank's batches."""
         return self.data.training.batches(self.run, self.plan)

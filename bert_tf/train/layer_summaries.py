@@ -1,8 +1,8 @@
-"""Norms and ratios of every trained variable and layer, in chosen updates.
+"""Norms and ratios of every trained variable and layer, for selected updates.
 
-An update does not tell how far it moved a variable, and optimizers differ. So the weights before a
-chosen update are kept until it is done, and compared with those after it; all other updates are
-run as without summaries. Nothing here depends on the optimizer's slots.
+Updates do not report how far they moved a variable, and optimizers differ. So the weights before a
+selected update are kept until it is done and compared with those after it; all other updates run as
+without summaries. Nothing here depends on the optimizer's slots.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bert_tf.train.run_log import RunLog
 from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.train_op import TrainOutputs
 
-# The figures of a variable. Norms are Euclidean; the ratio is that of the norms of update and
-# weights. Those of a layer are of all its variables together.
+# The metrics of a variable. Norms are Euclidean; the ratio is the norm of the update over that of
+# the weights. Those of a layer are taken over all its variables.
 WEIGHT_NORM, GRADIENT_NORM = "weight_norm", "gradient_norm"
 UPDATE_NORM, UPDATE_RATIO = "update_norm", "update_ratio"
 _NORMS = (WEIGHT_NORM, GRADIENT_NORM, UPDATE_NORM)
@@ -31,17 +31,17 @@ _LAYER = re.compile(r"layer_\d+")
 
 
 class LayerSummaries(StepHook):
-    """Logs the figures of the variables and layers in every N-th update, on rank 0.
+    """Logs the metrics of variables and layers in every N-th update, on rank 0.
 
-    The weights before the update are those that TensorFlow already holds: on a CPU nothing is
-    copied but by the update, which writes to new memory while the old is in use.
+    The weights before the update are those that TensorFlow already holds: on a CPU, only the update
+    makes a copy, because it writes to new memory while the old is in use.
     """
 
     def __init__(self, outputs: TrainOutputs, *, every_steps: int, log: RunLog | None) -> None:
         """Logs to ``log`` whenever the step is a multiple of ``every_steps``.
 
-        Without a log it only fetches what rank 0 logs, which ranks that share the optimizer's state
-        must do together.
+        Without a log it only fetches what rank 0 logs, which ranks that shard optimizer state must
+        do together.
         """
         super().__init__(outputs)
         self._every_steps = every_steps
@@ -86,11 +86,11 @@ class LayerSummaries(StepHook):
 def figures_of_variables(
     names: Sequence[str], found: Mapping[str, np.ndarray]
 ) -> dict[str, Figures]:
-    """Variable -> figure -> value.
+    """Returns variable -> metric -> value.
 
     Args:
-      names: of the variables.
-      found: the norms and trust ratios, [variables] each. A trust ratio of NaN is left out.
+      names: the names of the variables.
+      found: the norms and trust ratios, [variables] each. Trust ratios of NaN are left out.
     """
     by_variable: dict[str, Figures] = {}
     for index, name in enumerate(names):
@@ -104,7 +104,7 @@ def figures_of_variables(
 
 
 def figures_of_layers(by_variable: Mapping[str, Figures]) -> dict[str, Figures]:
-    """Layer -> figure -> value; of a trust ratio the smallest and the largest of its variables."""
+    """Returns layer -> metric -> value; for trust ratios, the smallest and the largest."""
     members: dict[str, list[Figures]] = {}
     for name, figures in by_variable.items():
         members.setdefault(layer_of(name), []).append(figures)
@@ -120,7 +120,7 @@ def figures_of_layers(by_variable: Mapping[str, Figures]) -> dict[str, Figures]:
 
 
 def with_ratio(norms: Figures) -> Figures:
-    """The norms, and the ratio of update and weights: NaN for weights of zero."""
+    """Adds the ratio of update to weights to the norms: NaN for weights of zero."""
     weights = norms[WEIGHT_NORM]
     return {**norms, UPDATE_RATIO: norms[UPDATE_NORM] / weights if weights else math.nan}
 
@@ -128,8 +128,7 @@ def with_ratio(norms: Figures) -> Figures:
 def layer_of(variable_name: str) -> str:
     """The layer that a variable belongs to: ``layer_3``, ``embeddings``, ``cls/predictions``.
 
-    Outside the encoder's layers it is given by the first two parts of the name, without BERT's own
-    scope.
+    Outside the encoder's layers, this is the first two parts of the name, without BERT's own scope.
     """
     found = _LAYER.search(variable_name)
     if found:

@@ -43,12 +43,11 @@ def training_ledger(
     start: StartPoint,
     slot_bytes: int | None = None,
 ) -> Ledger:
-    """Section -> entries, in the order in which they are shown. Collective.
+    """Returns section -> entries, in the order in which they are shown. Collective.
 
-    ``operations`` names the operations of the update; ``slot_bytes`` are those of a rank's part of
-    the optimizer's state, shown if it is shared out; ``precision``, ``communication`` and ``data``
-    are sections made by the caller, the last one with ``train_records``; training starts from
-    ``start``.
+    ``operations`` names the operations of the update; ``slot_bytes`` is the size of a rank's shard
+    of the optimizer state, shown if that is sharded; ``precision``, ``communication`` and ``data``
+    are the caller's sections, ``data`` with ``train_records``; training starts from ``start``.
     """
     hosts = ranks.gather(socket.gethostname())
     consumed = start.total(batch, steps.last_step)
@@ -100,7 +99,7 @@ def _shown_ramp(ramp: Ramp | None) -> str | None:
 
 
 def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
-    """With a ramp of lengths, the positions of all sequences."""
+    """The number of positions of all sequences, if there is a length ramp."""
     if batch.lengths is None:
         return {}
     parts = start.parts(batch, steps.last_step)
@@ -114,7 +113,7 @@ def _end_of_run(steps: StepPlan) -> dict[str, int]:
 
 
 def schedule_entries(schedule: Schedule) -> dict[str, Any]:
-    """The ledger's entries on a schedule, without its steps."""
+    """The ledger's entries on a schedule, except its steps."""
     entries = {
         "peak": schedule.peak_rate,
         "end": schedule.end_rate,
@@ -165,10 +164,10 @@ def _sharding_entries(
 
 
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:
-    """The ledger as a table of at most 100 columns, with entries separated by two spaces.
+    """Formats the ledger as a table of at most 100 columns, entries separated by two spaces.
 
-    Nested values and ramps that there are none of are left out, as are entries about ranks unless
-    there are ``several_ranks``; all are in ``run.json``.
+    Leaves out nested values, ramps that are not used and, unless there are ``several_ranks``,
+    entries about ranks; all of them are in ``run.json``.
     """
     shown = {
         section: [
@@ -206,7 +205,7 @@ _OF_SEVERAL_RANKS = {
 
 
 def _rows(entries: Sequence[str], columns: int) -> list[str]:
-    """Entries filled into rows; an entry that is longer than a row is broken at spaces."""
+    """Fills entries into rows; an entry longer than a row is broken at spaces."""
     rows = [""]
     for entry in entries:
         first, *rest = textwrap.wrap(entry, columns, break_long_words=False, break_on_hyphens=False)
@@ -220,7 +219,7 @@ def _rows(entries: Sequence[str], columns: int) -> list[str]:
 
 
 def show_value(value: Any) -> str:
-    """A value in readable form: whole numbers with all digits, other floats with six."""
+    """Formats a value: whole numbers with all digits, other floats with six."""
     if isinstance(value, float):
         whole = value.is_integer() and abs(value) < _WHOLE_FLOATS
         return f"{value:.0f}" if whole else f"{value:.6g}"
@@ -235,7 +234,7 @@ _WHOLE_FLOATS = 1e15  # larger values are bounds, such as float32's largest numb
 def write_run_json(
     output_dir: Path, *, ledger: Ledger, flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> None:
-    """Writes ``run.json``: the ledger, the resolved flags, the model, versions and git commit."""
+    """Writes ``run.json``: the ledger, resolved flags, the model, versions and the git commit."""
     content = {
         "ledger": ledger,
         "flags": dict(flags),
@@ -248,7 +247,7 @@ def write_run_json(
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, this package and its dependencies."""
+    """The versions of Python, this package and its dependencies."""
     found = {"python": platform.python_version(), "bert_tf": bert_tf.__version__}
     for package in _PACKAGES:
         try:
@@ -259,9 +258,9 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the code, None where it is not in a git repository.
+    """The commit of the code; None if it is not in a git repository.
 
-    A package that is installed within somebody's repository does not have that one's commit.
+    A package installed inside somebody else's repository does not have that repository's commit.
     """
     code = Path(bert_tf.__file__)
     for command in (["ls-files", "--error-unmatch", code.name], ["rev-parse", "HEAD"]):
@@ -277,7 +276,7 @@ def git_commit() -> str | None:
 
 
 def add_to_run_json(output_dir: Path, entries: Mapping[str, Any]) -> None:
-    """Adds entries to ``run.json`` that are only known while the job runs."""
+    """Adds entries to ``run.json`` that become known only while the job runs."""
     record = read_run_record(output_dir)
     if record is None:
         raise UserError(

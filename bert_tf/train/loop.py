@@ -1,7 +1,7 @@
-"""The loop: TensorFlow 1.x's graph, session and hooks, for updates and for predictions.
+"""Runs updates and predictions with TensorFlow 1.x's graph, session and hooks.
 
-Each call builds a graph of its own, so that calls share nothing but checkpoints: an evaluation may
-run while a training session waits.
+Each call builds a graph of its own, so calls share nothing but checkpoints: an evaluation can run
+while a training session waits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ InputFunction = Callable[[], tf.data.Dataset]
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """What training runs.
+    """One update of training, with its saver and hooks.
 
     Attributes:
-      train_op: one update, which adds 1 to ``global_step`` if it is applied.
+      train_op: the update, which adds 1 to ``global_step`` if it is applied.
       saver: restores the variables from a checkpoint.
       hooks: act before, between and after updates, in this order.
     """
@@ -44,13 +44,13 @@ def train(
     """Runs updates until ``global_step`` is ``last_step``, a hook stops them or the input ends.
 
     Args:
-      input_fn: returns the batches, called in the graph.
+      input_fn: returns the batches; called in the graph.
       build: adds an update on a batch to the graph.
       last_step: must be above the checkpoint's step.
-      checkpoint_dir: the newest checkpoint there is restored; without one, or with None, variables
-        get their initial values.
-      seed: the graph's seed. Random operations without seeds of their own are numbered in the order
-        of their creation, those of the input first.
+      checkpoint_dir: the newest checkpoint there is restored; if there is none, or for None,
+        variables get their initial values.
+      seed: the graph's seed. Random operations without seeds of their own are numbered in order of
+        creation, those of the input first.
       config: the session's configuration.
     """
     with tf.Graph().as_default():
@@ -80,15 +80,15 @@ def predict(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields the outputs for each batch of an input that ends.
 
-    Nothing happens before the first one is asked for.
+    Nothing happens before the first one is requested.
 
     Args:
-      input_fn: returns the batches, called in the graph.
+      input_fn: returns the batches; called in the graph.
       build: adds the outputs for a batch to the graph.
-      checkpoint: its path without suffixes, with all variables of the graph that are saved; None
-        for their initial values.
+      checkpoint: its path without suffixes; must have all variables that the graph saves. None
+        for initial values.
       hooks: act before, between and after batches, in this order.
-      seed: the graph's seed, as for :func:`train`.
+      seed: the graph's seed, as in :func:`train`.
       config: the session's configuration.
     """
     with tf.Graph().as_default():
@@ -105,6 +105,6 @@ def predict(
 
 
 def _iterator(input_fn: InputFunction) -> tf.data.Iterator:
-    with tf.device("/cpu:0"):  # some datasets have kernels for GPUs as well
+    with tf.device("/cpu:0"):  # some datasets have GPU kernels too
         dataset = input_fn()
     return tf.data.make_initializable_iterator(dataset)

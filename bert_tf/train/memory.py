@@ -22,22 +22,22 @@ from bert_tf.model.variables import VariableSpec, num_weights
 from bert_tf.train.job import Job
 from bert_tf.train.plan import slot_bytes, trained_specs
 
-# Measured on Linux in fp32 and bf16, micro batches of 4 to 32 and one to four of them an update,
-# mostly with the native operations, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384 and a
-# tiny one: with these constants the estimate is between 1 % below the peak and 11 % above it. With
-# the scores of many words (1,600 of 30,000 in a network of 4 x 384) it is 20 % above: gradients
-# then fit into the memory that the scores had.
+# Measured on Linux in fp32 and bf16, with micro batches of 4 to 32 and one to four of them per
+# update, mostly with native operations, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384, and
+# a tiny one: with these constants the estimate is between 1 % below the peak and 11 % above it.
+# With logits for many words (1,600 of 30,000 in a network of 4 x 384) it is 20 % above: gradients
+# then fit into the memory that the logits had.
 # Resident memory of a process that has imported TensorFlow and built a graph.
 PROCESS_BYTES = 512 << 20
-# Memory of gradients in multiples of the trained weights' bytes: as computed, clipped, parts of
-# those of the embeddings, fragmented free blocks.
+# Memory of gradients in multiples of the trained weights' bytes: as computed, clipped, parts of the
+# embeddings' gradients, and fragmented free blocks.
 _GRADIENT_COPIES = 4
-# The same with the sums of several micro batches. Native operations add and clip in place: in large
-# networks there are fewer copies, and a constant for free blocks.
+# The same with sums over several micro batches. Native operations add and clip in place: large
+# networks then have fewer copies, plus a constant for free blocks.
 _COPIES_WITH_SUMS, _NATIVE_COPIES_WITH_SUMS, _FREE_BYTES = 7, 6, 80 << 20
-# Horovod's buffer for tensors that are sent together.
+# Horovod's buffer for tensors that are sent together (tensor fusion).
 FUSION_BUFFER_BYTES = 128 << 20
-# Temporaries of the backward pass alive at the same time, in units of the largest kept tensor.
+# Temporaries of the backward pass that live at the same time, in units of the largest kept tensor.
 _TEMPORARIES = 3
 
 # Operations whose result shares the memory of their input.
@@ -49,16 +49,16 @@ _VARIABLES = {"ReadVariableOp", "VarHandleOp", "ResourceGather"}
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of one rank, and how many ranks share its host.
+    """The bytes that one rank needs, and the number of ranks on its host.
 
     Attributes:
       process: the program without a network.
       weights: float32 variables.
       gradients: gradients of one micro batch, and their sums if an update has several.
-      optimizer: slots of the trained weights, this rank's share if they are shared out.
-      activations: what is kept of a micro batch for the backward pass, and temporaries.
+      optimizer: slots of the trained weights, or this rank's shard of them.
+      activations: tensors of a micro batch that are kept for the backward pass, and temporaries.
       communication: reduced gradients and Horovod's buffer.
-      local_size: ranks on this host.
+      local_size: number of ranks on this host.
     """
 
     process: int
@@ -71,14 +71,14 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """Total bytes of one rank."""
+        """The total number of bytes for one rank."""
         fields = dataclasses.asdict(self)
         fields.pop("local_size")
         return sum(fields.values())
 
 
 def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that processes may still allocate, of the system and the container; None: unknown."""
+    """Bytes that processes can still allocate, on the host and in the container; None: unknown."""
     limits = []
     try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text())
@@ -92,7 +92,7 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 
 def estimate_memory(job: Job) -> MemoryEstimate:
-    """Estimates the peak memory of training; builds one micro batch's graph and runs nothing."""
+    """Estimates the peak memory of training; builds one micro batch's graph but runs nothing."""
     job = job.with_plan(job.plan.at_full_size())
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
@@ -115,7 +115,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
 
 
 def _gradient_bytes(one_copy: int, job: Job) -> int:
-    """Memory of gradients and, if there are several micro batches, their sums."""
+    """The memory of gradients and, with several micro batches, of their sums."""
     if job.plan.batch.accumulation_steps == 1:
         return _GRADIENT_COPIES * one_copy
     most = _COPIES_WITH_SUMS * one_copy
@@ -125,7 +125,7 @@ def _gradient_bytes(one_copy: int, job: Job) -> int:
 
 
 def format_memory(estimate: MemoryEstimate) -> str:
-    """The estimate as one line, in GiB."""
+    """Formats the estimate as one line, in GiB."""
     parts = {
         name: value
         for name, value in dataclasses.asdict(estimate).items()
@@ -141,7 +141,7 @@ def format_memory(estimate: MemoryEstimate) -> str:
 def kept_bytes(forward: Iterable[tf.Operation], backward: Iterable[tf.Operation]) -> list[int]:
     """Sizes of the tensors that ``forward`` operations produce and ``backward`` operations read.
 
-    Tensors that share memory are counted once; those of unknown size are not counted.
+    Tensors that share memory are counted once; tensors of unknown size are not counted.
     """
     produced = set(forward)
     sizes: dict[str, int] = {}
@@ -156,7 +156,7 @@ def kept_bytes(forward: Iterable[tf.Operation], backward: Iterable[tf.Operation]
 
 
 def recomputed_bytes(backward: Sequence[tf.Operation]) -> list[list[int]]:
-    """Kept sizes of each part that the backward pass recomputes; only one is alive at a time."""
+    """The kept sizes of each part that the backward pass recomputes; one is alive at a time."""
     parts: dict[str, list[tf.Operation]] = {}
     for operation in backward:
         part, scope, rest = operation.name.partition(f"/{SCOPE}/")
@@ -175,7 +175,7 @@ def _one_micro_batch(
     specs = job.train_input().element_spec
     features = {name: _placeholder(spec, job) for name, spec in specs.items()}
     if "input_mask" in features:
-        # Without padding the number of rows is at its maximum, and static.
+        # Without padding, the number of rows is static and at its maximum.
         features["input_mask"] = tf.ones_like(features["input_mask"])
     before = set(graph.get_operations())
     zero = tf.zeros([], tf.int64)

@@ -1,8 +1,8 @@
-"""What is known about an update that was skipped: the ranks, variables, terms and records.
+"""Diagnoses a skipped update: which ranks, variables, loss terms and records are not finite.
 
-Gradients are checked after their sum over ranks, which does not tell where they come from. Every
-rank therefore computes its own again, one micro batch at a time: a skipped update has changed no
-weight. That costs nothing while training goes well.
+Gradients are checked after they are summed over ranks, which does not tell where they come from. So
+every rank recomputes its own, one micro batch at a time, which is possible because a skipped update
+has changed no weights. This costs nothing while training goes well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bert_tf.train.saved_batch import SavedBatch, save_batches
 from bert_tf.train.skipped import NonFiniteError, SkippedUpdate
 from bert_tf.util.errors import UserError
 
-# Of each rank, so that little is written.
+# Per rank, so that little is written.
 _MOST_SAVED = 2
 _MOST_RECORDS_SHOWN = 32
 _MOST_RANKS_SHOWN = 8
@@ -35,14 +35,14 @@ _MOST_RANKS_SHOWN = 8
 
 @dataclasses.dataclass(frozen=True)
 class _Findings:
-    """What one rank found in its part of a skipped update.
+    """What one rank found out about its part of a skipped update.
 
     Attributes:
       rank: the rank.
       problem: why nothing could be found out; empty if it could.
-      gradients: of its micro batches, each with the micro batch's number.
-      batches: some of the micro batches that are not finite; if all are, the one with the largest
-        gradient.
+      gradients: those of its micro batches, in order.
+      batches: some of the micro batches that are not finite; if all are finite, the one with the
+        largest gradient.
       finite_in_float32: whether the first of ``batches`` is finite in float32; None if not tried.
     """
 
@@ -54,16 +54,16 @@ class _Findings:
 
     @property
     def bad(self) -> list[Gradients]:
-        """The gradients of the micro batches in which they are not finite."""
+        """The gradients of micro batches that are not finite."""
         return [found for found in self.gradients if not found.is_finite]
 
 
 def explain(
     job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
 ) -> NonFiniteError:
-    """Finds out about a skipped update; its batch is saved on rank 0. Collective.
+    """Diagnoses a skipped update, and saves its batch on rank 0. Collective.
 
-    ``network`` is that of the training graph, whose weights are read from ``session``.
+    ``network`` is the training graph's; its weights are read from ``session``.
     """
     ranks = job.run.ranks
     batches = micro_batches_of(
@@ -76,7 +76,7 @@ def explain(
         weights = session.run({v.op.name: v for v in network.variables.all()})
         findings = _examine(job, batches, weights, skipped)
     except tf.errors.ResourceExhaustedError:
-        findings = _Findings(ranks.rank, "there is not enough memory to compute them again")
+        findings = _Findings(ranks.rank, "there is not enough memory to recompute them")
     everywhere = ranks.gather(findings)
     saved = ""
     if ranks.is_chief:
@@ -111,7 +111,7 @@ def _examine(
 
 
 def _facts(job: Job, skipped: SkippedUpdate, number: int, found: Gradients) -> dict[str, Any]:
-    """The description of a micro batch, without what :class:`MicroBatch` holds."""
+    """Describes a micro batch, except for what :class:`MicroBatch` has."""
     run, batch = job.run, job.plan.batch
     records: list[tuple[str, int]] = []
     if job.data.training.records is not None:
@@ -137,7 +137,7 @@ def _facts(job: Job, skipped: SkippedUpdate, number: int, found: Gradients) -> d
 
 
 def _save(job: Job, skipped: SkippedUpdate, found: Sequence[SavedBatch]) -> str:
-    """Saves batches; returns how to look at them, or why they could not be saved."""
+    """Saves batches; returns where they are, or why they could not be saved."""
     if not found:
         return ""
     try:
@@ -159,7 +159,7 @@ def _facts_of_all(
 
 
 def _where(everywhere: Sequence[_Findings]) -> str:
-    """Which ranks, and what the first of them found."""
+    """Which ranks are affected, and what the first of them found."""
     bad = [findings for findings in everywhere if findings.bad]
     if not bad:
         problem = next((findings.problem for findings in everywhere if findings.problem), "")
@@ -203,7 +203,7 @@ def _norm(found: Gradients) -> float:
 
 
 def _records(saved: SavedBatch) -> str:
-    """The records of a batch by file, in words; empty if they are unknown."""
+    """A list of a batch's records by file; empty if they are unknown."""
     by_file: dict[str, list[str]] = {}
     records = saved.facts["records"]
     for record in records[:_MOST_RECORDS_SHOWN]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bert_tf.config.settings import OptimizationSettings
+from bert_tf.config.settings import OptimizationSettings, StepSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.arithmetic import Arithmetic
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that was decided about a run's updates.
+    """All decisions about a run's updates.
 
     Attributes:
       batch: how the sequences of an update are divided, and how batches grow.
@@ -43,7 +43,7 @@ class Plan:
         return dataclasses.replace(self, arithmetic=self.arithmetic.with_xla())
 
     def at_full_size(self) -> Plan:
-        """The same plan without ramps of its batches, to measure its largest updates."""
+        """The same plan without batch and length ramps, to measure its largest updates."""
         return dataclasses.replace(self, batch=self.batch.at_full_size())
 
 
@@ -56,9 +56,9 @@ def make_plan(
     scaled: bool,
     records: int,
 ) -> Plan:
-    """The plan of a run that trains on a number of records.
+    """Plans a run that trains on a given number of records.
 
-    A run that resumes with other global batches goes on in the schedule where the data is. Raises
+    A run that resumes with other global batches continues the schedule where the data is. Raises
     UserError as :func:`plan_steps`.
 
     Args:
@@ -83,9 +83,9 @@ def make_plan(
 
 
 def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
-    """Whether a run's steps are divided by its ranks.
+    """Whether a run's steps are divided by the number of its ranks.
 
-    The steps of a resumed run keep their meaning; those of a new run are divided if it has a
+    The steps of a resumed run keep their meaning; those of a new run are divided if it uses a
     communication library. Raises UserError if the flag contradicts how the run was started, or if
     that is unknown and the run had a different number of ranks.
     """
@@ -100,7 +100,7 @@ def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
             "no run.json to show whether its steps are scaled by ranks; give "
             "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
         )
-    if requested is not None and recorded not in (None, requested):
+    if run.record is not None and requested is not None and recorded not in (None, requested):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
             f"--scale_steps_by_ranks={str(requested).lower()}, but the steps of the run to resume "
@@ -128,7 +128,7 @@ def plan_batch_and_steps(
     trains: bool = True,
     is_bound: bool = False,
 ) -> tuple[BatchPlan, StepPlan]:
-    """As :func:`plan_batch` and :func:`plan_steps`, of a run that begins."""
+    """As :func:`plan_batch` and :func:`plan_steps`, for a run that begins."""
     batch = plan_batch(optimization, world_size, scaled=scaled)
     steps = plan_steps(
         optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
@@ -145,10 +145,10 @@ def plan_steps(
     trains: bool,
     is_bound: bool = False,
 ) -> StepPlan:
-    """The steps of a run, from its epochs unless steps are given.
+    """The steps of a run, computed from its epochs unless steps are given.
 
-    An epoch is one pass over all training records by all ranks together. Raises UserError for a
-    schedule that is not valid or, if the run ``trains``, does not fit into its steps.
+    An epoch is one pass over all training records by all ranks together. Raises UserError if the
+    schedule is invalid or, for a run that ``trains``, does not fit into its steps.
 
     Args:
       optimization: what the user requested.
@@ -158,12 +158,12 @@ def plan_steps(
       trains: whether the run trains.
       is_bound: whether ``records`` is only an upper bound.
     """
-    optimization = _with_steps(
-        optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
+    total, warmup = _steps_and_warmup(
+        optimization.steps, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
     )
     steps = resolve_step_plan(
-        num_train_steps=optimization.steps.num_train_steps,
-        num_warmup_steps=optimization.steps.num_warmup_steps,
+        num_train_steps=total,
+        num_warmup_steps=warmup,
         learning_rate=optimization.schedule.learning_rate,
         world_size=batch.world_size,
         scale_steps_by_ranks=scaled,
@@ -171,25 +171,27 @@ def plan_steps(
         stop_after_steps=optimization.steps.stop_after_steps if trains else None,
     )
     if trains:
-        optimization.check_lengths()
+        optimization.with_steps(total, warmup).check_lengths()
         _check_ramps_end(batch, steps)
     return steps
 
 
-def _with_steps(
-    optimization: OptimizationSettings,
+def _steps_and_warmup(
+    asked: StepSettings,
     batch: BatchPlan,
     *,
     scaled: bool,
     records: int,
     trains: bool,
     is_bound: bool,
-) -> OptimizationSettings:
-    """The settings with the steps of one rank that their epochs and proportion come to."""
-    steps, warmup = optimization.steps.num_train_steps, optimization.steps.num_warmup_steps
+) -> tuple[int, int]:
+    """The steps of one rank, and those of its warm-up, that epochs and proportion come to."""
+    steps, warmup = asked.num_train_steps, asked.num_warmup_steps
     if steps is None:
-        epochs = optimization.steps.num_train_epochs
-        # If steps are later divided by the number of ranks, they are those of one rank.
+        epochs = asked.num_train_epochs
+        if epochs is None:
+            raise UserError("give --num_train_steps or --num_train_epochs.")
+        # If steps are divided by the number of ranks later, they must be those of one rank.
         if batch.sizes is not None:
             steps = batch.updates_for(records * epochs) * (batch.world_size if scaled else 1)
         else:
@@ -204,16 +206,18 @@ def _with_steps(
                 "peak; lower it, or give --warmup_proportion instead."
             )
     if warmup is None:
-        warmup = int(steps * optimization.steps.warmup_proportion)
+        if asked.warmup_proportion is None:
+            raise UserError("give --num_warmup_steps or --warmup_proportion.")
+        warmup = int(steps * asked.warmup_proportion)
     elif not trains:
         warmup = min(warmup, steps)
-    return optimization.with_steps(steps, warmup)
+    return steps, warmup
 
 
 def plan_batch(optimization: OptimizationSettings, world_size: int, *, scaled: bool) -> BatchPlan:
     """The batches with their ramps; raises UserError for contradictory settings.
 
-    ``scaled`` says whether the steps of ramps are divided by the number of ranks.
+    ``scaled``: the steps of ramps are divided by the number of ranks.
     """
     plan = resolve_batch_plan(
         micro_batch_size=optimization.batch.micro_batch_size,
@@ -246,8 +250,8 @@ def _size_ramp(settings: RampSettings, plan: BatchPlan, divisor: int) -> Ramp:
 
 
 def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
-    """Raises UserError for a ramp that is not complete before the schedule's end."""
-    # Of all ranks' updates, rounded up, the last may be the one after the last of the schedule.
+    """Raises UserError if a ramp is not complete before the end of the schedule."""
+    # Rounding up for several ranks can move a join to just after the schedule's last update.
     rounded = steps.divisor > 1
     for flag, ramp in (("batch_ramp", batch.sizes), ("length_ramp", batch.lengths)):
         if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps + rounded:
@@ -259,12 +263,12 @@ def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
 
 
 def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
-    """The learning rate's schedule, from settings that :func:`plan_steps` has checked."""
+    """The learning rate schedule, from settings that :func:`plan_steps` has checked."""
     options = optimization.schedule.all_options()
     for name, option in schedule_row(optimization.schedule.name).options.items():
         if option.counts_steps:
             options[name] /= steps.divisor
-    begins_again = optimization.schedule.rewarm_at_step is not None
+    at, rewarmup = optimization.schedule.rewarm_at_step, optimization.schedule.num_rewarm_steps
     return Schedule(
         optimization.schedule.name,
         peak_rate=steps.learning_rate,
@@ -272,22 +276,22 @@ def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule
         warmup_steps=steps.num_warmup_steps,
         end_rate=optimization.schedule.end_learning_rate,
         options=options,
-        rewarm_at_step=steps.scaled(optimization.schedule.rewarm_at_step) if begins_again else None,
-        rewarm_steps=steps.scaled(optimization.schedule.num_rewarm_steps) if begins_again else 0,
+        rewarm_at_step=None if at is None else steps.scaled(at),
+        rewarm_steps=0 if rewarmup is None else steps.scaled(rewarmup),
     )
 
 
 def trained_specs(
     specs: Sequence[VariableSpec], optimization: OptimizationSettings
 ) -> list[VariableSpec]:
-    """The variables that an update changes; only they have gradients and slots."""
+    """The variables that updates change; only these have gradients and slots."""
     return [spec for spec in specs if spec.trainable and optimization.rate_factor(spec.name)]
 
 
 def slot_bytes(
     specs: Sequence[VariableSpec], optimization: OptimizationSettings, ranks: Ranks
 ) -> int:
-    """Bytes of the optimizer's slots on the rank that has the most."""
+    """The size of the optimizer's slots in bytes, on the rank that has the most."""
     row = optimizer_row(optimization.optimizer)
     shapes = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
     if not optimization.shard_optimizer_state:

@@ -1,4 +1,4 @@
-"""From a task that is open to a job: every task, program, dry run and doctor goes this way."""
+"""Turns an opened task into a job; every task, program, dry run and doctor goes through here."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bert_tf.train.run import Run
 
 
 class Opened(Protocol):
-    """A task of a run, whose model and files are open but whose data are not made yet."""
+    """A task of a run whose model and files are open, but whose data are not made yet."""
 
     @property
     def optimization(self) -> OptimizationSettings:
-        """What the user requested."""
+        """The optimization settings that the user requested."""
 
     @property
     def model(self) -> RunModel:
-        """What is trained or evaluated."""
+        """The model to train or evaluate."""
 
     @property
     def max_seq_length(self) -> int:
-        """Positions in the longest sequence."""
+        """The length of the longest sequence."""
 
     @property
     def max_records(self) -> int:
-        """An upper bound on the training records; 1 for a run that does not train."""
+        """An upper bound on the number of training records; 1 for a run that does not train."""
 
     @property
     def is_padded(self) -> bool:
@@ -42,8 +42,8 @@ class Opened(Protocol):
 def prepare(opened: Opened, run: Run) -> Job:
     """Plans a run, checks where it starts and makes its data. Collective.
 
-    What does not depend on the records is checked before they are made. Raises UserError for
-    settings that contradict each other, the run that is resumed or the weights.
+    Whatever does not depend on the records is checked before they are made. Raises UserError if
+    settings contradict each other, the run to resume or the weights.
     """
     optimization, trains = opened.optimization, run.settings.do_train
     scaled = scales_steps(run, optimization)

@@ -1,4 +1,4 @@
-"""--replay_batch: losses and gradients of a saved batch, to see why they were not finite."""
+"""--replay_batch: recomputes a saved batch's losses and gradients, to see why they failed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MOST_SHOWN = 5
 def replay(job: Job, path: Path) -> None:
     """Reports what rank 0 computes for the micro batches in ``path``; writes nothing. Collective.
 
-    The weights are those that the job would start from. Raises UserError for files that are not a
-    saved batch, or one of another task.
+    The weights are those that the job would start from. Raises UserError if files are not a saved
+    batch, or one of another task.
     """
     run = job.run
     if run.ranks.is_chief:
@@ -41,7 +41,7 @@ def replay(job: Job, path: Path) -> None:
                 found = _gradients(job, batch, weights, in_float32=True)
                 run.message(f"in fp32: {describe_gradients(found)}")
         run.message("a batch was replayed: nothing was trained or written")
-    run.ranks.gather(None)  # the other ranks wait
+    run.ranks.gather(None)  # a barrier: the other ranks wait
 
 
 def starting_weights(job: Job) -> dict[str, np.ndarray]:
@@ -60,7 +60,7 @@ def starting_weights(job: Job) -> dict[str, np.ndarray]:
 
 
 def _check_features(job: Job, saved: SavedBatch) -> None:
-    """Raises UserError for a batch that the job's network cannot read."""
+    """Raises UserError if the job's network cannot read a batch."""
     expected = job.train_input().element_spec
     found = saved.batch.features
     fits = found.keys() == expected.keys() and all(
@@ -99,7 +99,7 @@ def _describe(job: Job, saved: SavedBatch) -> str:
 
 
 def describe_gradients(found: Gradients) -> str:
-    """Losses, the norm of all gradients, and the largest or the first that are not finite."""
+    """Losses, the global norm, and the largest norms or the first that are not finite."""
     losses = "  ".join(f"{term}_loss {loss:.6g}" for term, loss in found.losses.items())
     bad = found.bad_variables
     if bad:

@@ -1,8 +1,8 @@
-"""Going back to the last good checkpoint when updates are not finite any more.
+"""Rolls back to the last good checkpoint when updates remain non-finite.
 
-As Chowdhery et al. (2022, "PaLM", section 5.1), a run goes back to an earlier checkpoint and does
-not see the batches again that it saw between there and the failure: it continues with the batch
-after the last one that was skipped. Here the learning rate is lowered as well.
+As in Chowdhery et al. (2022, "PaLM", section 5.1), a run returns to an earlier checkpoint and does
+not repeat the batches between it and the failure: it continues with the batch after the last one
+that was skipped. Here the learning rate is lowered too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from bert_tf.util.errors import UserError
 
 
 def roll_back(job: Job, failure: NonFiniteError) -> Job:
-    """The job that goes on from an earlier checkpoint. Collective.
+    """The job that continues from an earlier checkpoint. Collective.
 
-    Raises ``failure`` if the run's settings do not ask for it, and UserError if there is no
-    checkpoint to go back to or it was done too often.
+    Raises ``failure`` if the run's settings do not ask for roll-backs, and UserError if there is no
+    checkpoint to return to or the run was rolled back too often.
     """
     run = job.run
     if run.settings.recovery.rollback_rate_factor is None:
@@ -38,19 +38,19 @@ def roll_back(job: Job, failure: NonFiniteError) -> Job:
 
 
 def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
-    """The new start, or why there is none."""
+    """The new start, or the reason why there is none."""
     run, settings = job.run, job.settings
     output_dir, before = settings.output_dir, read_rollbacks(settings.output_dir)
     if len(before) >= settings.recovery.max_rollbacks:
         return (
-            f"{failure.facts}; that is after {len(before)} roll-backs, and no more are allowed "
+            f"{failure.facts}; after {len(before)} roll-backs, no more are allowed "
             f"(--max_rollbacks): {failure.advice}"
         )
     good = last_good(listed_checkpoints(output_dir), before)
     if good is None:
         return (
             f"{failure.facts}; no checkpoint in {output_dir} has finite weights only, so there is "
-            f"none to go back to: {failure.advice}"
+            f"none to roll back to: {failure.advice}"
         )
     factor = settings.recovery.rollback_rate_factor
     rollback = Rollback(
@@ -60,28 +60,27 @@ def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
         consumed_sequences=failure.skipped.consumed_sequences,
         rate_factor=factor * (before[-1].rate_factor if before else 1.0),
     )
-    # The record first: from then on a run that is started again does the rest.
+    # The record comes first: once it is written, a restarted run does the rest.
     write_rollbacks(output_dir, [*before, rollback])
     go_back_to(output_dir, rollback.step)
     run.log.resume(rollback.step)
     run.message(
         f"{failure.facts}; rolled back to {good} ({failure.skipped.step - rollback.step} updates "
         f"are lost), the learning rate is multiplied by {factor:g} ({rollback.rate_factor:g} of "
-        "the schedule's), and training goes on with the batch after the last skipped one "
+        "the schedule's), and training continues with the batch after the last skipped one "
         f"(roll-back {len(before) + 1} of at most {settings.recovery.max_rollbacks})"
     )
     return find_start(output_dir)
 
 
 def last_good(checkpoints: Sequence[str], before: Sequence[Rollback]) -> str | None:
-    """The newest checkpoint with finite values only; None if there is none.
+    """The newest checkpoint with only finite values; None if there is none.
 
-    All were written before the updates that were skipped in a row. If none was written since the
-    last roll-back, the one that it went back to may be too late already: one before it is taken, if
-    there is one.
+    All were written before the consecutive skipped updates. If none was written since the last
+    roll-back, the one that it returned to may already be too late, so one before it is preferred.
 
     Args:
-      checkpoints: paths, from the oldest to the newest.
+      checkpoints: paths, from oldest to newest.
       before: earlier roll-backs.
     """
     newest_first = list(reversed(checkpoints))

@@ -1,7 +1,7 @@
-"""``rollbacks.json``: how often a run went back to an earlier checkpoint, and what followed.
+"""``rollbacks.json``: the returns of a run to earlier checkpoints, and how it continued.
 
-The file is what decides: it is written before anything else changes, so that a run that is killed
-at any moment afterwards goes on from the same checkpoint, with the same rate and data.
+The file decides: it is written before anything else changes, so that a run that is killed at any
+moment afterwards continues from the same checkpoint, with the same rate and data.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Rollback:
     """One return to an earlier checkpoint.
 
     Attributes:
-      step: that of the checkpoint.
+      step: the checkpoint's step.
       failed_step: the step that the run had reached.
-      data_position: the number of the global batch with which training went on.
-      consumed_sequences: the sequences in the batches before it.
-      rate_factor: what the schedule's learning rate is multiplied by from there on, earlier
-        roll-backs included.
+      data_position: the number of the global batch with which training continued.
+      consumed_sequences: the number of sequences in the batches before it.
+      rate_factor: the factor on the schedule's learning rate from there on, earlier roll-backs
+        included.
     """
 
     step: int
@@ -45,9 +45,9 @@ class Rollback:
 
 
 def read_rollbacks(output_dir: Path) -> tuple[Rollback, ...]:
-    """The roll-backs of the run in ``output_dir``, from the first to the last.
+    """The roll-backs of the run in ``output_dir``, from first to last.
 
-    Raises UserError for a damaged file.
+    Raises UserError if the file is damaged.
     """
     path = output_dir / RECORD_NAME
     if not path.is_file():
@@ -59,7 +59,7 @@ def read_rollbacks(output_dir: Path) -> tuple[Rollback, ...]:
 
 
 def write_rollbacks(output_dir: Path, rollbacks: Sequence[Rollback]) -> None:
-    """Replaces the record at once."""
+    """Replaces the record atomically."""
     entries = list(map(dataclasses.asdict, rollbacks))
     write_sealed_json(output_dir / RECORD_NAME, {_ENTRIES: entries})
 

@@ -1,4 +1,4 @@
-"""Beginning a run: its ranks, its lock, its log, and where it starts."""
+"""Begins a run: connects its ranks, locks its directory, opens its log, and finds its start."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Run:
     Attributes:
       settings, runtime: what the user requested.
       ranks: all ranks.
-      watch: failure detection of the other ranks.
+      watch: detects failures of the other ranks.
       start: the checkpoint and data position that training starts from.
       record: the record that a resumed run wrote at its last start; None without one, and for a
-        run that only resumes with another's optimizer state.
+        run that only starts from another run's optimizer state.
       hardware: what all ranks can compute on; the number of GPUs is this rank's.
       log: None on ranks other than 0.
-      until_end: what is released when the run ends, such as temporary records.
+      until_end: what to release when the run ends, such as temporary records.
       decided: flags whose defaults the run has replaced, with the new values.
     """
 
@@ -94,7 +94,7 @@ class Run:
         )
 
     def consumed_sequences(self, batch: BatchPlan) -> int:
-        """Sequences that the run consumed before this start."""
+        """The number of sequences that the run consumed before this start."""
         return self.start.consumed(batch.global_batch_size)
 
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
@@ -109,10 +109,10 @@ class Run:
         )
 
     def fit_length(self, length: int, config: BertConfig, *, whose: str = "the model's") -> int:
-        """The maximum length of sequences for a network, whose positions a default is lowered to.
+        """The maximum sequence length for a network; a default is lowered to its positions.
 
-        Raises UserError for a length that the user gave and the network does not have. ``whose`` it
-        is, for messages.
+        Raises UserError if the user gave a length that is too large. ``whose`` names the network in
+        messages.
         """
         positions = config.max_position_embeddings
         if length > positions and "max_seq_length" in self.settings.command.defaulted:
@@ -122,7 +122,7 @@ class Run:
         return length
 
     def decide(self, flag: str, value: int, reason: str) -> int:
-        """Replaces the default of a flag by ``value``, which is shown, recorded and returned."""
+        """Replaces a flag's default by ``value``, which is shown, recorded and returned."""
         self.message(f"--{flag}: {value}, {reason}, instead of the default {self.flags[flag]}")
         self.decided[flag] = value
         return value
@@ -133,17 +133,17 @@ class Run:
             self.log.message(text)
 
     def remark(self, text: str, *, part: str) -> None:
-        """Says something that is worth knowing before the run, on rank 0 only."""
+        """Prints something worth knowing before the run, on rank 0 only."""
         if self.log is not None:
             say_note(Note(Grade.HINT, part, text), to=self.log.message)
 
     def warn(self, text: str, *, part: str = "") -> None:
-        """Says a warning on a part of the run, on rank 0 only."""
+        """Prints a warning about a part of the run, on rank 0 only."""
         if self.log is not None:
             say_note(Note(Grade.WARNING, part, text), to=self.log.message)
 
     def report(self, lines: Iterable[str], *, part: str) -> None:
-        """Prints sentences on a model's files; those that begin with "warning: " are warnings."""
+        """Prints notes on a model's files; those that begin with "warning: " become warnings."""
         for line in lines:
             if line.startswith(_WARNING):
                 self.warn(line.removeprefix(_WARNING), part=part)
@@ -158,13 +158,13 @@ def begin(
     """Connects the ranks, finds the checkpoint to resume from and checks the precision.
 
     The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
-    or code, for an output directory that cannot be used, for float16 on a CPU, and for settings of
-    a loss scale without float16.
+    or code, if the output directory cannot be used, for float16 on a CPU, and for loss scale
+    settings without float16.
 
     Args:
       settings, runtime: what the user requested.
-      planned: ranks that are only planned, of which this process stands in for rank 0 in a dry run;
-        None connects real ones.
+      planned: ranks that are only planned, for a dry run in which this process is a stand-in for
+        rank 0; None connects real ones.
     """
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
@@ -290,9 +290,9 @@ def _find_start(settings: RunSettings) -> StartPoint:
 
 
 def _find_record(settings: RunSettings, start: StartPoint) -> RunRecord | None:
-    """The record of the run that is resumed; UserError if there are no weights to start from."""
+    """The record of the run to resume; UserError if there are no weights to start from."""
     if start.is_elsewhere:
-        # With steps that count from 0, a run has its own schedule and scaling.
+        # If its steps count from 0, the run has its own schedule and scaling.
         return None if settings.start.reset_step else read_run_record(Path(start.checkpoint).parent)
     if start.checkpoint is not None:
         return read_run_record(settings.output_dir)

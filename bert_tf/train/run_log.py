@@ -1,4 +1,4 @@
-"""The log of a run: figures go to the terminal, JSON lines and TensorBoard."""
+"""The log of a run, which writes metrics to the terminal, JSON lines and TensorBoard."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Record = dict[str, Any]
 _LINES_OF_A_RUN = 30
 _MOST_SECONDS_OF_A_LINE = 60.0
 
-# The names of our figures in NVIDIA's scripts.
+# The names of our metrics in NVIDIA's scripts.
 _DLLOGGER_NAMES = {
     "loss": "total_loss",
     "masked_lm_loss": "mlm_loss",
@@ -44,11 +44,11 @@ _DLLOGGER_NAMES = {
 
 
 class RunLog:
-    """Writes a step's figures as a terminal line, a JSON line and TensorBoard summaries.
+    """Writes a step's metrics as a terminal line, a JSON line and TensorBoard summaries.
 
-    Only rank 0 has one. ``log.jsonl`` contains training steps, ``eval_log.jsonl`` evaluations and
-    ``layer_log.jsonl`` figures of layers and variables, each step once, over all starts of a run.
-    A figure that is not finite is written as null. Evaluations decide when a run stops, so each has
+    Only rank 0 has one. ``log.jsonl`` has training steps, ``eval_log.jsonl`` evaluations and
+    ``layer_log.jsonl`` metrics of layers and variables, each step once, over all starts of a run.
+    Values that are not finite are written as null. Evaluations decide when a run stops, so each has
     a digest.
     """
 
@@ -60,13 +60,13 @@ class RunLog:
         few_lines: bool = False,
         dllog_path: str | None = None,
     ) -> None:
-        """Writes to ``output_dir``, from the first step or evaluation on.
+        """Writes to ``output_dir``, from the first step or evaluation.
 
         Args:
           output_dir: directory of the logs.
           report_loss: whether terminal lines show losses.
-          few_lines: print about 30 lines of a run's steps, or one a minute in a longer one.
-          dllog_path: a file for the same figures in the format of NVIDIA's DLLogger, overwritten
+          few_lines: print about 30 lines over a run, or one per minute in a longer run.
+          dllog_path: a file for the same metrics in the format of NVIDIA's DLLogger; overwritten
             unless the run is resumed.
         """
         self._output_dir = output_dir
@@ -80,7 +80,7 @@ class RunLog:
         self._resumed_at: int | None = None
 
     def resume(self, step: int) -> None:
-        """Drops what the run logged after ``step``, where it resumes or goes back to."""
+        """Drops what was logged after ``step``, at which the run resumes or is rolled back to."""
         self._events = None
         self._resumed_at = step
         self._dllog_mode = "a" if step else "w"
@@ -101,7 +101,7 @@ class RunLog:
         seconds_left: float,
         details: Mapping[str, float] | None = None,
     ) -> None:
-        """Logs the figures of ``step`` (optimizer updates done); ``details`` are not printed."""
+        """Logs the metrics at ``step`` (optimizer updates done); ``details`` are not printed."""
         recorded = {**figures, **(details or {})}
         self._append(STEPS, _record(step, recorded))
         self._add_summaries(step, recorded)
@@ -131,7 +131,7 @@ class RunLog:
         by_layer: Mapping[str, Mapping[str, float]],
         by_variable: Mapping[str, Mapping[str, float]],
     ) -> None:
-        """Logs the figures of layers and variables at ``step``, those of layers in TensorBoard."""
+        """Logs metrics of layers and variables at ``step``; TensorBoard gets those of layers."""
         record = {"layers": by_layer, "variables": by_variable}
         self._append(LAYERS, _record(step, _rounded(record)))
         tags = {
@@ -148,7 +148,7 @@ class RunLog:
         self._rewrite(EVALUATIONS, [*others, _record(step, figures)])
         self._add_summaries(step, figures, prefix="eval/")
         self._add_dllog_line(step, figures)
-        # Results of SQuAD 2.0 have one figure under two names, that of each official script.
+        # Results of SQuAD 2.0 have one metric under two names, one from each official script.
         printed = {name: v for name, v in figures.items() if name != "exact"}
         shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in printed.items())
         self.message(f"evaluation at step {step}: {shown}{note}")
@@ -193,13 +193,13 @@ class RunLog:
         if self._events is None:
             self._events = self._new_events_file(now)
             if self._resumed_at is not None:
-                # TensorBoard then drops what was logged earlier for later steps.
+                # This makes TensorBoard drop what was logged earlier for later steps.
                 start = tf.SessionLog(status=tf.SessionLog.START)
                 events.insert(
                     0, tf.Event(wall_time=now, step=self._resumed_at + 1, session_log=start)
                 )
             events.insert(0, tf.Event(wall_time=now, file_version="brain.Event:2"))
-        # Not with TensorFlow's writer: an error in its thread would print a stack trace.
+        # TensorFlow's writer is not used, because an error in its thread prints a stack trace.
         records = frame_records(event.SerializeToString() for event in events)
         with explain_write_errors(self._events), open(self._events, "ab") as file:
             file.write(records.content)
@@ -214,7 +214,7 @@ def read_history(output_dir: Path, name: str) -> list[Record]:
     """The lines of one of the logs, ordered by step, each step once.
 
     If a step was logged twice, as by a run that was killed and then resumed, the later line counts.
-    An incomplete line, written as the run was killed, is left out. Raises UserError for a damaged
+    An incomplete line, written when the run was killed, is left out. Raises UserError for a damaged
     evaluation.
     """
     path = output_dir / name
@@ -225,7 +225,7 @@ def read_history(output_dir: Path, name: str) -> list[Record]:
         try:
             record = json.loads(line)
         except ValueError as error:
-            # Earlier versions appended lines, of which a kill left halves.
+            # Earlier versions appended lines, which a kill could cut short.
             if name == EVALUATIONS and (line.endswith("\n") or SEAL in line):
                 raise UserError(f"{_EVALUATION}: {path} has a damaged line; {_ADVICE}.") from error
             continue
@@ -241,7 +241,7 @@ def _record(step: int, figures: Mapping[str, Any]) -> Record:
 
 
 def _rounded(value: Any) -> Any:
-    """Figures in nested dictionaries with six digits, half as long as all digits."""
+    """Rounds values in nested dictionaries to six digits, which halves their length."""
     if isinstance(value, Mapping):
         return {key: _rounded(inside) for key, inside in value.items()}
     return float(f"{value:.6g}")

@@ -1,8 +1,8 @@
-"""Batches that could not be trained on, saved to be looked at: ``nonfinite_STEP`` directories.
+"""Saves batches on which training failed for inspection, in ``nonfinite_STEP`` directories.
 
 Each micro batch has two files: ``rank_R_micro_batch_M.npz`` with its features, after masking, and a
-``.json`` of that name with where it comes from and what was found in it. The latter is written last
-and holds the hash of the former, so a batch without it, or another one, was not written completely.
+``.json`` of the same name with its origin and what was found in it. The latter is written last and
+has a hash of the former, so a batch without a matching one was not written completely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 _HASH = "features_sha256"
 
-# Entries of a description that the gradients depend on, with their types.
+# Entries of a description on which the gradients depend, with their types.
 _NUMBERS = {
     "step": int,
     "rank": int,
@@ -47,10 +47,10 @@ class SavedBatch:
     """A micro batch with its description.
 
     Attributes:
-      batch: what its gradients depend on.
-      facts: the further entries of the description: at least ``step``, ``rank``, ``micro_batch``,
+      batch: the micro batch.
+      facts: the other entries of the description: at least ``step``, ``rank``, ``micro_batch``,
         ``seed`` and ``records``.
-      path: its description's file; None before it is saved.
+      path: the file of its description; None before it is saved.
     """
 
     batch: MicroBatch
@@ -63,7 +63,7 @@ class SavedBatch:
         return f"rank_{self.facts['rank']}_micro_batch_{self.facts['micro_batch']}"
 
     def description(self, features_sha256: str) -> dict[str, Any]:
-        """What is saved besides the features, as JSON represents it."""
+        """The entries to save with the features, as JSON represents them."""
         entries = {
             **self.facts,
             "data_position": self.batch.data_position,
@@ -78,9 +78,9 @@ class SavedBatch:
 def save_batches(output_dir: Path, step: int, batches: Sequence[SavedBatch]) -> Path:
     """Saves micro batches of the update after ``step`` in a new directory of ``output_dir``.
 
-    A directory that exists is never changed: if it holds the very same batches, as that of a run
-    which was started again does, nothing is written. Returns the directory; raises UserError if it
-    cannot be written.
+    Existing directories are never changed: if one already has the very same batches, for example
+    because the run was started again, nothing is written. Returns the directory; raises UserError
+    if it cannot be written.
     """
     contents = {batch.name: _as_npz(batch.batch.features) for batch in batches}
     descriptions = {
@@ -103,7 +103,7 @@ def save_batches(output_dir: Path, step: int, batches: Sequence[SavedBatch]) -> 
 
 
 def read_batches(path: Path) -> list[SavedBatch]:
-    """The micro batches of a directory, or the one of a file of either kind.
+    """Reads the micro batches of a directory, or the one of a file of either kind.
 
     Raises UserError for files that do not exist, are incomplete or do not belong together.
     """
@@ -177,7 +177,7 @@ def _from_npz(content: bytes, path: Path) -> dict[str, np.ndarray]:
 
 
 def _descriptions_in(directory: Path) -> dict[str, Any]:
-    """The descriptions in a directory by name; those that cannot be read are None."""
+    """The descriptions in a directory by name; None for those that cannot be read."""
     found: dict[str, Any] = {}
     for path in directory.glob("*.json"):
         try:

@@ -1,8 +1,8 @@
-"""Checkpoints of an optimizer whose slots are shared out over ranks.
+"""Checkpoints of an optimizer whose slots are sharded over ranks.
 
-They are the same as without: rank 0 gathers the whole slots to save them, and sends those that it
-reads to all ranks, each of which keeps its part. So a run can be resumed by any number of ranks,
-whether they share or not.
+They equal those of an unsharded optimizer: rank 0 gathers the whole slots to save them, and sends
+those that it reads to all ranks, each of which keeps its part. So a run can be resumed by any
+number of ranks, with or without sharding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bert_tf.update.shards import SlotPart
 
 
 class SharingSaver(ResumingSaver):
-    """Saves variables and whole slots; :meth:`save` is collective. Restores the variables alone.
+    """Saves variables and whole slots; :meth:`save` is collective. Restores the variables only.
 
     Rank 0 holds all slots while it saves, when the memory of gradients is free.
     """
@@ -34,7 +34,7 @@ class SharingSaver(ResumingSaver):
         ranks: Ranks,
         **options,
     ) -> None:
-        """Adds operations to the graph. Further arguments are those of ``ResumingSaver``."""
+        """Adds operations to the graph; ``options`` are those of ``ResumingSaver``."""
         super().__init__(variables, **options)
         self._writes = ranks.is_chief
         self.restored: str | None = None
@@ -55,22 +55,22 @@ class SharingSaver(ResumingSaver):
                 definition.save_tensor_name = tf.identity(path).name
 
     def save(self, sess: tf.Session, save_path: str, global_step: int) -> str | None:
-        """As ``ResumingSaver``'s on rank 0; the others send their parts of the slots."""
+        """As ``ResumingSaver.save`` on rank 0; the other ranks send their parts of the slots."""
         if self._writes:
             return super().save(sess, save_path, global_step)
         sess.run(self._received)
         return None
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
-        """Restores the variables, and keeps in ``restored`` where the slots are."""
+        """Restores the variables, and remembers in ``restored`` where the slots are."""
         super().restore(sess, save_path)
         self.restored = save_path
 
 
 def _received(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Few numbers that cannot be known without the tensors, none of which is empty.
+    """A few numbers that depend on all of the tensors, none of which is empty.
 
-    TensorFlow does not run a collective operation whose result nobody takes.
+    TensorFlow does not run a collective operation whose result is not used.
     """
     return tf.stack([tf.reshape(tensor, [-1])[0] for tensor in tensors])
 
@@ -83,11 +83,11 @@ def _gathered(slot: SlotPart, ranks: Ranks) -> tf.Tensor:
 class ReceiveSlots(tf.train.SessionRunHook):
     """Gives every rank its parts of the slots in the checkpoint that rank 0 has restored.
 
-    One slot at a time, so that no rank holds all of them.
+    Sends one slot at a time, so that no rank holds all of them.
     """
 
     def __init__(self, slots: Sequence[SlotPart], saver: SharingSaver, ranks: Ranks):
-        """``saver`` is what rank 0 restores by."""
+        """``saver`` is the saver that rank 0 restores with."""
         self._slots = slots
         self._saver = saver
         self._ranks = ranks

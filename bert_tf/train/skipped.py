@@ -1,4 +1,4 @@
-"""An update that was skipped because it was not finite, and the error of too many in a row."""
+"""A skipped update, whose gradients were not finite, and the error for too many in a row."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bert_tf.util.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SkippedUpdate:
-    """An update that was not applied, on this rank.
+    """An update that was not applied, as seen by this rank.
 
     Attributes:
-      step: updates applied before it.
+      step: number of updates applied before it.
       data_position: the number of its global batch.
-      in_a_row: updates skipped since the last applied one, with this one.
-      consumed_sequences: those consumed since the run began, with its global batch.
-      learning_rate, loss_scale: those of the update.
+      in_a_row: number of consecutive skipped updates, including this one.
+      consumed_sequences: sequences consumed since the run began, including this global batch.
+      learning_rate, loss_scale: the values in this update.
       features: this rank's part of the global batch.
     """
 
@@ -33,12 +33,12 @@ class SkippedUpdate:
 
 
 class NonFiniteError(UserError):
-    """Too many updates in a row were not finite.
+    """Raised when too many consecutive updates were not finite.
 
     Attributes:
-      skipped: the last of them.
-      facts: what was found out, the beginning of a sentence.
-      advice: what a user can do, the end of a sentence.
+      skipped: the last of these updates.
+      facts: what was found out, as the beginning of a sentence.
+      advice: what the user can do, as the end of a sentence.
     """
 
     advice = (

@@ -1,7 +1,7 @@
-"""Where a run resumes, including from checkpoints without this toolkit's counters.
+"""Where a run starts or resumes, also from checkpoints without this toolkit's counters.
 
-Checkpoints of google-research/bert, and of this toolkit before it counted sequences, only contain
-the number of applied updates. That is enough: the other counts follow from it.
+Checkpoints of google-research/bert, and of this toolkit before it counted sequences, have only the
+number of applied updates. That is enough: the other counts follow from it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from bert_tf.util.files import PathLike
 if TYPE_CHECKING:
     from bert_tf.train.rollback_record import Rollback
 
-# Variables that a checkpoint may lack: counters, and what a dynamic loss scale saves.
+# Variables that a checkpoint may lack: counters, and the state of a dynamic loss scale.
 COUNTS = frozenset({SKIPPED_UPDATES, CONSUMED_SEQUENCES})
 OPTIONAL_STATE = COUNTS | {SCALE, GOOD_UPDATES}
 
@@ -55,8 +55,8 @@ class StartPoint:
       consumed_sequences: sequences consumed by them; None if the checkpoint does not record it.
       global_batch_size: their global batch according to the directory's run.json, if the checkpoint
         does not record the sequences; None if unknown.
-      is_elsewhere: whether the checkpoint is that of --resume_from, in another directory.
-      rollbacks: those of the run so far.
+      is_elsewhere: whether the checkpoint is --resume_from's, in another directory.
+      rollbacks: the run's roll-backs so far.
     """
 
     checkpoint: str | None
@@ -69,16 +69,16 @@ class StartPoint:
 
     @property
     def rate_factor(self) -> float:
-        """What the schedule's learning rate is multiplied by, after roll-backs."""
+        """The factor on the schedule's learning rate, after roll-backs."""
         return self.rollbacks[-1].rate_factor if self.rollbacks else 1.0
 
     @property
     def is_rolled_back(self) -> bool:
-        """Whether the last roll-back, and no checkpoint since then, says where the data go on."""
+        """Whether the data position comes from the last roll-back, not from a later checkpoint."""
         return bool(self.rollbacks) and self.data_position == self.rollbacks[-1].data_position
 
     def corrected_counts(self) -> dict[str, np.int64]:
-        """Counts of the checkpoint that a roll-back has changed, by variable."""
+        """The checkpoint's counts that a roll-back has changed, by variable."""
         if not self.is_rolled_back:
             return {}
         return {
@@ -87,20 +87,20 @@ class StartPoint:
         }
 
     def consumed(self, global_batch_size: int) -> int:
-        """The sequences consumed, assuming ``global_batch_size`` if none was recorded."""
+        """The number of consumed sequences, assuming ``global_batch_size`` if none was recorded."""
         if self.consumed_sequences is None:
             return self.data_position * (self.global_batch_size or global_batch_size)
         return self.consumed_sequences
 
     def total(self, batch: BatchPlan, last_step: int) -> int:
-        """The sequences consumed at ``last_step``, updates before the start included."""
+        """The number of sequences consumed at ``last_step``, including those before the start."""
         end = self.data_position + max(0, last_step - self.step)
         return self.consumed(batch.global_batch_size) + batch.sequences(self.data_position, end)
 
     def parts(self, batch: BatchPlan, last_step: int) -> list[tuple[float, int | None]]:
-        """The sequences of :meth:`total` by length; None without a ramp of lengths.
+        """The sequences of :meth:`total` by length, which is None without a length ramp.
 
-        Those consumed before the start are divided as if the ramp had been the same.
+        Sequences consumed before the start are divided as if the ramp had been the same.
         """
         end = self.data_position + max(0, last_step - self.step)
         counted = batch.sequences(0, self.data_position)
@@ -113,7 +113,7 @@ class StartPoint:
         ]
 
     def assumption(self, global_batch_size: int) -> str | None:
-        """A sentence on how :meth:`consumed` was computed; None if the checkpoint records it."""
+        """A sentence on how :meth:`consumed` is computed; None if the checkpoint records it."""
         if self.consumed_sequences is not None:
             return None
         batch = self.global_batch_size or global_batch_size
@@ -129,7 +129,7 @@ NEW = StartPoint(None, 0, 0, 0)
 
 
 def find_start(output_dir: Path) -> StartPoint:
-    """The newest checkpoint of ``output_dir``, or the one that its run was rolled back to.
+    """Finds the newest checkpoint of ``output_dir``, or the one that its run was rolled back to.
 
     Raises UserError if it cannot be read.
     """
@@ -147,7 +147,7 @@ def find_start(output_dir: Path) -> StartPoint:
         last = rollbacks[-1]
         if start.step < last.step:
             warn_if_older(checkpoint)
-        elif start.step > last.step:  # the run was killed as it went back
+        elif start.step > last.step:  # the run was killed during the roll-back
             checkpoint = str(output_dir / f"{PREFIX}-{last.step}")
             start = _read_start(checkpoint, flag="output_dir", advice=advice)
         start = dataclasses.replace(
@@ -159,7 +159,7 @@ def find_start(output_dir: Path) -> StartPoint:
 
 
 def _start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
-    """The start from a checkpoint, or the newest one in a directory, given as --resume_from.
+    """The start from --resume_from, which is a checkpoint or a directory's newest one.
 
     With ``reset_step`` all counts are 0. Raises UserError if it cannot be read.
     """
@@ -171,9 +171,9 @@ def _start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
 
 
 def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: bool) -> StartPoint:
-    """Where a run with --resume_from starts: from the checkpoint given there until it is copied.
+    """Finds where a run with --resume_from starts: from that checkpoint until it is copied.
 
-    What a kill left of the copy does not count; :func:`take_over` makes it again. Once there is a
+    What a kill left of the copy is ignored; :func:`take_over` copies again. Once there is a
     complete checkpoint in ``output_dir``, ``resume_from`` is not read. Raises UserError if a
     checkpoint cannot be read.
     """
@@ -186,11 +186,11 @@ def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: b
 
 
 def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) -> None:
-    """Copies a checkpoint from elsewhere into ``output_dir``, as the newest one there.
+    """Copies a checkpoint from elsewhere into ``output_dir``, where it becomes the newest.
 
-    The copy records all counts; ``global_batch_size`` is for those that ``start`` does not know.
-    What a kill leaves of it is removed and copied again at the next start. Raises UserError if it
-    cannot be written.
+    The copy records all counts; ``global_batch_size`` is used for those that ``start`` lacks. What
+    a kill leaves of it is removed and copied again at the next start. Raises UserError if it cannot
+    be written.
     """
     file = TensorflowCheckpoint(start.checkpoint)
     counts = {
@@ -233,7 +233,7 @@ def _read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
 
 
 def _recorded_global_batch(output_dir: Path) -> int | None:
-    """The global batch of the directory's last run, None without a record of it."""
+    """The global batch size of the directory's last run; None without a record of it."""
     record = read_run_record(output_dir)
     return None if record is None else record.fact("batch", "global_batch", int)
 
@@ -241,8 +241,8 @@ def _recorded_global_batch(output_dir: Path) -> int | None:
 class ResumingSaver(tf.train.Saver):
     """A Saver that also restores checkpoints without ``OPTIONAL_STATE``.
 
-    So a run with a dynamic loss scale may follow one with a static scale or without one. It saves
-    like TensorFlow's, with a ``.meta`` of the variables alone.
+    So a run with a dynamic loss scale can follow one with a static scale or none. It saves like
+    TensorFlow's Saver, but with a ``.meta`` file of the variables only.
     """
 
     def __init__(
@@ -256,9 +256,9 @@ class ResumingSaver(tf.train.Saver):
     ) -> None:
         """Saves ``variables``; ``options`` are those of tf.train.Saver.
 
-        ``consumed`` is the number of consumed sequences, and ``loss_scale`` the dynamic scale, for
-        a checkpoint that does not record them. ``corrected`` are values, by variable, that count
-        instead of those in the checkpoint.
+        ``consumed`` is the number of consumed sequences and ``loss_scale`` the dynamic scale, both
+        used if a checkpoint does not record them. ``corrected`` has values, by variable, that
+        replace the checkpoint's.
         """
         super().__init__(variables, **options)
         self._saved = {v.op.name: Stored(v.shape.as_list(), v.dtype.base_dtype) for v in variables}

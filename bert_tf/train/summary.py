@@ -1,7 +1,7 @@
-"""The total time of a training run or a prediction, for the lines printed at the end.
+"""Totals and rates of a training run or a prediction, for the lines printed at the end.
 
 Start-up is everything before the steady state: building the graph, starting the session, the first
-update or batch, compiling.
+update or batch, and compilation.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _PERCENTILES = (50, 90, 95, 99, 100)
 class WarmUp:
     """Distinguishes updates that may include compilation from those in the steady state.
 
-    XLA compiles a cluster when it first runs, and for every new input shape in the first or second
-    update with that shape.
+    XLA compiles a cluster when it first runs, and again for every new input shape in the first or
+    second update with that shape.
     """
 
     _STEADY_SAMPLES = 9
 
     def __init__(self, updates: int = 1) -> None:
-        """The first ``updates`` updates of each shape are warm-up."""
+        """Treats the first ``updates`` updates of each shape as warm-up."""
         self._updates = updates
         self._warm: dict[tuple[int, ...], list[float]] = {}
         self._steady: dict[tuple[int, ...], list[float]] = {}
@@ -44,7 +44,7 @@ class WarmUp:
 
     @property
     def shapes(self) -> int:
-        """The number of different shapes so far."""
+        """The number of distinct shapes so far."""
         return len(self._warm)
 
     @property
@@ -58,15 +58,15 @@ class WarmUp:
 
 @dataclasses.dataclass
 class UpdateTimes:
-    """Times of the updates of a training run since its last start, including skipped ones.
+    """Times of the updates of a training run since its last start, skipped ones included.
 
     Attributes:
       updates, sequences: number of updates, and of their sequences over all ranks.
-      skipped_updates: those of them that were skipped, since a gradient was not finite.
-      steady_sequences: sequences of the updates after warm-up.
-      steady_seconds: duration of the latter, without checkpoints and evaluations between them.
-      rollbacks: how often the run went back to an earlier checkpoint.
-      lost_updates: number of updates that were applied and then lost by it.
+      skipped_updates: number of updates that were skipped because a gradient was not finite.
+      steady_sequences: number of sequences in updates after warm-up.
+      steady_seconds: duration of these updates, excluding checkpoints and evaluations.
+      rollbacks: number of roll-backs to an earlier checkpoint.
+      lost_updates: number of updates that were applied and then lost to roll-backs.
     """
 
     updates: int = 0
@@ -89,18 +89,18 @@ class UpdateTimes:
             self.steady_seconds += seconds
 
     def note_rollback(self, lost_updates: int) -> None:
-        """Counts a return to an earlier checkpoint."""
+        """Counts a roll-back to an earlier checkpoint."""
         self.rollbacks += 1
         self.lost_updates += lost_updates
 
 
 @dataclasses.dataclass
 class Rates:
-    """What some updates did, and in what time.
+    """The work of some updates, and how long it took.
 
     Attributes:
-      sequences: of all updates.
-      work: the same times their lengths, 1 if these are unknown.
+      sequences: number of sequences in all updates.
+      work: the sum of their lengths; the number of sequences if lengths are unknown.
       seconds: the duration of the updates.
     """
 
@@ -123,7 +123,7 @@ def training_totals(
 ) -> dict[str, float]:
     """The totals of ``seconds`` of training over all ranks, for ``run.json``.
 
-    With a loss scale, or if updates were skipped or lost, their numbers are among them.
+    With a loss scale, or if updates were skipped or lost, their numbers are included.
     """
     totals = {
         "sequences": times.sequences,
@@ -144,7 +144,7 @@ def training_totals(
 
 
 def training_lines(totals: dict[str, float]) -> list[str]:
-    """What :func:`training_totals` returns, in words."""
+    """The lines that describe :func:`training_totals`."""
     lines = [
         f"training took {totals['seconds']:.2f} s for {totals['sequences']} sequences: "
         f"{totals['sequences_per_second_with_start_up']:.4g} sequences/s with start-up, "
@@ -158,7 +158,7 @@ def training_lines(totals: dict[str, float]) -> list[str]:
         )
     if "skipped_updates" in totals:
         lines.append(
-            f"{totals['skipped_updates']} of {totals['updates']} updates were skipped, since a "
+            f"{totals['skipped_updates']} of {totals['updates']} updates were skipped because a "
             "gradient was not finite"
         )
     if "rollbacks" in totals:
@@ -173,13 +173,13 @@ def training_lines(totals: dict[str, float]) -> list[str]:
 def prediction_lines(
     batch_seconds: Sequence[float], *, seconds: float, sequences: int, steady_sequences: int
 ) -> list[str]:
-    """The totals of a prediction, in words.
+    """The lines that describe the totals of a prediction.
 
     Args:
       batch_seconds: duration of each batch on one rank; the first is mostly start-up.
       seconds: total duration.
       sequences: number of sequences over all ranks.
-      steady_sequences: the same without the first batches.
+      steady_sequences: the same without the first batch of each rank.
     """
     lines = [
         f"prediction took {seconds:.2f} s for {sequences} sequences: {sequences / seconds:.4g} "

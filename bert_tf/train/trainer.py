@@ -1,6 +1,6 @@
-"""The trainer: runs a job that trains, evaluates on the way and resumes.
+"""The trainer: trains the model of a job, evaluates during and after training, and resumes.
 
-All jobs of the toolkit train through this module.
+All jobs of the toolkit are trained by this module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Trainer:
     """Trains and evaluates one job on this rank; all ranks call the same methods."""
 
     def __init__(self, job: Job) -> None:
-        """Creates neither graphs nor files."""
+        """Stores the job; creates neither graphs nor files."""
         self._job = job
         self._last_results: evaluation.Results | None = None
         self._times = UpdateTimes()
@@ -48,8 +48,8 @@ class Trainer:
     def train_and_evaluate(self, recover: Callable[[Job, NonFiniteError], Job]) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
 
-        On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal. If updates
-        are not finite, ``recover`` returns the job to go on with, or raises an error. Collective.
+        On a stop signal, all ranks save a checkpoint and exit with 128 + signal. If updates are not
+        finite, ``recover`` returns the job to continue with, or raises an error. Collective.
         """
         stop = hooks.StopOnSignal(self._job.run.watch)
         started = time.monotonic()
@@ -65,7 +65,7 @@ class Trainer:
         if stop.agreed:
             if self._job.run.log is not None:
                 self._job.run.log.message(
-                    f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} was saved, run "
+                    f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} was saved; run "
                     "again to resume"
                 )
             # mpirun kills all ranks as soon as one of them exits with a non-zero status.
@@ -73,7 +73,7 @@ class Trainer:
             raise SystemExit(128 + stop.agreed)
 
     def _train(self, stop: hooks.StopOnSignal) -> NonFiniteError | None:
-        """Trains up to the last step, or to an error that the run may recover from."""
+        """Trains up to the last step, or until an error that the run may recover from."""
         job, settings = self._job, self._job.settings
         try:
             with _explained_errors(job):
@@ -109,7 +109,7 @@ class Trainer:
         return results
 
     def predict(self, wanted: evaluation.Evaluation) -> evaluation.Results:
-        """Like :meth:`evaluate`, but only writes the files of ``wanted`` itself."""
+        """Like :meth:`evaluate`, but writes only the files that ``wanted`` itself writes."""
         job, settings = self._job, self._job.settings
         with _explained_errors(job):
             outputs = loop.predict(
@@ -124,7 +124,7 @@ class Trainer:
 
     def evaluate_at_end(self) -> evaluation.Results:
         """Like :meth:`evaluate`, but does not evaluate the same weights twice."""
-        # Directories of this name on the local disks of other ranks do not belong to this run.
+        # Directories of that name on other ranks' local disks do not belong to this run.
         ranks = self._job.run.ranks
         newest = find_start(self._job.settings.output_dir).step if ranks.is_chief else None
         step = ranks.broadcast(newest)
@@ -157,7 +157,7 @@ class Trainer:
         return self.has_stalled()
 
     def has_stalled(self) -> bool:
-        """Whether early stopping applies: too many evaluations without a new best."""
+        """Whether early stopping applies: too many evaluations without a new best one."""
         settings = self._job.settings
         if settings.evaluation.early_stopping_evaluations is None:
             return False
@@ -190,7 +190,7 @@ class Trainer:
 
     @property
     def _reads_weights(self) -> bool:
-        """Whether this rank reads checkpoints; the others get all variables from rank 0."""
+        """Whether this rank reads checkpoints; the others receive all variables from rank 0."""
         return self._job.run.ranks.is_chief
 
     def _network(self, task: Task) -> Network:
@@ -286,7 +286,7 @@ class Trainer:
 
     def _layer_summaries(self, outputs: TrainOutputs) -> list[tf.train.SessionRunHook]:
         every = self._job.settings.log.layer_summary_steps
-        # Where ranks share the optimizer's state, all of them add up the norms of their parts.
+        # If the optimizer state is sharded, all ranks must add up the norms of their parts.
         if not every or (self._job.run.log is None and not outputs.slots):
             return []
         from bert_tf.train.layer_summaries import LayerSummaries
@@ -295,7 +295,7 @@ class Trainer:
 
     def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
         job, run = self._job, self._job.run
-        # Relative paths, so that a run can be resumed after its directory was moved.
+        # Relative paths allow a run to be resumed after its directory was moved.
         options = {
             "consumed": run.start.consumed(job.plan.batch.global_batch_size),
             "loss_scale": run.runtime.numerics.loss_scale.initial,
@@ -337,7 +337,7 @@ class Trainer:
 
 
 def initialise_weights(job: Job, network: Network) -> None:
-    """Sets the initial values of weights that are read from checkpoints, in the current graph.
+    """Sets the initial values of weights that come from checkpoints, in the current graph.
 
     The weights of a run that resumes are restored later.
     """
@@ -349,7 +349,7 @@ def initialise_weights(job: Job, network: Network) -> None:
 
     for prefix, checkpoint in job.model.frozen.items():
         frozen = network.variables.frozen(prefix)
-        if frozen:  # an evaluation may do without
+        if frozen:  # an evaluation may not need them
             loading.initialise_from_checkpoint(checkpoint, frozen, prefix=f"{prefix}/")
     if is_new:
         loading.initialise_from_checkpoint(
@@ -364,7 +364,7 @@ def initialise_weights(job: Job, network: Network) -> None:
 def build_update(job: Job, network: Network, features: Features) -> TrainOutputs:
     """Adds one update of a job to the current graph, which contains its network.
 
-    ``features`` are [accumulation steps x micro batch, ...], this rank's part of a global batch.
+    ``features`` are this rank's part of a global batch, [accumulation steps x micro batch, ...].
     """
     run, plan, optimization = job.run, job.plan, job.optimization
     arithmetic = plan.arithmetic
@@ -398,10 +398,10 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
 
 
 def create_run_state(network: Network, optimization: OptimizationSettings) -> None:
-    """Creates the variables that training saves besides the network's weights, like build_update.
+    """Creates the variables that training saves in addition to the weights, like build_update.
 
-    Those that checkpoints may lack (``start_point.OPTIONAL_STATE``) are left out. For a graph that
-    is never run: neither forward nor backward pass is built.
+    Leaves out those that checkpoints may lack (``start_point.OPTIONAL_STATE``). For a graph that is
+    never run: neither the forward nor the backward pass is built.
     """
     tf.train.get_or_create_global_step()
     _optimizer(optimization, learning_rate=0.0).create_slots(network.variables.trainable())
@@ -424,7 +424,7 @@ def _optimizer(
     learning_rate: tf.Tensor | float,
     **how: Any,
 ) -> Optimizer:
-    """The optimizer of the settings; ``how`` are arguments of how it computes."""
+    """The optimizer of the settings; ``how`` has the arguments for its computation."""
     return Optimizer(
         optimization.optimizer,
         learning_rate,

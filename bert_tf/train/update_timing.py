@@ -1,4 +1,4 @@
-"""Times a job's updates before it is trained, on fresh weights and one of its next batches."""
+"""Times a job's updates before it is trained, with fresh weights and one of its next batches."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from bert_tf.tuning.session import session_config
 _WARM_UP_UPDATES = 3
 _TIMED_SECONDS = 2.0
 _FEWEST_UPDATES, _MOST_UPDATES = 5, 50
-_BATCHES = 9  # the one of median size is used, if sizes differ
+_BATCHES = 9  # if sizes differ, the batch of median size among these is used
 
 Batch = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """The timing of one form, on the slowest rank.
+    """The timing of one variant of an update, on the slowest rank.
 
     Attributes:
       seconds: median duration of an update.
-      warm_up_seconds: how much longer the first updates took; with XLA mostly compiling.
+      warm_up_seconds: how much longer the first updates took; with XLA, mostly compilation.
       clusters: number of compiled clusters that ran.
     """
 
@@ -46,7 +46,7 @@ class Trial:
 def seconds_per_update(job: Job) -> float:
     """Estimates the duration of an update from that of a single micro batch. Collective.
 
-    With ramps, that of the largest updates.
+    With ramps, estimates the largest updates.
     """
     batch = dataclasses.replace(job.plan.batch.at_full_size(), accumulation_steps=1)
     one = job.with_plan(dataclasses.replace(job.plan, batch=batch))
@@ -62,10 +62,9 @@ def time_updates(
     warm_up_updates: int = _WARM_UP_UPDATES,
     fewest_updates: int = _FEWEST_UPDATES,
 ) -> Trial:
-    """Times updates of a fresh network, repeatedly on one batch. Collective.
+    """Times updates of a fresh network, all on the same batch. Collective.
 
-    At least ``fewest_updates`` are timed, after ``warm_up_updates``, of which there are two or
-    more.
+    Times at least ``fewest_updates`` updates, after two or more ``warm_up_updates``.
     """
     metadata = tf.RunMetadata()
     with tf.Graph().as_default():
@@ -119,7 +118,7 @@ def typical_batch(job: Job) -> Batch:
 
 
 def describe_conditions(job: Job) -> str:
-    """What a timing depends on, as text, to reuse it in a resumed run."""
+    """Describes what a timing depends on, so that a resumed run knows whether to reuse it."""
     threads, options = job.run.ranks.threads, job.plan.arithmetic.options
     form = "native" if options.native_layers else "TensorFlow's"
     return (

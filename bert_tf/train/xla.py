@@ -1,4 +1,4 @@
-"""XLA: what it compiled, and how long that took."""
+"""Reports what XLA compiled, and how long that took."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_tf.util.environment import suppressed_stderr
 def compile_first_cluster(config: tf.ConfigProto) -> None:
     """Compiles a trivial cluster with XLA, to suppress what the first compilation prints.
 
-    TensorFlow announces the first cluster of a process on the terminal at every log level.
+    TensorFlow announces the first cluster of a process on the terminal, at every log level.
     """
     with suppressed_stderr(), tf.Graph().as_default(), tf.Session(config=config) as session:
         fed = result = tf.placeholder(tf.float32, [])
@@ -26,13 +26,13 @@ def compile_first_cluster(config: tf.ConfigProto) -> None:
 class XlaReport(tf.train.SessionRunHook):
     """Reports how many clusters an update runs and how long they took to compile.
 
-    Reports after a few updates, and again at the end if more shapes were compiled since.
+    Reports after a few updates, and again at the end if more shapes were compiled since then.
     """
 
     _REPORTED_RUN = 6
 
     def __init__(self, warm_up: WarmUp, report: Callable[[int, float, int], None]) -> None:
-        """``report`` is called with clusters, seconds of compiling and number of batch shapes."""
+        """``report`` is called with clusters, seconds of compilation and number of batch shapes."""
         self._warm_up = warm_up
         self._report = report
         self._runs = 0
@@ -61,7 +61,7 @@ class XlaReport(tf.train.SessionRunHook):
 
 
 def traced() -> tf.RunOptions:
-    """Run options with which the metadata name the executed operations."""
+    """Run options that make the metadata name the executed operations."""
     return tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
 
 

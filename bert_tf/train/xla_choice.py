@@ -1,8 +1,8 @@
-"""--use_xla=auto: times the job's update with and without XLA, and takes the faster form.
+"""--use_xla=auto: times the job's update with and without XLA, and uses the faster variant.
 
-Both forms are built, warmed up and timed in turn, each in a separate graph and session, released
-before the next. They start from fresh weights and train on one of the run's next batches,
-which the run reads again: the run is bit-equal to one with the flag given explicitly.
+Both are built, warmed up and timed in turn, each in a graph and session of its own that is released
+before the next. They start from fresh weights and train on one of the run's next batches, which the
+run reads again: the run is bit-equal to one with the flag given explicitly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Choice:
     Attributes:
       use_xla: whether the run uses XLA.
       sentence: the choice and its reason, for the terminal.
-      details: the same for the ledger.
+      details: choice and measurements, for the ledger.
     """
 
     use_xla: bool
@@ -37,12 +37,12 @@ class Choice:
 
 
 def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
-    """Whether ``job`` should be trained with XLA. Collective.
+    """Chooses whether ``job`` should be trained with XLA. Collective.
 
     Args:
       job: the job, without XLA.
-      earlier: rank 0's details of the choice recorded by the run being resumed, or None; used
-        again if the conditions are the same.
+      earlier: rank 0's details of the choice that the run to resume recorded, or None; reused if
+        the conditions are the same.
     """
     job = job.with_plan(job.plan.at_full_size())
     conditions = job.run.ranks.broadcast(describe_conditions(job))
@@ -72,7 +72,7 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
 def decide(
     without: Trial, with_xla: Trial, *, updates: int, global_batch_size: int, conditions: str
 ) -> Choice:
-    """Chooses the form in which warm-up and ``updates`` updates take less time."""
+    """Chooses the variant in which warm-up and ``updates`` updates take less time."""
     total, total_with_xla = (
         trial.warm_up_seconds + updates * trial.seconds for trial in (without, with_xla)
     )
@@ -97,7 +97,7 @@ def decide(
 
 
 def _problem_with_xla(job: Job) -> str | None:
-    """Why XLA cannot compile on some rank; None if it works on all."""
+    """The reason why XLA cannot compile on some rank; None if it works on all."""
     problem = None
     try:
         compile_first_cluster(session_config(job.plan.arithmetic.session))

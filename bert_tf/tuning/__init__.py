@@ -1,1 +1,1 @@
-"""Measuring what a job computes fastest with on this machine."""
+"""Measures with what precision, operations and threads a job runs fastest on this machine."""

@@ -1,8 +1,8 @@
 """Computes a layer in bfloat16: ``python -m bert_tf.tuning.bfloat16_trial``.
 
-TensorFlow asks the processor which instructions it has; oneDNN may be limited to fewer, by
-ONEDNN_MAX_CPU_ISA for instance. Where they disagree, a product can end the whole process in C++, so
-``speed_choice.py`` tries it in a process that may end.
+TensorFlow asks the processor which instructions it has; oneDNN can be limited to fewer, for
+example by ONEDNN_MAX_CPU_ISA. If they disagree, a product can crash the whole process in C++, so
+``speed_choice.py`` tries it in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_probe import JobShapes, layer
 
-# The exit status if TensorFlow refuses the layer; Python's own for other errors is 1.
+# The exit status if TensorFlow refuses the layer; Python itself exits with 1 after other errors.
 REFUSED = 3
 
 _SHAPES = JobShapes(
@@ -32,8 +32,8 @@ _SHAPES = JobShapes(
 
 
 def main() -> int:
-    """Runs the layer with its gradients once, as training would."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no dump of a process that was to be tried
+    """Runs the layer and its gradients once, as training would."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected and needs no core dump
     tf.disable_eager_execution()
     operation = layer(_SHAPES, ForwardOptions(policy_for("bf16")), _SHAPES.sequences)
     with tf.Session(config=session_config(SessionSettings(threads=1))) as session:

@@ -1,6 +1,6 @@
 """The hardware common to all ranks, and the precisions that it supports.
 
-Only this module asks TensorFlow which devices there are.
+No other module asks TensorFlow which devices exist.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bert_tf.util.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What a job computes on: GPUs, or the CPU if there is none.
+    """What a job computes on: GPUs, or the CPU if there are none.
 
     Attributes:
-      gpu_compute_capability: (major, minor) of the weakest GPU, None without one.
-      gpu_count: GPUs visible to this process; a job scheduler may expose only one of several.
+      gpu_compute_capability: (major, minor) of the weakest GPU; None without GPUs.
+      gpu_count: number of GPUs visible to this process; a job scheduler may expose only one.
     """
 
     gpu_compute_capability: tuple[int, int] | None = None
@@ -35,9 +35,9 @@ class Hardware:
         return self.gpu_compute_capability is not None
 
     def native_precisions(self) -> tuple[str, ...]:
-        """The precisions whose products are not emulated; for a GPU, fastest first.
+        """The precisions whose products are not emulated; for GPUs, fastest first.
 
-        Which precision is fastest on a CPU can only be found by measuring.
+        Which precision is fastest on a CPU can only be measured.
         """
         if not self.has_gpu:
             return ("fp32", "bf16")
@@ -60,7 +60,7 @@ def probe_hardware() -> Hardware:
 
 
 def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
-    """This rank's hardware, reduced to what the GPUs of every rank can do."""
+    """This rank's hardware, reduced to what the GPUs of all ranks can do."""
     capabilities = [hardware.gpu_compute_capability for hardware in everywhere]
     return dataclasses.replace(
         local, gpu_compute_capability=None if None in capabilities else min(capabilities)
@@ -68,7 +68,7 @@ def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
 
 
 def agree_on_hardware(ranks: Ranks, local: Hardware) -> Hardware:
-    """What all ranks can compute on, so that they choose the same precision.
+    """The hardware that all ranks have in common, so that they choose the same precision.
 
     ``local`` is this rank's hardware.
 
@@ -86,10 +86,10 @@ def agree_on_hardware(ranks: Ranks, local: Hardware) -> Hardware:
 
 
 def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> PrecisionPolicy:
-    """The policy of the precision ``base`` with the changes that the user requested.
+    """The policy of the precision ``base``, with the changes that the user requested.
 
-    ``auto`` has float32's policy until something has been measured. Raises UserError for float16 on
-    a CPU.
+    ``auto`` has float32's policy until something was measured. Raises UserError for float16 on a
+    CPU.
     """
     policy = policy_for("fp32" if base == "auto" else base)
     policy = policy.changed(runtime.numerics.policy_changes)
@@ -108,7 +108,7 @@ def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> Pr
 
 
 def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
-    """The content of --precision_policy, for comparing ranks: the path may differ between hosts."""
+    """The content of --precision_policy, to compare ranks: its path may differ between hosts."""
     changes = runtime.numerics.policy_changes
     return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
 
@@ -122,9 +122,9 @@ def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy, hardware
 
 
 def resolve_precision(requested: str, hardware: Hardware) -> str:
-    """Resolves ``--precision`` to one of ``PRECISIONS`` as far as possible without measuring.
+    """Resolves ``--precision`` to one of ``PRECISIONS``, as far as possible without measuring.
 
-    ``auto`` is the fastest one of a GPU, and stays ``auto`` on a CPU, which has to be measured
+    ``auto`` becomes a GPU's fastest precision, but stays ``auto`` on a CPU, which must be measured
     (``speed_choice.py``). Raises UserError for an unknown precision.
     """
     if requested == "auto":
@@ -136,7 +136,7 @@ def resolve_precision(requested: str, hardware: Hardware) -> str:
 
 
 def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
-    """One sentence if the hardware only emulates ``precision``, else None."""
+    """A sentence if the hardware only emulates ``precision``, else None."""
     known = hardware.native_precisions()
     if precision in known:
         return None
@@ -147,6 +147,6 @@ def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
 
 
 def slow_policy_warnings(policy: PrecisionPolicy, hardware: Hardware) -> list[str]:
-    """A sentence for each precision that the policy uses and the hardware only emulates."""
+    """A sentence for every precision that the policy uses and the hardware only emulates."""
     used = [name for name in PRECISIONS if policy.classes_in(name)]
     return [warning for name in used if (warning := slow_precision_warning(name, hardware))]

@@ -1,4 +1,4 @@
-"""Whether a job uses the native operations, equally on all ranks."""
+"""Decides whether a job uses the native operations, equally on all ranks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bert_tf.util.errors import UserError
 
 
 def reason_against_native_ops(wanted: bool | None, *, has_gpu: bool, ranks: Ranks) -> str | None:
-    """Why a job uses TensorFlow operations; None if it uses native ones. Collective.
+    """The reason why a job uses TensorFlow's operations; None for native ones. Collective.
 
     Args:
-      wanted: true requires native operations, false TensorFlow's; None takes native ones if all
+      wanted: True requires native operations, False TensorFlow's; None uses native ones if all
         ranks have them and compute on CPUs.
       has_gpu: whether the job computes on GPUs.
       ranks: all ranks.
 
-    Raises UserError on every rank if native operations are required and missing on any rank.
+    Raises UserError on every rank if native operations are required but missing on any rank.
     """
     if wanted is False:
         return "--native_ops=false"
@@ -38,7 +38,7 @@ def reason_against_native_ops(wanted: bool | None, *, has_gpu: bool, ranks: Rank
 
 
 def _local_problem(has_gpu: bool) -> str | None:
-    """Why this rank has no native operations; None if it has both libraries."""
+    """The reason why this rank has no native operations; None if it has both libraries."""
     if has_gpu:
         return "the native operations are for CPUs, and this job runs on GPUs"
     try:

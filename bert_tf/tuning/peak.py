@@ -1,4 +1,4 @@
-"""The rate of a large matrix product, which the use of the hardware is compared with."""
+"""Measures the rate of a large matrix product, the reference for hardware utilisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.tuning.session import SessionSettings, session_config
 
-# Large enough for the full rate, and small enough to take a moment.
+# Large enough to reach the full rate, small enough to be quick.
 _ROWS, _ROWS_ON_A_GPU = 2048, 8192
 _TIMED_PRODUCTS = 5
 
@@ -17,16 +17,16 @@ _TIMED_PRODUCTS = 5
 def peak_flops(ranks: Ranks, session: SessionSettings, dtype: tf.DType) -> float:
     """FLOP/s of all ranks together in products of two large square matrices. Collective.
 
-    Every rank measures at the same time, as they share processors and power when they train.
+    All ranks measure at the same time, because they share processors and power when they train.
 
     Args:
       ranks: all ranks.
       session: how a rank's sessions execute.
-      dtype: the type of the matrices.
+      dtype: the data type of the matrices.
     """
     rows = _ROWS if session.gpu is None else _ROWS_ON_A_GPU
     with tf.Graph().as_default(), tf.Session(config=session_config(session)) as running:
-        # A variable, since products of constants would be computed once.
+        # A variable, because a product of constants would be computed only once.
         matrix = tf.get_variable("matrix", [rows, rows], dtype, tf.ones_initializer())
         product = tf.matmul(matrix, matrix).op
         running.run(tf.global_variables_initializer())

@@ -13,13 +13,13 @@ from bert_tf.util.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SessionSettings:
-    """How a session executes; this affects results by rounding only.
+    """How a session executes; affects results only by rounding.
 
     Attributes:
-      threads: cores that this rank may use.
+      threads: number of cores that this rank may use.
       use_xla: let XLA cluster and compile what it can.
-      amp: TensorFlow's graph rewrite to half precision: float16 on a GPU, bfloat16 on a CPU.
-      gpu: index of this rank's GPU, None without one.
+      amp: TensorFlow's graph rewrite to half precision: float16 on GPUs, bfloat16 on CPUs.
+      gpu: index of this rank's GPU; None without GPUs.
     """
 
     threads: int
@@ -31,8 +31,8 @@ class SessionSettings:
 def gpu_index(local_rank: int, gpu_count: int) -> int | None:
     """The index of a rank's GPU among the ``gpu_count`` that its process sees; None without GPUs.
 
-    A process that sees a single GPU takes it: a job scheduler may expose to each rank only its own
-    GPU, which then has index 0 on every rank. Raises UserError for a rank without a GPU left.
+    A process that sees a single GPU uses it: a job scheduler may expose to each rank only its own
+    GPU, which then has index 0 on every rank. Raises UserError if no GPU is left for a rank.
     """
     if gpu_count <= 1:
         return 0 if gpu_count else None
@@ -45,10 +45,10 @@ def gpu_index(local_rank: int, gpu_count: int) -> int | None:
 
 
 def session_config(settings: SessionSettings) -> tf.ConfigProto:
-    """The tf.ConfigProto for the settings."""
+    """Converts the settings to a tf.ConfigProto."""
     config = tf.ConfigProto(
         intra_op_parallelism_threads=settings.threads,
-        # For branches that may run in parallel; products use the intra-op threads.
+        # For branches that can run in parallel; products use the intra-op threads.
         inter_op_parallelism_threads=min(2, settings.threads),
         allow_soft_placement=True,
     )
@@ -67,11 +67,11 @@ def session_config(settings: SessionSettings) -> tf.ConfigProto:
 
 
 def product_type(settings: SessionSettings) -> tf.DType:
-    """The type in which a session with these settings computes a product of float32 matrices."""
+    """The data type in which a session with these settings multiplies float32 matrices."""
     metadata = tf.RunMetadata()
     with tf.Graph().as_default():
         matrix = tf.placeholder(tf.float32, [8, 8])
-        # What is fetched keeps its type.
+        # The fetched tensor itself keeps its type.
         total = tf.reduce_sum(tf.matmul(matrix, matrix))
         with tf.Session(config=session_config(settings)) as session:
             session.run(

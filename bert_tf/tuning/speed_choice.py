@@ -1,8 +1,8 @@
-"""--precision=auto and the default of --native_ops: measured, cached, the same on all ranks.
+"""--precision=auto and the default of --native_ops: measured, cached, equal on all ranks.
 
 Measurements are cached in the user's cache directory, one file per processor, TensorFlow version
-and job shape, so that a repeated command does not measure again. The files may be deleted at any
-time. On GPUs, which have no native operations, the precision follows from the model of the GPU.
+and job shape, so that a repeated command does not measure again. The files can be deleted at any
+time. On GPUs, which have no native operations, the precision follows from the GPU's model.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.util.temporary import make_private, require_private, user_cache
 
-# The precisions of CPUs, the preferred one first. float16 is left out: TensorFlow only emulates it,
-# and it would need a loss scale.
+# The precisions of CPUs, the preferred one first. float16 is not among them: TensorFlow only
+# emulates it, and it would need a loss scale.
 _ON_CPUS = ("fp32", "bf16")
 
-# How much faster an alternative must be to be chosen. A smaller gain may be noise, and is smaller
-# still relative to a whole step; float32 keeps more digits.
+# The speed-up that an alternative must have to be chosen. A smaller one may be noise, and is
+# smaller still relative to a whole step; float32 keeps more digits.
 _TIE = 1.05
 
-# A layer with fewer operations takes microseconds, and a measurement would not show its speed.
+# A layer with fewer operations takes microseconds, too little to measure its speed.
 LEAST_OPERATIONS = 100_000_000
 
 _CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
@@ -60,10 +60,10 @@ class Wanted:
 
     Attributes:
       precision: ``auto`` or one of ``precision.PRECISIONS``.
-      native_ops: None takes whatever is faster.
-      policy_changes: module class -> type, where it differs from that of the precision.
+      native_ops: None uses whatever is faster.
+      policy_changes: class of operation -> type, where it differs from the precision's.
       native_layers: whether layers may be native; false with TensorFlow's rewrite or XLA.
-      amp: the flag that requested TensorFlow's rewrite of a float32 graph, None without it.
+      amp: the flag that requested TensorFlow's rewrite of a float32 graph; None without it.
     """
 
     precision: str = "auto"
@@ -73,11 +73,11 @@ class Wanted:
     amp: str | None = None
 
     def policy(self, precision: str) -> PrecisionPolicy:
-        """The type of each class of operation in a precision."""
+        """The data type of each class of operation in a precision."""
         return policy_for(precision).changed(self.policy_changes)
 
     def compared_policy(self, precision: str) -> PrecisionPolicy:
-        """Like :meth:`policy`, but products always have that precision, to measure their cost."""
+        """Like :meth:`policy`, but products always have that precision, so that it is measured."""
         others = {k: v for k, v in self.policy_changes.items() if k not in _PRODUCT_CLASSES}
         return policy_for(precision).changed(others)
 
@@ -89,7 +89,7 @@ class SpeedChoice:
     Attributes:
       precision: one of ``precision.PRECISIONS``.
       options: its policy, and whether layers are native.
-      against_native_ops: why updates use TensorFlow operations; None for native ones.
+      against_native_ops: why updates use TensorFlow's operations; None for native ones.
       details: the measurements, for the ledger; empty if nothing was measured.
       warnings: sentences on requested settings that are slower than an alternative.
     """
@@ -110,19 +110,19 @@ def choose_speed(
     earlier: Mapping[str, Any] | None = None,
     update: UpdatePieces | None = None,
 ) -> SpeedChoice:
-    """Chooses what a job computes fastest with, unless the user has. Collective.
+    """Chooses what a job computes fastest with, unless the user did. Collective.
 
     Args:
       wanted: what the user requested.
       shapes: the job's shapes.
       hardware: what all ranks compute on.
       ranks: all ranks.
-      earlier: details of the choice recorded by the run being resumed, the same on all ranks, or
-        None; used again if the conditions are the same.
+      earlier: details of the choice that the run to resume recorded, the same on all ranks, or
+        None; reused if the conditions are the same.
       update: ``update_probe.update_pieces`` for training, None for prediction.
 
-    Raises UserError as :func:`reason_against_native_ops` does, and for a request of bfloat16 on a
-    processor where TensorFlow cannot compute it.
+    Raises UserError as :func:`reason_against_native_ops` does, and if bfloat16 is requested on a
+    processor on which TensorFlow cannot compute it.
     """
     reason = reason_against_native_ops(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     requested = resolve_precision(wanted.precision, hardware)
@@ -181,7 +181,7 @@ def choose_speed(
 
 
 def _agreed_reason_against_bf16(ranks: Ranks) -> str | None:
-    """Why no rank may compute in bfloat16; None if all can. Collective."""
+    """The reason why no rank may compute in bfloat16; None if all can. Collective."""
     found: list[str | None] = []
     ranks.once_on_each_host(lambda: found.append(reason_against_bf16()))
     # The other ranks of a host find the result in the cache.
@@ -194,9 +194,9 @@ def _sentences(against_half: str | None) -> tuple[str, ...]:
 
 
 def reason_against_bf16() -> str | None:
-    """Why TensorFlow cannot compute in bfloat16 on this machine; None if it can.
+    """The reason why TensorFlow cannot compute in bfloat16 on this machine; None if it can.
 
-    Tried in another process, since TensorFlow may end it, and cached: the trial takes seconds.
+    Tried in another process, because TensorFlow may crash; cached, because a trial takes seconds.
     """
     conditions = (
         f"a layer in bfloat16, {environment.processor()}, TensorFlow {tf.version.VERSION}, bert_tf "
@@ -211,7 +211,7 @@ def reason_against_bf16() -> str | None:
     status = known.get("status") if isinstance(known, dict) else None
     if status not in outcomes:
         status = _try_bf16()
-        if status not in outcomes:  # it could not start, or was stopped from outside
+        if status not in outcomes:  # it could not start, or was killed from outside
             return None
         write_cached(directory, conditions, {"status": status})
     how = outcomes[status]
@@ -244,9 +244,9 @@ def measured_choice(
     hardware: Hardware | None = None,
     update: UpdatePieces | None = None,
 ) -> SpeedChoice:
-    """:func:`choose_speed` for micro batches of ``sequences`` x ``length``.
+    """Calls :func:`choose_speed` for micro batches of ``sequences`` x ``length``.
 
-    ``accumulation_steps`` is 0 for a prediction; ``hardware`` None is this machine's.
+    ``accumulation_steps`` is 0 for prediction; ``hardware`` None stands for this machine's.
     """
     shapes = JobShapes.of(
         network, sequences=sequences, length=length, accumulation_steps=accumulation_steps
@@ -256,11 +256,11 @@ def measured_choice(
 
 
 def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) -> tuple[str, str]:
-    """The precision and form in which a layer takes the least time.
+    """Returns the precision and form in which a layer takes the least time.
 
     Args:
       figures: seconds on the slowest rank.
-      precisions, forms: the candidates; if nothing is clearly faster, the first of each is chosen.
+      precisions, forms: the candidates; the first of each wins unless another is clearly faster.
     """
     best, least = (precisions[0], forms[0]), math.inf
     for precision in precisions:
@@ -272,7 +272,7 @@ def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) ->
 
 
 def slowest(figures: Sequence[Figures]) -> Figures:
-    """The longest time over all ranks, of each piece that all ranks have timed."""
+    """The longest time over all ranks, for each piece that all ranks have timed."""
     first = figures[0]
     return {
         precision: {
@@ -292,13 +292,13 @@ def cache_directory() -> Path | None:
 def read_cached_figures(
     directory: Path | None, conditions: str, *, precisions: Sequence[str], forms: Sequence[str]
 ) -> Figures | None:
-    """The figures cached for these conditions; None if there are none, or they are unusable."""
+    """The times cached for these conditions; None if there are none, or they are unusable."""
     found = read_cached(directory, conditions)
     return found if _are_figures(found, precisions, forms) else None
 
 
 def read_cached(directory: Path | None, conditions: str) -> Any:
-    """What is cached for these conditions; None if there is nothing, or it is damaged."""
+    """Whatever is cached for these conditions; None if there is nothing or it is damaged."""
     if directory is None:
         return None
     path, what = _file(directory, conditions), "cached measurements"
@@ -311,7 +311,7 @@ def read_cached(directory: Path | None, conditions: str) -> Any:
 
 
 def write_cached(directory: Path | None, conditions: str, seconds: Mapping[str, Any]) -> None:
-    """Caches figures for these conditions; if that fails, they will be measured again."""
+    """Caches times for these conditions; if that fails, they will be measured again."""
     if directory is None:
         return
     with contextlib.suppress(OSError, UserError):
@@ -326,7 +326,7 @@ def _file(directory: Path, conditions: str) -> Path:
 
 
 def _are_figures(value: Any, precisions: Sequence[str], forms: Sequence[str]) -> bool:
-    """Whether a value from a file has the form of what :func:`speed_probe.measure` returns."""
+    """Whether a value from a file has the structure that :func:`speed_probe.measure` returns."""
     if not isinstance(value, dict) or set(value) != set(precisions):
         return False
     for precision, pieces in value.items():
@@ -342,7 +342,7 @@ def _are_figures(value: Any, precisions: Sequence[str], forms: Sequence[str]) ->
 
 
 def _measured_precisions(requested: str, wanted: Wanted, hardware: Hardware) -> tuple[str, ...]:
-    """The precisions to measure for the choice or a warning; the first is always float32."""
+    """The precisions to measure for the choice or for a warning; the first is always float32."""
     policy = wanted.policy(_ON_CPUS[0] if requested == "auto" else requested)
     if hardware.has_gpu or policy.classes_in("fp16"):
         return ()
@@ -360,11 +360,11 @@ def _figures(
     ranks: Ranks,
     update: UpdatePieces | None,
 ) -> tuple[Figures, str]:
-    """The figures of the slowest rank, and when they were measured (for the ledger)."""
+    """The times of the slowest rank, and when they were measured (for the ledger)."""
     directory = cache_directory()
     kept = read_cached_figures(directory, conditions, precisions=precisions, forms=forms)
     everywhere, when = ranks.gather(kept), "before"
-    # If one rank has to measure, all do: at the same time, as they will compute.
+    # If one rank must measure, all do: at the same time, as they will compute.
     if None in everywhere:
         measured = speed_probe.measure(
             shapes,
@@ -417,7 +417,7 @@ def _conditions(
     forms: Sequence[str],
     ranks: Ranks,
 ) -> str:
-    """What the figures of a rank depend on, as text."""
+    """Describes the conditions that a rank's times depend on."""
     changes = [f"{name} {wanted.policy_changes[name]}" for name in sorted(wanted.policy_changes)]
     layers = [] if wanted.native_layers else ["TensorFlow's layers"]
     parts = [

@@ -1,10 +1,10 @@
 """Short timings of how fast this processor computes a job's products and layers.
 
 A processor's feature flags are not enough: on some processors with bfloat16 instructions, products
-take twice as long in bfloat16 as in float32. So pieces of one layer are timed, in the shapes of the
-job but for few enough tokens to take a moment: the products of a dense layer and of attention with
-those of their gradients, the casts of kernels, and the operations between the products. Training
-adds the update of a layer's weights (``update_probe.py``).
+take twice as long in bfloat16 as in float32. So parts of one layer are timed, in the shapes of the
+job but with few enough tokens to be quick: the products of a dense layer and of attention with
+those of their gradients, the casts of kernels, and the operations between products. Training adds
+the update of a layer's weights (``update_probe.py``).
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.variables import Variables, create_variables
 from bert_tf.tuning.session import SessionSettings, session_config
 
-# Operations per thread and turn of a dense product with those of its gradients, approximately.
+# Operations per thread and turn in a dense product and the products of its gradients, roughly.
 _OPERATIONS_A_THREAD = 1_000_000_000
 _FEWEST_TOKENS = 64
 _TURNS, _FEWEST_TURNS = 5, 3
 _SECONDS = 0.25  # no turn starts after this time
-# Emulated types may take hundreds of times as long, which small products show quickly.
+# Emulated types can take hundreds of times as long, which small products show quickly.
 _SMALL_TOKENS, _SMALL_WIDTH, _SMALL_TURNS = 64, 256, 3
 _HOPELESS = 2.0
-# By how much products alone must be slower than float32's whole layer not to be noise.
+# A factor by which products alone must be slower than float32's whole layer not to be noise.
 _CLEARLY = 1.5
 
 _DROPOUT_RATE = 0.1
 
 PRODUCTS = "products"
 
-# Precision -> seconds per layer and micro batch: of its products, and of everything else by form.
-# A precision that is clearly too slow has no forms.
+# Precision -> seconds per layer and micro batch: of its products, and of all else by form. A
+# precision that is clearly too slow has no forms.
 Figures = dict[str, dict[str, float]]
 
-# An operation, and how many times a layer contains it.
+# Operations, each with the number of times that a layer contains it.
 Pieces = list[tuple[tf.Operation, float]]
 _Key = TypeVar("_Key")
 
 
 @dataclasses.dataclass(frozen=True)
 class JobShapes:
-    """What determines the shapes of a job's products.
+    """The numbers that determine the shapes of a job's products.
 
     Attributes:
       sequences: sequences per micro batch.
       length: positions per sequence.
-      accumulation_steps: micro batches per update; 0 for a job that trains nothing.
+      accumulation_steps: micro batches per update; 0 for a job that does not train.
     """
 
     sequences: int
@@ -73,7 +73,7 @@ class JobShapes:
     def of(
         cls, config: BertConfig, *, sequences: int, length: int, accumulation_steps: int
     ) -> JobShapes:
-        """The shapes for a network; the other arguments are those of the class."""
+        """The shapes for a network; the other arguments are the attributes of that name."""
         return cls(
             sequences=sequences,
             length=length,
@@ -86,7 +86,7 @@ class JobShapes:
 
     @property
     def trains(self) -> bool:
-        """Whether there are gradients."""
+        """Whether gradients are computed."""
         return self.accumulation_steps > 0
 
     @property
@@ -95,19 +95,19 @@ class JobShapes:
         return 3 if self.trains else 1
 
     def timed_tokens(self, threads: int) -> int:
-        """The number of tokens to time: enough to take a moment, at most a micro batch."""
+        """The number of tokens to time: enough to measure, but at most a micro batch."""
         operations = 2 * self.passes * self.hidden_size * self.intermediate_size
         moment = max(_FEWEST_TOKENS, threads * _OPERATIONS_A_THREAD // operations)
         return min(moment, self.tokens)
 
     @property
     def tokens(self) -> int:
-        """Tokens per micro batch."""
+        """Number of tokens per micro batch."""
         return self.sequences * self.length
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of a layer's products for a micro batch."""
+        """Number of multiplications and additions in a layer's products for a micro batch."""
         per_token = self.kernel_weights + 2 * self.length * self.hidden_size
         return 2 * self.passes * self.tokens * per_token
 
@@ -129,7 +129,7 @@ UpdatePieces = Callable[[JobShapes, PrecisionPolicy, bool, int], Pieces]
 
 
 def gflops(figures: Figures, shapes: JobShapes) -> dict[str, float]:
-    """Precision -> rate of its products including their casts, in 10**9 operations per second."""
+    """Precision -> rate of its products including casts, in 10**9 operations per second."""
     return {name: shapes.operations / found[PRODUCTS] / 1e9 for name, found in figures.items()}
 
 
@@ -148,7 +148,7 @@ def measure(
     Args:
       shapes: the job's shapes.
       policies: by precision; the others are compared with the first.
-      forms: name -> whether native operations compute the update and what is between the products.
+      forms: name -> whether native operations compute the update and the parts between products.
       native_layers: whether layers may be native at all.
       settings: the job's session settings.
       update: makes the pieces of the update, for training.
@@ -203,14 +203,14 @@ def time_threads(
     Args:
       shapes: the job's shapes.
       options: how its layers are computed.
-      numbers: numbers of threads, the largest first; call
+      numbers: numbers of threads, largest first; call
         ``environment.give_sessions_their_own_threads`` before.
       update: makes the pieces of the update.
       native_update: whether native operations compute it.
       is_disturbed: called after each turn; timing ends once it returns true.
       clock: returns seconds.
 
-    Returns: None if it was disturbed.
+    Returns: the times; None if the measurement was disturbed.
     """
     sequences = max(1, shapes.timed_tokens(numbers[0]) // shapes.length)
     found: dict[int, list[float]] = {number: [] for number in numbers}
@@ -240,7 +240,7 @@ def _time_once(
     found: Mapping[_Key, list[float]],
     clock: Callable[[], float],
 ) -> None:
-    """Appends to ``found`` the total seconds of the pieces of each of ``runs``, run in turn."""
+    """Runs each of ``runs`` in turn, and appends the total seconds of its pieces to ``found``."""
     for key, pieces in runs.items():
         total = 0.0
         for run, share in pieces:
@@ -256,7 +256,7 @@ def _medians(
     first: str,
     clock: Callable[[], float],
 ) -> Figures:
-    """Seconds by precision and piece; only the products of a precision that is clearly slower."""
+    """Seconds by precision and piece; only products for a precision that is clearly slower."""
     runs = {
         key: [(session.make_callable(operation), share) for operation, share in listed]
         for key, listed in pieces.items()
@@ -269,7 +269,7 @@ def _medians(
             break
         _time_once(runs, found, clock)
         # Products that take longer than the first precision's whole layer cannot win, however
-        # little time everything else takes.
+        # little time all else takes.
         products = found[first, PRODUCTS][-1]
         rest = max(s[-1] for (name, piece), s in found.items() if name == first != piece)
         limit = _CLEARLY * (products + rest)
@@ -285,7 +285,7 @@ def _medians(
 def _small_products(
     policies: Mapping[str, PrecisionPolicy], settings: SessionSettings, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Seconds of small products in the type of each policy, the best of several turns."""
+    """Seconds of small products in each policy's data type, the best of several turns."""
     with tf.Graph().as_default(), tf.Session(config=_config(settings)) as session:
         operations = {
             name: _dense(_SMALL_TOKENS, _SMALL_WIDTH, _SMALL_WIDTH, policy.dense, passes=3)
@@ -302,7 +302,7 @@ def _small_products(
 
 
 def layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Operation:
-    """An encoder layer on ``sequences`` full sequences, with the gradients of all its variables."""
+    """An encoder layer on ``sequences`` full sequences, with gradients of all its variables."""
     config = BertConfig(
         vocab_size=1,
         hidden_size=shapes.hidden_size,
@@ -346,7 +346,7 @@ def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> Pieces
 
 
 def _between_products(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
-    """The operations between a layer's products, and their gradients; without transposing heads.
+    """The operations between a layer's products, with gradients but without transposing heads.
 
     Softmax is timed on as many matrices as the products of attention.
     """
@@ -366,7 +366,7 @@ def _between_products(shapes: JobShapes, options: ForwardOptions, tokens: int) -
     output = blocks.close_residual(closed, residual, variables, site=site)
     scores = ones([1, matrices, length, length], policy.attention)
     softmax = blocks.attention_probabilities(scores, ones([1, length]), site=site)
-    # In the plain form, casts to the type of the next product are part of that type's cost.
+    # In the plain form, casts to the data type of the next product are part of its cost.
     activated, operand = (tf.cast(x, policy.dense) for x in (activated, output.operand))
     return [
         (_with_gradients([activated], [widened, wide], shapes), 1.0),
@@ -376,12 +376,12 @@ def _between_products(shapes: JobShapes, options: ForwardOptions, tokens: int) -
 
 
 def num_updates(shapes: JobShapes, tokens: int) -> float:
-    """How many updates ``tokens`` tokens amount to, a fraction."""
+    """The number of updates, usually a fraction, that ``tokens`` tokens correspond to."""
     return tokens / (shapes.tokens * shapes.accumulation_steps)
 
 
 def _matrices(shapes: JobShapes, tokens: int) -> tuple[int, float]:
-    """How many attention matrices to time for ``tokens`` tokens, and the exact ratio to that."""
+    """The number of attention matrices to time for ``tokens`` tokens, and a correction factor."""
     exact = shapes.heads * tokens / shapes.length
     return max(1, round(exact)), exact / max(1, round(exact))
 
@@ -399,7 +399,7 @@ def _dense(tokens: int, inputs: int, outputs: int, dtype: tf.DType, *, passes: i
 
 def _attention(shapes: JobShapes, matrices: int, dtype: tf.DType) -> tf.Operation:
     width = shapes.hidden_size // shapes.heads
-    rows = ones([matrices, shapes.length, width], dtype)  # stands for queries, keys and values
+    rows = ones([matrices, shapes.length, width], dtype)  # stand-in for queries, keys and values
     scores = ones([matrices, shapes.length, shapes.length], dtype)
     forward = [tf.matmul(rows, rows, transpose_b=True), tf.matmul(scores, rows)]
     if not shapes.trains:
@@ -420,12 +420,12 @@ def _with_gradients(
 
 
 def ones(shape: list[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """A tensor of ones stored in a variable; calls with equal arguments share it."""
+    """A tensor of ones stored in a variable, shared by calls with equal arguments."""
     return tf.convert_to_tensor(ones_variable(shape, dtype, "ones"))
 
 
 def ones_variable(shape: list[int], dtype: tf.DType, kind: str) -> tf.Variable:
-    """A variable of ones; calls with equal arguments share it."""
+    """A variable of ones, shared by calls with equal arguments."""
     with tf.variable_scope("", reuse=tf.AUTO_REUSE):
         name = "_".join([kind, dtype.name, *map(str, shape)])
         initializer = tf.ones_initializer()
@@ -433,7 +433,7 @@ def ones_variable(shape: list[int], dtype: tf.DType, kind: str) -> tf.Variable:
 
 
 def _config(settings: SessionSettings) -> tf.ConfigProto:
-    """The job's configuration, but without optimisations, which would prune unused results."""
+    """The job's configuration without graph optimisations, which would prune unused results."""
     config = session_config(settings)
     config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
     config.graph_options.rewrite_options.disable_meta_optimizer = True

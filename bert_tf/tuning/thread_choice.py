@@ -1,4 +1,4 @@
-"""The threads of a rank: one per processor or half as many, whichever measures faster.
+"""The threads of a rank: one per processor or half as many, whichever is measured to be faster.
 
 Processors may be hyper-threads, two of which share the units that compute products, and a virtual
 machine does not reveal whether they are. Whether the second one helps or hurts depends on the
@@ -23,12 +23,12 @@ from bert_tf.tuning.speed_probe import JobShapes
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.util import environment
 
-# Share of a host's processors that other processes may use during a meaningful measurement: if one
-# of two processors is taken, a rank with one thread waits for nothing and seems faster.
+# Fraction of a host's processors that other processes may use during a meaningful measurement: if
+# one of two processors is taken, a rank with one thread is not slowed down, and seems faster.
 _OTHERS_SHARE = 0.1
 
-# How much faster a layer must be with half the threads. What is outside the layers (embeddings,
-# word scores, their update) may take twice as long with half the threads.
+# How much faster a layer must be with half the threads. Work outside of the layers (embeddings,
+# vocabulary logits, their update) may take twice as long with half the threads.
 _LEAST_GAIN = 1.25
 
 
@@ -49,10 +49,10 @@ def choose_threads(
       shapes: the job's shapes.
       options: how its layers are computed.
       native_update: whether native operations compute its update.
-      earlier: details of the choice recorded by the run being resumed, the same on all ranks, or
-        None; used again if the conditions are the same.
+      earlier: details of the choice that the run to resume recorded, the same on all ranks, or
+        None; reused if the conditions are the same.
 
-    Returns: details for the ledger, empty if there is nothing to choose.
+    Returns: details for the ledger; empty if there is nothing to choose.
     """
     numbers = (ranks.threads, ranks.threads // 2)
     has_choice = ranks.threads > 1 and shapes.operations >= LEAST_OPERATIONS
@@ -81,10 +81,10 @@ def _measure(
     numbers: tuple[int, int],
     conditions: str,
 ) -> dict[str, Any]:
-    """Whether half the threads are faster on all ranks, and the figures of this rank."""
+    """Whether half the threads are faster on all ranks, and this rank's times."""
     directory, when = cache_directory(), "before"
     seconds = _valid_seconds(read_cached(directory, conditions), numbers)
-    # If one rank has to measure, all do: at the same time, as they will compute.
+    # If one rank must measure, all do: at the same time, as they will compute.
     if None in ranks.gather(seconds):
         when = "now"
         others = OtherProcesses(ranks.local_size)
@@ -107,7 +107,7 @@ def _measure(
 
 
 class OtherProcesses:
-    """The processor time used on a host by processes other than ranks, from creation on."""
+    """The processor time on a host that processes other than ranks have used since creation."""
 
     def __init__(self, local_size: int) -> None:
         """Each of the ``local_size`` ranks on this host is assumed to use as much as this one."""
@@ -115,20 +115,20 @@ class OtherProcesses:
         self._start = self._read()
 
     def are_busy(self) -> bool:
-        """Whether they used too much for times to be meaningful; true also if that is unknown."""
+        """Whether they used too much for times to be meaningful; also true if that is unknown."""
         mine, busy, clock = (now - then for then, now in zip(self._start, self._read()))
         others = busy - self._local_size * mine
         return not others <= _OTHERS_SHARE * clock * environment.allowed_cores()
 
     @staticmethod
     def _read() -> tuple[float, float, float]:
-        """Seconds used by this process, seconds its processors were busy, and the clock."""
+        """Seconds used by this process, seconds that its processors were busy, and the clock."""
         busy = environment.busy_seconds()
         return time.process_time(), math.nan if busy is None else busy, time.perf_counter()
 
 
 def _valid_seconds(value: Any, numbers: tuple[int, int]) -> dict[str, float] | None:
-    """A value from the cache if it has the form that was written, else None."""
+    """Returns a value from the cache if it has the structure that was written, else None."""
     if not isinstance(value, dict) or set(value) != set(map(str, numbers)):
         return None
     return value if all(type(s) is float and s > 0 for s in value.values()) else None
@@ -137,7 +137,7 @@ def _valid_seconds(value: Any, numbers: tuple[int, int]) -> dict[str, float] | N
 def _conditions(
     ranks: Ranks, shapes: JobShapes, options: ForwardOptions, native_update: bool
 ) -> str:
-    """What the figures of a rank depend on, as text."""
+    """Describes the conditions that a rank's times depend on."""
     types = " ".join(sorted(set(options.policy.describe().values())))
     layers, update = (
         "native" if native else "TensorFlow's" for native in (options.native_layers, native_update)

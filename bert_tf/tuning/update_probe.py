@@ -1,6 +1,6 @@
 """The update of a layer's weights, as pieces for ``speed_probe.py`` to time.
 
-A separate module, so that prediction can measure without importing the update.
+A module of its own, so that prediction can measure without importing the update.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bert_tf.update.optimizers.row import Parameter
 def update_pieces(
     shapes: JobShapes, policy: PrecisionPolicy, is_native: bool, tokens: int
 ) -> Pieces:
-    """AdamW on a layer's kernels, with the share of an update that ``tokens`` amount to.
+    """AdamW on a layer's kernels, with the fraction of an update that ``tokens`` correspond to.
 
-    Empty for a job that trains nothing. Adds to the current graph; raises
+    Empty for a job that does not train. Adds operations to the current graph; raises
     ``library.MissingLibrary``.
     """
     if not shapes.trains:

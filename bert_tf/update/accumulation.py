@@ -1,4 +1,4 @@
-"""Gradient accumulation: one rank's gradients of an update, summed in one ``session.run``."""
+"""Gradient accumulation: sums one rank's gradients for an update in one ``session.run``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def accumulate_gradients(
       micro_batch: maps a micro batch's index (int32 scalar) to its objective (float32 scalar) and
         its metrics (float32 [num_metrics]), which must be additive over micro batches.
       accumulation_steps: number of micro batches, an int32 scalar if it differs between updates; a
-        single one needs no loop.
+        single micro batch needs no loop.
       num_metrics: length of the metrics vector.
-      variables: what to differentiate with respect to; they must already exist.
+      variables: variables to differentiate with respect to; they must already exist.
       reduce: applied to each micro batch's gradients before they are added; its inputs may be
         tf.IndexedSlices, its outputs must be dense. Communicating here, rather than once on the
-        sum, is the baseline that delayed communication is compared with.
-      add: returns the new sums, given the sums so far and a micro batch's reduced gradients.
+        sum, is the baseline for measuring delayed communication.
+      add: returns the new sums from the current sums and a micro batch's reduced gradients.
 
     Returns:
       Dense float32 gradients, one per variable, and the summed metrics.
@@ -47,7 +47,7 @@ def accumulate_gradients(
     if isinstance(accumulation_steps, int) and accumulation_steps == 1:
         return micro_batch_gradients(tf.constant(0))
 
-    def body(index, sums, metric_sums):
+    def body(index: tf.Tensor, sums: Gradients, metric_sums: tf.Tensor) -> tuple[object, ...]:
         gradients, metrics = micro_batch_gradients(index)
         return index + 1, add(sums, gradients), metric_sums + metrics
 

@@ -1,11 +1,11 @@
 """The arithmetic of batches, steps and learning rates, resolved before any graph is built.
 
-Terms: a *micro batch* is the sequences of one forward and backward pass on one rank, *accumulation
-steps* are the number of micro batches in one update on one rank, and
+Terms: a *micro batch* is the set of sequences in one forward and backward pass on one rank, and
+*accumulation steps* is the number of micro batches in one update on one rank, so that
 
     global batch = micro batch x accumulation steps x ranks.
 
-A *step* is one optimizer update. A *position* counts updates that consumed data, skipped ones too.
+A *step* is one optimizer update. A *position* counts updates that consumed data, also skipped ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DEFAULT_MICRO_BATCH_SIZE = 32
 
 
 class Segment(NamedTuple):
-    """Consecutive updates with batches of the same size and length.
+    """Consecutive updates with the same batch size and sequence length.
 
     Attributes:
       updates: number of updates.
-      global_batch_size: sequences of each.
-      length: positions of each sequence; None without a ramp of lengths.
+      global_batch_size: sequences in each update.
+      length: sequence length; None without a length ramp.
     """
 
     updates: int
@@ -36,22 +36,22 @@ class Segment(NamedTuple):
 
     @property
     def sequences(self) -> int:
-        """Sequences of all updates."""
+        """Number of sequences in all updates."""
         return self.updates * self.global_batch_size
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """How the sequences of one update are divided among micro batches and ranks.
+    """How the sequences of one update are divided into micro batches and among ranks.
 
     Attributes:
-      micro_batch_size: sequences of a micro batch.
-      accumulation_steps: micro batches of an update on one rank, at the end of any ramp.
+      micro_batch_size: sequences in a micro batch.
+      accumulation_steps: micro batches per update on one rank, after any ramp has ended.
       world_size: number of ranks.
-      sizes: the global batch at each position of the ramps; None if it is always the full one.
-      lengths: the positions of a sequence there; None if they are not ramped.
-      offset: added to a position in the data to get that in the ramps; not 0 in a run that was
-        resumed after different global batches.
+      sizes: the global batch size at each position of the ramps; None if it is constant.
+      lengths: the sequence length at each position of the ramps; None if it is constant.
+      offset: added to a data position to get the position in the ramps; nonzero in a run that
+        resumed after updates with different global batch sizes.
     """
 
     micro_batch_size: int
@@ -76,29 +76,29 @@ class BatchPlan:
         return dataclasses.replace(self, sizes=None, lengths=None, offset=0)
 
     def global_batch_at(self, position: int) -> int:
-        """Sequences of the update at a position."""
+        """Number of sequences in the update at a position."""
         return self.size_ramp().at(position)
 
     def length_at(self, position: int) -> int | None:
-        """Positions of a sequence in the update at a position; None without a ramp of lengths."""
+        """The sequence length of the update at a position; None without a length ramp."""
         ramp = self.length_ramp()
         return None if ramp is None else ramp.at(position)
 
     def sequences(self, begin: int, end: int) -> int:
-        """Sequences of the updates at positions ``begin`` to ``end`` - 1."""
+        """Number of sequences in the updates at positions ``begin`` to ``end`` - 1."""
         return self.size_ramp().total(begin, end)
 
     def size_ramp(self) -> Ramp:
-        """The global batch at each position in the data."""
+        """The global batch size at each data position."""
         sizes = self.sizes or Ramp((self.global_batch_size,))
         return sizes.shifted(self.offset)
 
     def length_ramp(self) -> Ramp | None:
-        """The positions of a sequence at each position in the data; None without a ramp."""
+        """The sequence length at each data position; None without a length ramp."""
         return None if self.lengths is None else self.lengths.shifted(self.offset)
 
     def segments(self, begin: int, end: int) -> Iterator[Segment]:
-        """The updates at positions ``begin`` to ``end`` - 1, divided where a batch changes."""
+        """Splits the updates at positions ``begin`` to ``end`` - 1 where their batches change."""
         joins = {j - self.offset for r in (self.sizes, self.lengths) if r for j in r.joins}
         borders = [begin, *sorted(join for join in joins if begin < join < end), end]
         for first, stop in zip(borders, borders[1:]):
@@ -106,26 +106,26 @@ class BatchPlan:
                 yield Segment(stop - first, self.global_batch_at(first), self.length_at(first))
 
     def work(self, begin: int, end: int) -> int:
-        """Sequences of the updates at positions ``begin`` to ``end`` - 1, times their lengths.
+        """Sums sequences times sequence length over the positions ``begin`` to ``end`` - 1.
 
-        With a ramp of lengths, it is the time of updates that this is about proportional to.
+        With a length ramp, the run time of updates is roughly proportional to this.
         """
         return sum(part.sequences * (part.length or 1) for part in self.segments(begin, end))
 
     def nearest_position(self, sequences: int) -> int:
-        """The position in the ramps before which about as many sequences are consumed."""
+        """The ramp position at which about ``sequences`` sequences have been consumed."""
         ramp = dataclasses.replace(self, offset=0).size_ramp()
         position = ramp.position_of(sequences)
         return round(position + (sequences - ramp.total(0, position)) / ramp.at(position))
 
     def updates_for(self, sequences: float) -> int:
-        """The fewest updates from position 0 on that consume at least so many sequences."""
+        """The smallest number of updates from position 0 that consumes ``sequences`` or more."""
         whole = math.ceil(sequences)
         position = self.size_ramp().position_of(whole)
         return position + (self.sequences(0, position) < whole)
 
     def arithmetic(self) -> str:
-        """The product, written out."""
+        """The equation of the global batch size, for messages."""
         return (
             f"{self.micro_batch_size} (micro batch) x {self.accumulation_steps} (accumulation "
             f"steps) x {self.world_size} (ranks) = {self.global_batch_size}"
@@ -141,9 +141,9 @@ def resolve_batch_plan(
 ) -> BatchPlan:
     """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
 
-    If only the global batch is given, there is one accumulation step. Without a global batch, the
-    micro batch defaults to 32 (as in google-research/bert) and accumulation steps to one. Raises
-    UserError with the arithmetic if the values contradict each other or leave a remainder.
+    Given only the global batch, uses one accumulation step. Without a global batch, the micro
+    batch defaults to 32 (as in google-research/bert) and accumulation steps to one. Raises
+    UserError with the arithmetic if the values contradict each other or do not divide evenly.
     """
     given = {
         "train_batch_size": micro_batch_size,
@@ -191,12 +191,12 @@ class StepPlan:
       requested_train_steps, requested_warmup_steps: before scaling, for one rank.
       num_train_steps, num_warmup_steps: after scaling, for all ranks.
       requested_learning_rate, learning_rate: the peak, before and after scaling.
-      schedule_offset: added to global_step to get the position in the schedule; not 0 in a run
-        that was resumed with a different global batch size.
-      divisor: steps of one rank in a step of all ranks.
-      stop_after_steps: the step, after scaling, of the schedule at which the run ends; None for its
-        end.
-      scaled_by_ranks: whether steps are divided by the number of ranks, even if that is one.
+      schedule_offset: added to global_step to get the position in the schedule; nonzero in a run
+        that resumed with a different global batch size.
+      divisor: how many single-rank steps correspond to one step of all ranks.
+      stop_after_steps: the schedule step, after scaling, at which the run ends; None for the end
+        of the schedule.
+      scaled_by_ranks: whether steps are divided by the number of ranks, even if there is only one.
     """
 
     requested_train_steps: int
@@ -211,7 +211,7 @@ class StepPlan:
     scaled_by_ranks: bool = False
 
     def scaled(self, steps: int) -> int:
-        """Steps of all ranks, rounded up, for a number of steps of one rank."""
+        """Converts a number of single-rank steps to steps of all ranks, rounded up."""
         return math.ceil(steps / self.divisor)
 
     @property
@@ -227,9 +227,9 @@ class StepPlan:
     def resumed(self, *, data_position: int, consumed_sequences: int, batch: BatchPlan) -> StepPlan:
         """The plan of a run whose first ``data_position`` updates had different global batches.
 
-        Its position in the schedule follows from the data: with half of all sequences consumed,
-        half of the steps are done, however many ranks there were. With a ramp of batches, as many
-        steps are done as it takes to consume them.
+        The position in the schedule follows from the data: once half of the sequences have been
+        consumed, half of the steps are done, whatever the number of ranks. With a batch ramp, the
+        steps done are the number of updates that it takes to consume those sequences.
         """
         position = batch.nearest_position(consumed_sequences)
         return dataclasses.replace(self, schedule_offset=position - data_position)

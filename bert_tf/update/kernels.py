@@ -1,8 +1,8 @@
-"""The arithmetic of an update in two forms: TensorFlow operations, and native ones in C++.
+"""The arithmetic of an update in two implementations: TensorFlow operations and native C++ ones.
 
-Both have the same methods and agree up to rounding. TensorFlow's form runs everywhere; the native
-form makes a single pass over memory and needs a CPU and the library compiled at set-up. Every
-optimizer is written in TensorFlow's form; a native form is optional.
+Both have the same methods and agree up to rounding. The TensorFlow implementation runs everywhere;
+the native one makes a single pass over memory and needs a CPU and the library compiled at set-up.
+Every optimizer has a TensorFlow implementation; a native one is optional.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class TensorFlowKernels:
     """TensorFlow operations, several per variable.
 
     Args:
-      reason: why native operations are not used, for the ledger.
+      reason: why native operations are not used; shown in the ledger.
 
     Attributes:
-      operations: None: there are no native operations.
+      operations: None, since there are no native operations.
     """
 
     operations: ModuleType | None = None
@@ -33,34 +33,34 @@ class TensorFlowKernels:
         self.description = f"TensorFlow's ({reason})"
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Adds the gradients of one more micro batch to the sums, float32."""
+        """Adds the float32 gradients of another micro batch to the sums."""
         return [total + gradient for total, gradient in zip(sums, gradients)]
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The square root of the sum of all squares, a float32 scalar."""
+        """The global norm, a float32 scalar."""
         with tf.name_scope("global_norm"):
             return euclidean_norm(gradients)
 
     def sums_of_squares(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The sum of all squares of each tensor, float64 [number of tensors]."""
+        """The sum of squares of each tensor, float64 [number of tensors]."""
         norms = tf.stack([euclidean_norm([tensor]) for tensor in tensors])
         return tf.square(tf.cast(norms, tf.float64))
 
 
 def times(tensor: tf.Tensor | None, factor: tf.Tensor | None) -> tf.Tensor | None:
-    """The product of two tensors; None stands for 1."""
+    """Multiplies two tensors; None means 1."""
     if tensor is None or factor is None:
         return factor if tensor is None else tensor
     return tensor * factor
 
 
 class NativeKernels:
-    """Native CPU operations, one for all variables; methods as in :class:`TensorFlowKernels`.
+    """Native CPU operations, one for all variables; same methods as :class:`TensorFlowKernels`.
 
-    The results are bit-equal for any number of threads. Raises ``library.MissingLibrary``.
+    Results are bit-equal for any number of threads. Raises ``library.MissingLibrary``.
 
     Attributes:
-      operations: module with a function for each operation.
+      operations: module with one function per operation.
     """
 
     description = "native"
@@ -69,23 +69,23 @@ class NativeKernels:
         self.operations = library.load()
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Adds the gradients of one more micro batch to the sums in place, float32."""
+        """Adds the float32 gradients of another micro batch to the sums in place."""
         uncast = [without_cast(gradient) for gradient in gradients]
         return list(self.operations.bert_tf_add_gradients(sums=sums, gradients=uncast))
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The square root of the sum of all squares, summed in float64: a float32 scalar."""
+        """The global norm, accumulated in float64 and returned as a float32 scalar."""
         return self.operations.bert_tf_global_norm(values=[without_cast(g) for g in gradients])
 
     def sums_of_squares(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The sum of all squares of each tensor, summed in float64: [number of tensors]."""
+        """The sum of squares of each tensor, accumulated in float64: [number of tensors]."""
         return self.operations.bert_tf_sums_of_squares(values=[without_cast(t) for t in tensors])
 
 
 def without_cast(gradient: tf.Tensor) -> tf.Tensor:
-    """A gradient without the cast to float32 at the end of a bfloat16 backward pass.
+    """Removes the cast to float32 at the end of a bfloat16 backward pass.
 
-    The native operations read both types, which saves one pass over memory.
+    The native operations read both dtypes, which saves one pass over memory.
     """
     if gradient.op.type == "Cast" and gradient.op.inputs[0].dtype == tf.bfloat16:
         return gradient.op.inputs[0]
@@ -96,7 +96,7 @@ Kernels = Union[TensorFlowKernels, NativeKernels]
 
 
 def kernels_for(reason: str | None) -> Kernels:
-    """TensorFlow's form where there is a ``reason`` (``tuning.native_ops``), else the native form.
+    """TensorFlow's kernels if there is a ``reason`` (``tuning.native_ops``), else native ones.
 
     Raises ``library.MissingLibrary``.
     """

@@ -1,7 +1,7 @@
 """Loss scaling: keeps float16 gradients from underflowing (Micikevicius et al. 2018, section 3.2).
 
-An update is written once, for every :class:`LossScale`. The scale is constant within an update: it
-is read once, and changed after the gradients have been checked.
+Code for an update works with any :class:`LossScale`. The scale is constant within an update: it is
+read once, and adjusted after the gradients have been checked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.variables import create_count, create_state
 
-# The variables of a dynamic scale in checkpoints: a float32 and an int64 scalar.
+# Names of a dynamic scale's variables in checkpoints: a float32 and an int64 scalar.
 SCALE = "loss_scale/scale"
 GOOD_UPDATES = "loss_scale/good_updates"
 
@@ -20,7 +20,7 @@ LARGEST = 2.0**32
 
 
 class LossScale(Protocol):
-    """What a loss is multiplied by before the backward pass."""
+    """The factor by which the loss is multiplied before the backward pass."""
 
     def current(self) -> tf.Tensor:
         """The scale of this update, a float32 scalar."""
@@ -29,17 +29,17 @@ class LossScale(Protocol):
         """The float32 ``loss`` times the scale."""
 
     def inverse(self) -> tf.Tensor | None:
-        """The factor that unscales gradients, a float32 scalar; None for nothing to undo."""
+        """The factor that unscales gradients, a float32 scalar; None if no unscaling is needed."""
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
-        """Adjusts what is saved of the scale after an update.
+        """Adjusts the saved state of the scale after an update.
 
-        ``is_finite`` is a boolean scalar computed from its scaled or unscaled gradients.
+        ``is_finite`` is a boolean scalar computed from the update's scaled or unscaled gradients.
         """
 
 
 class NoLossScale:
-    """No scaling: for float32 and bfloat16. A :class:`LossScale`."""
+    """A :class:`LossScale` that does no scaling, for float32 and bfloat16."""
 
     def current(self) -> tf.Tensor:
         """Always 1."""
@@ -60,10 +60,10 @@ class NoLossScale:
 
 
 class StaticLossScale(NoLossScale):
-    """The same scale in every update; nothing of it is saved in checkpoints."""
+    """The same scale in every update; checkpoints contain no state for it."""
 
     def __init__(self, scale: float) -> None:
-        """``scale`` is positive; a power of two scales without rounding."""
+        """``scale`` must be positive; a power of two scales without rounding."""
         if not 0 < scale <= LARGEST:
             raise ValueError(f"loss scale {scale} is outside (0, {LARGEST}]")
         self._scale = scale
@@ -82,7 +82,7 @@ class StaticLossScale(NoLossScale):
 
 
 class DynamicLossScale:
-    """Halves the scale after an update that overflowed, doubles it after ``period`` good ones.
+    """Halves the scale after an overflow and doubles it after ``period`` consecutive good updates.
 
     Its two variables are saved in checkpoints. If the initial scale is a power of two, so are all
     later ones, and scaling only changes exponents, without rounding.
@@ -90,8 +90,8 @@ class DynamicLossScale:
     Args:
       initial: the initial scale; NVIDIA's scripts start at 2**32.
       period: consecutive good updates before the scale is doubled.
-      floor: smallest scale, also for one that was saved by a run with a lower floor.
-      ceiling: largest scale, for a network whose gradients never overflow.
+      floor: smallest scale; also applies to a scale restored from a run with a lower floor.
+      ceiling: largest scale, for networks whose gradients never overflow.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class DynamicLossScale:
         self._period, self._floor, self._ceiling = period, floor, ceiling
         self._scale = create_state(SCALE, initial, tf.float32)
         self._good_updates = create_count(GOOD_UPDATES)
-        # A single read, which everything in an update depends on, so it precedes the assignment.
+        # Read once; everything in an update depends on this read, so it precedes the assignment.
         self._current = tf.maximum(self._scale.read_value(), floor)
 
     def current(self) -> tf.Tensor:
@@ -125,7 +125,7 @@ class DynamicLossScale:
         return 1.0 / self._current
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
-        """Adjusts scale and counter after an update.
+        """Adjusts the scale and the counter after an update.
 
         Args:
           is_finite: boolean scalar computed from this update's scaled or unscaled gradients.

@@ -1,13 +1,13 @@
-"""An optimizer at work: its rule with slots, decay mask, learning-rate factors and update count.
+"""An optimizer in a graph: its rule with slots, decay mask, learning-rate factors, update count.
 
-An update skipped by ``tf.cond`` changes neither variables nor slots nor the count.
+An update that ``tf.cond`` skips leaves the variables, the slots and the count unchanged.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,7 +20,6 @@ from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_ca
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.optimizers.row import Applied, Parameter, UpdateContext, apply_changes
-from bert_tf.util.options import OptionValue
 
 if TYPE_CHECKING:
     from bert_tf.update.shards import Shards, SlotPart
@@ -34,12 +33,12 @@ _WITHOUT_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
 
 
 def decays(variable_name: str) -> bool:
-    """Google's mask: weight decay for everything except layer normalisation and biases."""
+    """Google's decay mask: everything decays except layer normalisation and biases."""
     return _WITHOUT_DECAY.search(variable_name) is None
 
 
 def same_rate(variable_name: str) -> float:
-    """The learning-rate factor if all variables have the same rate."""
+    """The learning-rate factor when all variables have the same rate."""
     del variable_name
     return 1.0
 
@@ -54,21 +53,21 @@ class Optimizer:
       decay_mask: maps a variable's name to whether the variable decays.
       rate_factor: maps a variable's name to its learning-rate factor; 0 freezes the variable, which
         then has no slots and is neither updated nor decayed.
-      kernels: the form of the arithmetic; None for TensorFlow's.
-      ranks: the ranks among which an update may divide its work; None for a single one.
-      shard_state: shard the slots over the ranks; no effect with a single rank.
-      product_type: the type of the update's matrix products.
-      options: the row's; defaults apply to those that are left out.
+      kernels: the implementation of the arithmetic; None for TensorFlow's.
+      ranks: the ranks among which an update may divide its work; None for a single rank.
+      shard_state: shard the slots over the ranks; has no effect with a single rank.
+      product_type: dtype of the update's matrix products.
+      options: options of the optimizer's row; omitted ones get their defaults.
 
     Raises UserError for an unknown name.
 
     Attributes:
-      row: the row of ``name``.
-      kernels: the form of the arithmetic.
+      row: the registry row of ``name``.
+      kernels: the implementation of the arithmetic.
       ranks: the ranks of the job.
-      shards: this rank's share of the slots; None if every rank has all.
-      product_type: the type of matrix products.
-      update_count: int64 scalar variable, applied updates so far; None if not needed.
+      shards: this rank's part of the slots; None if every rank has all of them.
+      product_type: dtype of matrix products.
+      update_count: int64 scalar variable that counts applied updates; None if not needed.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Optimizer:
         ranks: Ranks | None = None,
         shard_state: bool = False,
         product_type: tf.DType = tf.float32,
-        **options: OptionValue,
+        **options: Any,
     ):
         self.row = optimizer_row(name)
         unknown = options.keys() - self.row.options.keys()
@@ -107,14 +106,14 @@ class Optimizer:
         self._owners: dict[str, int] = {}
 
     def trained(self, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
-        """The variables that are not frozen; the others need no gradients.
+        """The variables that are not frozen and therefore need gradients.
 
         Raises ValueError for a negative learning-rate factor.
         """
         return [variable for variable in variables if self._factor_of(variable)]
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the slots of the variables that are trained, and the count, once."""
+        """Creates the slots of the trained variables and the update count, once."""
         variables = self.trained(variables)
         shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
         self._owners = self.row.owners(shapes, self.ranks.world_size)
@@ -127,24 +126,24 @@ class Optimizer:
                 self._slots[name] = tuple(_zeros_like(variable, slot) for slot in slot_names)
         counts = self.row.counts_updates
         if counts is not None and counts(self._options) and self.update_count is None:
-            # Not global_step: that belongs to the caller, who may set it or leave it out.
+            # Not global_step: that belongs to the caller, who may assign it or not have one.
             self.update_count = create_count(UPDATE_COUNT)
 
     def slots_of(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
-        """This rank's slots of a trained variable, in the order of the row."""
+        """This rank's slots of a trained variable, in the row's order."""
         if self.shards is not None:
             return self.shards.slots_of(variable)
         return self._slots[variable.op.name]
 
     def apply(self, gradients: Gradients) -> Applied:
-        """Updates the variables of the gradients, whose slots have been created.
+        """Updates the gradients' variables, whose slots must have been created.
 
-        Collective if ranks share the state.
+        Collective if optimizer state is sharded.
         """
         variables = gradients.variables
         if self.row.prepare is not None:
             gradients = self.row.prepare(gradients, self._options)
-        # Variables are grouped by learning rate, as a rule takes a single one; usually there is
+        # Group variables by learning rate, since a rule takes a single one; usually there is just
         # one group.
         groups: dict[float, list[int]] = {}
         for number, variable in enumerate(variables):
@@ -165,7 +164,7 @@ class Optimizer:
                 with tf.control_dependencies(steps):
                     steps += self.shards.gather_parts(variables)
             if self.update_count is not None:
-                # The updates read the count, so it may only change after them.
+                # The updates read the count, so it must only change after them.
                 with tf.control_dependencies(steps):
                     steps = [self.update_count.assign_add(1)]
             if not self.row.ratio_kinds:
@@ -182,9 +181,9 @@ class Optimizer:
         rate: tf.Tensor,
         factor: tf.Tensor | None = None,
     ) -> Applied:
-        """Applies the rule to parameters with one learning rate, in the form of the kernels.
+        """Applies the rule to parameters with one learning rate, using the kernels' implementation.
 
-        ``factor`` is a float32 scalar that the gradients are multiplied by, None for 1.
+        ``factor`` is a float32 scalar by which to multiply the gradients; None means 1.
         """
         context, operations = self._context(), self.kernels.operations
         if operations is not None and self.row.fused_rule is not None:
@@ -201,7 +200,7 @@ class Optimizer:
     def global_norm(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
     ) -> tf.Tensor:
-        """The global norm of summed gradients, a float32 scalar; collective if state is shared."""
+        """The global norm of summed gradients, a float32 scalar; collective if state is sharded."""
         if self.shards is None:
             return self.kernels.global_norm(gradients)
         return self.shards.global_norm(self.kernels, gradients, variables)
@@ -209,18 +208,18 @@ class Optimizer:
     def gradient_norms(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
     ) -> tf.Tensor:
-        """The norm of each summed gradient, float32 [variables]; collective if state is shared."""
+        """The norm of each summed gradient, float32 [variables]; collective if state is sharded."""
         if self.shards is None:
             return tf.stack([self.kernels.global_norm([gradient]) for gradient in gradients])
         return self.shards.norms(self.kernels, gradients, variables)
 
     def ratios_by_kind(self, ratios: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Kind -> float32 [variables], from the ratios of an update, [kinds, variables]."""
+        """Splits an update's trust ratios, [kinds, variables], by kind: float32 [variables]."""
         kinds = self.row.ratio_kinds
         return dict(zip(kinds, tf.unstack(ratios, num=len(kinds))))
 
     def slot_parts(self) -> Sequence[SlotPart]:
-        """This rank's parts of the slots where ranks share them; none if every rank has all."""
+        """This rank's parts of the slots if state is sharded; empty if every rank has all slots."""
         return () if self.shards is None else self.shards.slots
 
     def _context(self) -> UpdateContext:
@@ -264,7 +263,7 @@ class Optimizer:
 
 
 def _zeros_like(variable: tf.Variable, slot: str) -> tf.Variable:
-    """A slot of a variable, which checkpoints name after it."""
+    """Creates a slot for a variable; its checkpoint name derives from the variable's name."""
     return tf.get_variable(
         f"{variable.op.name}/{slot}",
         shape=variable.shape,

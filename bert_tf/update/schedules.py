@@ -1,19 +1,19 @@
-"""Learning rate schedules: each a pure function of the step, with a row about it.
+"""Learning rate schedules: each is a pure function of the step, with a row that describes it.
 
-Flags, their checks and the ledger's entries follow from the rows. To add a schedule, write a
-function, its options and a row, and add that to ``SCHEDULES``. TensorFlow is loaded only where a
+Flags, their checks and the ledger's entries are derived from the rows. To add a schedule, write a
+function, its options and a row, and add the row to ``SCHEDULES``. TensorFlow is loaded only if a
 step is a tensor.
 
-``step`` is the number of updates done so far: the first update has step 0, the last one
-``total_steps - 1``. It may be a Python number, a numpy array or a tensor; the rate is returned as
-float64 or, for a tensor, as a float32 tensor.
+``step`` is the number of updates done so far: it is 0 in the first update and ``total_steps - 1``
+in the last. It may be a Python number, a numpy array or a tensor; the rate is returned as float64
+or, for a tensor, as a float32 tensor.
 
-All schedules but :func:`google` are joined: the warm-up is
+All schedules except :func:`google` are joined: the warm-up is
 
     start_rate + (peak_rate - start_rate) * ((step + 1) / warmup_steps) ** warmup_power
 
-before ``warmup_steps``, so the first update already has a positive rate and the last one of the
-warm-up has the peak's. What follows begins at ``warmup_steps``, at the peak.
+before ``warmup_steps``, so the first update already has a positive rate and the last warm-up update
+has the peak rate. The rest of the schedule begins at ``warmup_steps``, at the peak.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class ScheduleRow:
     Attributes:
       title: what it does, for help texts.
       function: maps a step and the keywords ``peak_rate``, ``total_steps``, ``warmup_steps``,
-        ``end_rate``, those of ``options`` and, if it can rewarm, ``start_rate`` to the rate.
+        ``end_rate``, its ``options`` and, if it can rewarm, ``start_rate`` to the rate.
       options: its own options, by keyword.
       has_end: whether it decays to ``end_rate``.
-      can_rewarm: whether it can begin again in the middle of a run.
-      contradiction: maps (options, peak, end) to a sentence about values that cannot be combined,
-        None for others.
-      least_warmup, most_warmup: the steps that its warm-up can have; the latter maps (total steps,
+      can_rewarm: whether it can restart in the middle of a run.
+      contradiction: maps (options, peak, end) to a sentence about values that cannot be combined;
+        None if they are valid.
+      least_warmup, most_warmup: the bounds of its warm-up steps; the latter maps (total steps,
         options) to a number, None for all steps.
       misfit: maps (warm-up steps, what the total is called, options) to a sentence about a warm-up
-        outside of these.
+        outside these bounds.
     """
 
     title: str
@@ -70,7 +70,7 @@ class ScheduleRow:
 
 
 def _joined(share_of_peak: Callable[..., Any]) -> Callable[..., Any]:
-    """A schedule from what follows its warm-up: a share of the way from ``end_rate`` to the peak.
+    """Builds a schedule from its part after the warm-up, a fraction between ``end_rate`` and peak.
 
     ``share_of_peak(array, step, total_steps, warmup_steps, ...)`` applies from ``warmup_steps`` on.
     """
@@ -101,8 +101,8 @@ def polynomial(
 ) -> Any:
     """Warm-up, then a decay as ``remaining ** decay_power``; 1 is linear.
 
-    ``remaining`` runs from 1 at ``warmup_steps`` to 0 at ``total_steps``, from where on the rate is
-    ``end_rate``. The last update, one step earlier, still has a rate above it.
+    ``remaining`` falls from 1 at ``warmup_steps`` to 0 at ``total_steps``, after which the rate is
+    ``end_rate``. The last update is one step earlier, so its rate is still higher.
     """
     return _remaining(array, step, warmup_steps, total_steps - warmup_steps) ** decay_power
 
@@ -116,7 +116,7 @@ POLYNOMIAL = ScheduleRow(
 
 @_joined
 def constant(array: Any, step: Any, total_steps: int, warmup_steps: int) -> Any:
-    """Warm-up, then the peak, however many steps there are."""
+    """Warm-up, then the peak rate, however many steps follow."""
     del total_steps, warmup_steps
     return array.clip(step, 1.0, 1.0)
 
@@ -132,7 +132,7 @@ CONSTANT = ScheduleRow(
 
 @_joined
 def cosine(array: Any, step: Any, total_steps: int, warmup_steps: int) -> Any:
-    """Warm-up, then ``(1 + cos(pi * x)) / 2`` with ``x`` from 0 to 1 at ``total_steps``.
+    """Warm-up, then ``(1 + cos(pi * x)) / 2`` where ``x`` rises from 0 to 1 at ``total_steps``.
 
     The annealing of Loshchilov and Hutter 2017 (SGDR, equation 5), without restarts.
     """
@@ -158,30 +158,30 @@ def warmup_stable_decay(
     decay_share: float = 0.1,
     decay_form: str = DECAY_FORMS[0],
 ) -> Any:
-    """Warm-up, the peak, and a decay in the last ``decay_share`` of all steps.
+    """Warm-up, the peak, then a decay over the last ``decay_share`` of all steps.
 
-    The schedule of MiniCPM (Hu et al. 2024, section 4), with forms that Hägele et al. 2024 compare:
-    ``linear``, ``cosine`` and ``1-sqrt``, the last one being ``1 - sqrt(x)`` with ``x`` from 0 to
-    1. A share of less than one step has no decay before ``total_steps``.
+    The schedule of MiniCPM (Hu et al. 2024, section 4), with the decay forms compared by Hägele et
+    al. 2024: ``linear``, ``cosine`` and ``1-sqrt``, which is ``1 - sqrt(x)`` where ``x`` rises from
+    0 to 1. A fraction of less than one step means no decay before ``total_steps``.
     """
     decay_steps = min(decay_share * total_steps, total_steps - warmup_steps)
     remaining = _remaining(array, step, total_steps - decay_steps, decay_steps)
     if decay_form == "cosine":
         return _half_cosine(array, remaining)
     if decay_form == "1-sqrt":
-        # Equal to 1 - sqrt(x), without the cancellation near the end.
+        # Equal to 1 - sqrt(x), without cancellation near the end.
         return remaining / (1.0 + (1.0 - remaining) ** 0.5)
     return remaining
 
 
 WARMUP_STABLE_DECAY = ScheduleRow(
-    "warm-up, the peak, and a decay in the last --lr_decay_share of the steps",
+    "warm-up, the peak, then a decay over the last --lr_decay_share of the steps",
     warmup_stable_decay,
     options={
         "decay_share": Option(
             0.1,
             "lr_decay_share",
-            "warmup_stable_decay: share of the steps in which the rate decays.",
+            "warmup_stable_decay: fraction of the steps over which the rate decays.",
             bounds=_SHARE,
         ),
         "decay_form": Option(
@@ -210,11 +210,11 @@ def exponential(
     decay_rate: float,
     decay_steps: float,
 ) -> Any:
-    """Warm-up, then ``decay_rate ** ((step - warmup_steps) / decay_steps)``, without an end.
+    """Warm-up, then an unending decay, ``decay_rate ** ((step - warmup_steps) / decay_steps)``.
 
-    DeepSpeed's bing_bert trains with it: its ``warmup_linear_decay_exp`` has ``warmup_power`` 1,
-    ``warmup_exp_decay_exp`` (the ``EE`` of its scripts) has 2. There the first update has rate 0,
-    and without a warm-up the rate never decays. ``end_rate`` is approached, not reached.
+    DeepSpeed's bing_bert trains with it: ``warmup_linear_decay_exp`` has ``warmup_power`` 1, and
+    ``warmup_exp_decay_exp`` (the ``EE`` of its scripts) has 2. In DeepSpeed, the first update has
+    rate 0, and without a warm-up the rate never decays. ``end_rate`` is approached, never reached.
     """
     del total_steps
     return decay_rate ** array.clip((step - warmup_steps) / decay_steps, 0.0, math.inf)
@@ -237,14 +237,14 @@ EXPONENTIAL = ScheduleRow(
         "decay_rate": Option(
             None,
             "lr_decay_rate",
-            "exponential: factor in --lr_decay_steps, such as 0.9.",
+            "exponential: factor per --lr_decay_steps, such as 0.9.",
             kind=float,
             bounds=Interval(0, 1, open_low=True),
         ),
         "decay_steps": Option(
             None,
             "lr_decay_steps",
-            "exponential: updates in which the rate is multiplied by --lr_decay_rate, on one rank.",
+            "exponential: updates on one rank per multiplication of the rate by --lr_decay_rate.",
             kind=int,
             bounds=Interval(1),
             counts_steps=True,
@@ -265,11 +265,11 @@ def one_cycle(
     cycle_start: float = 0.1,
     warmup_power: float = 1.0,
 ) -> Any:
-    """A triangle of two times ``warmup_steps``, then a linear way down to ``end_rate``.
+    """A triangle of twice ``warmup_steps``, then a linear decay to ``end_rate``.
 
-    The cycle rises from ``cycle_start * peak_rate`` and falls back to it; in the rest of the steps
-    the rate is annihilated (Smith and Topin 2018, "Super-convergence", section 3). Only the rise
-    has the power of the warm-up.
+    The cycle rises from ``cycle_start * peak_rate`` and falls back to it; over the remaining steps
+    the rate is annihilated (Smith and Topin 2018, "Super-convergence", section 3). The warm-up's
+    power applies only to the rise.
     """
     array, step = _as_array(step)
     start_rate, cycle_end = cycle_start * peak_rate, 2 * warmup_steps
@@ -308,13 +308,13 @@ def _misfit_of_a_cycle(warmup: int, shown: str, options: Options) -> str:
 
 
 ONE_CYCLE = ScheduleRow(
-    "up and down in as many steps each as the warm-up has, then on to the end",
+    "up during the warm-up, down in as many steps, then a decay to the end",
     one_cycle,
     options={
         "cycle_start": Option(
             0.1,
             "lr_cycle_start",
-            "one_cycle: share of the peak at which the cycle starts and ends.",
+            "one_cycle: fraction of the peak at which the cycle starts and ends.",
             bounds=_SHARE,
         ),
         "warmup_power": WARMUP_POWER,
@@ -340,9 +340,8 @@ def google(
     """The schedule of google-research/bert, to reproduce its runs.
 
     The warm-up ``peak_rate * (step / warmup_steps) ** warmup_power``, of power 1 there, replaces
-    the start of a decay that begins at step 0: the first update has rate 0, and at the end of the
-    warm-up the rate drops to ``1 - warmup_steps / total_steps`` of its peak (for ``decay_power``
-    1).
+    the start of a decay that begins at step 0: the first update has rate 0, and when the warm-up
+    ends the rate drops to ``1 - warmup_steps / total_steps`` of its peak (for ``decay_power`` 1).
     """
     array, step = _as_array(step)
     warmup = peak_rate * array.clip(step / max(warmup_steps, 1), 0.0, 1.0) ** warmup_power
@@ -371,14 +370,14 @@ SCHEDULES: dict[str, ScheduleRow] = {
 
 
 def schedule_row(name: str) -> ScheduleRow:
-    """The row of a schedule; raises UserError for a name that is not in the registry."""
+    """The row of a schedule; raises UserError for an unknown name."""
     if name not in SCHEDULES:
         raise UserError(f"--lr_schedule={name} is not one of {', '.join(SCHEDULES)}.")
     return SCHEDULES[name]
 
 
 def schedule_options() -> dict[str, Option]:
-    """Keyword -> option, for all schedules; one that several share appears once."""
+    """Keyword -> option, for all schedules; an option shared by several appears once."""
     return {name: option for row in SCHEDULES.values() for name, option in row.options.items()}
 
 
@@ -388,10 +387,10 @@ class Schedule:
 
     Attributes:
       name: a key of ``SCHEDULES``.
-      options: those of its row, by keyword.
-      rewarm_at_step: the step at which the schedule begins again, for the remaining steps; until
-        then it runs as if this were the end. None for a single phase.
-      rewarm_steps: the warm-up of the second phase, which starts at the first one's last rate.
+      options: the options of its row, by keyword.
+      rewarm_at_step: the step at which the schedule restarts for the remaining steps; before that,
+        it runs as if this were the end. None for a single phase.
+      rewarm_steps: the warm-up of the second phase, which starts at the first phase's last rate.
     """
 
     name: str
@@ -404,7 +403,7 @@ class Schedule:
     rewarm_steps: int = 0
 
     def rate(self, step: Any) -> Any:
-        """The learning rate of the update that follows ``step`` updates, as described above."""
+        """The learning rate of the update after ``step`` updates, as described above."""
         begin = self.rewarm_at_step
         if begin is None:
             return self._phase(step, self.total_steps, self.warmup_steps)
@@ -430,13 +429,13 @@ class Schedule:
 def _warmup(
     array: Any, step: Any, start_rate: float, peak_rate: float, steps: int, power: float
 ) -> Any:
-    """The rise to the peak, which is kept afterwards."""
+    """Rises to the peak, and stays there."""
     done = array.clip((step + 1.0) / max(steps, 1), 0.0, 1.0)
     return _between(start_rate, peak_rate, done**power)
 
 
 def _remaining(array: Any, step: Any, begin: float, steps: float) -> Any:
-    """From 1 at ``begin`` to 0, ``steps`` later; at least one step lies between."""
+    """Falls from 1 at ``begin`` to 0 ``steps`` later, which is at least one step."""
     steps = max(steps, 1)
     return array.clip((begin + steps - step) / steps, 0.0, 1.0)
 
@@ -447,12 +446,12 @@ def _half_cosine(array: Any, remaining: Any) -> Any:
 
 
 def _between(low: float, high: float, share: Any) -> Any:
-    """From ``low`` to ``high``, each of which is returned exactly for a share of 0 or 1."""
+    """Interpolates from ``low`` to ``high``, both of which are exact for fractions 0 and 1."""
     return low * (1.0 - share) + high * share
 
 
 def _as_array(step: Any) -> tuple[Any, Any]:
-    """The array functions for the type of ``step``, and ``step`` as floats."""
+    """The array module for the type of ``step``, and ``step`` as floats."""
     import numpy as np
 
     if isinstance(step, (int, float, list, np.ndarray, np.generic)):

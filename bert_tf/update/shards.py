@@ -1,9 +1,9 @@
-"""An optimizer's slots shared out over ranks: ZeRO's stage 1 (Rajbhandari et al. 2020, sect. 5.1).
+"""Optimizer slots sharded over ranks: ZeRO stage 1 (Rajbhandari et al. 2020, section 5.1).
 
-Each rank keeps the slots of its part of every variable. It receives the sum of the gradients of
-that part, updates the part, and all ranks gather the parts of the weights. An optimizer may also
-give variables to owners: these are not divided, only one rank has their slots, and all ranks have
-their whole gradient.
+Each rank keeps the slots of its part of every variable. It receives the summed gradients of that
+part and updates it; then all ranks gather the parts of the weights. An optimizer may also assign
+owners to variables: these are not divided, only the owner has their slots, and all ranks have their
+whole gradient.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class SlotPart:
 
     Attributes:
       name: the slot's name in checkpoints.
-      shape: that of the whole slot, the shape of its weight.
+      shape: shape of the whole slot, which is that of its weight.
       part: which elements this rank has.
-      variable: float32, in a vector or, if this rank owns the slot, in its shape. It is empty where
-        another rank owns it, and exists nevertheless: TensorFlow would merge the collective
-        operations on several constants that are equal on one rank, and not on its owner.
+      variable: float32, a vector or, if this rank owns the slot, in its shape. It is empty if
+        another rank owns the slot, but exists nevertheless: TensorFlow would merge the collective
+        operations on several constants that are equal on one rank but not on their owner.
     """
 
     name: str
@@ -42,27 +42,27 @@ class SlotPart:
 
 
 class Shards:
-    """The parts of this rank, and what ranks exchange about them.
+    """This rank's parts, and the communication of ranks about them.
 
     Attributes:
-      ranks: the ranks that share.
+      ranks: the ranks that the slots are sharded over.
       slots: this rank's parts of all slots, in an order that is the same on all ranks.
     """
 
     def __init__(self, ranks: Ranks) -> None:
-        """Nothing has been created yet."""
+        """Creates no slots yet."""
         self.ranks = ranks
         self.slots: list[SlotPart] = []
         self._slots_of: dict[str, tuple[tf.Variable, ...]] = {}
-        # A variable's part of the weights, as the operations of an update change variables. It
-        # exists during an update only.
+        # A variable's part of the weights, in the form that update operations modify. It exists
+        # only during an update.
         self._weights: dict[str, tf.Variable] = {}
         self._sums = 0
 
     def create(
         self, variable: tf.Variable, slot_names: Sequence[str], owner: int | None = None
     ) -> None:
-        """Creates this rank's parts of a variable's slots, once; ``owner`` has the whole ones."""
+        """Creates this rank's parts of a variable's slots, once; an ``owner`` has all of them."""
         name = variable.op.name
         if name in self._slots_of:
             return
@@ -89,11 +89,11 @@ class Shards:
         return self._slots_of[variable.op.name]
 
     def is_divided(self, variable: tf.Variable) -> bool:
-        """Whether each rank updates a part of the variable, rather than it has an owner."""
+        """Whether the variable is divided among ranks, rather than owned by one."""
         return variable.op.name in self._weights
 
     def updated(self, variable: tf.Variable) -> tf.Variable:
-        """What this rank updates: its part of a variable, or the whole one if that has an owner."""
+        """What this rank updates: its part of a variable, or all of it if that has an owner."""
         return self._weights.get(variable.op.name, variable)
 
     def sum_gradients(
@@ -103,7 +103,7 @@ class Shards:
         *,
         complete_at_once: bool,
     ) -> list[tf.Tensor]:
-        """The gradients of the global batch of what this rank updates, from each rank's share."""
+        """Sums gradients over ranks, for the parts that this rank updates."""
         pairs = list(zip(gradients, variables))
         divided = [g for g, v in pairs if self.is_divided(v)]
         owned = [(g, v) for g, v in pairs if not self.is_divided(v)]
@@ -116,7 +116,7 @@ class Shards:
     def global_norm(
         self, kernels: Kernels, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
     ) -> tf.Tensor:
-        """The global norm of gradients as from :meth:`sum_gradients`, a float32 scalar."""
+        """The global norm of the gradients from :meth:`sum_gradients`, a float32 scalar."""
         pairs = list(zip(gradients, variables))
         parts = [g for g, v in pairs if self.is_divided(v)]
         whole = [g for g, v in pairs if not self.is_divided(v)]
@@ -130,7 +130,7 @@ class Shards:
     def norms(
         self, kernels: Kernels, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
     ) -> tf.Tensor:
-        """The norm of each of such gradients, float32 [variables]. Collective."""
+        """The norm of each of these gradients, float32 [variables]. Collective."""
         squares = kernels.sums_of_squares(gradients)
         is_divided = tf.constant([self.is_divided(variable) for variable in variables])
         zeros = tf.zeros_like(squares)
@@ -138,12 +138,12 @@ class Shards:
         return tf.cast(tf.sqrt(tf.where_v2(is_divided, of_parts, squares)), tf.float32)
 
     def sum_over_parts(self, sums: tf.Tensor) -> tf.Tensor:
-        """Sums over a rank's parts of variables, added up over ranks. Collective."""
+        """Adds up sums over parts of variables, over all ranks. Collective."""
         self._sums += 1
         return self.ranks.sum_over_ranks(sums, name=f"sums_of_parts_{self._sums}")
 
     def take_parts(self, variables: Sequence[tf.Variable]) -> list[tf.Operation]:
-        """Copies this rank's parts of the weights to where they are updated."""
+        """Copies this rank's parts of the weights to the variables that updates modify."""
         taken = []
         for variable in filter(self.is_divided, variables):
             part = part_of(variable.shape.num_elements(), self.ranks.rank, self.ranks.world_size)
@@ -152,7 +152,7 @@ class Shards:
         return taken
 
     def gather_parts(self, variables: Sequence[tf.Variable]) -> list[tf.Operation]:
-        """Writes the updated parts of all ranks to the variables, and frees them. Collective."""
+        """Writes all ranks' updated parts to the variables and frees the copies. Collective."""
         gathered = []
         for variable in filter(self.is_divided, variables):
             part = self.updated(variable)
@@ -181,9 +181,9 @@ def slot_bytes_of_rank(
     rank: int,
     world_size: int,
 ) -> int:
-    """Bytes of a rank's parts of the slots of the weights ``shapes``, name -> shape.
+    """Bytes of a rank's parts of the slots of the weights in ``shapes``, name -> shape.
 
-    ``owners`` are the owners of those that are not divided, by name.
+    ``owners`` maps the names of undivided weights to their owners.
     """
     elements = 0
     for name, shape in shapes.items():

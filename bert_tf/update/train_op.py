@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
-from bert_tf.model.task import Features, Network
+from bert_tf.model.task import Features, Network, Task
 from bert_tf.model.variables import create_count
 from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
 from bert_tf.update.accumulation import accumulate_gradients
@@ -23,7 +23,7 @@ from bert_tf.update.optimizer import Optimizer
 if TYPE_CHECKING:
     from bert_tf.update.shards import SlotPart
 
-# Both are int64 scalars saved in checkpoints.
+# Both are int64 scalars and saved in checkpoints.
 SKIPPED_UPDATES = "training/skipped_updates"
 CONSUMED_SEQUENCES = "training/consumed_sequences"
 
@@ -33,14 +33,14 @@ class UpdateSettings:
     """How gradients become an update.
 
     Attributes:
-      clip_norm: largest global norm of the gradient; None disables clipping.
+      clip_norm: largest global norm of the gradients; None disables clipping.
       loss_normalization: ``global_batch`` divides each term by its weight in the whole global
         batch, so the update does not depend on how the batch is split; ``micro_batch`` divides by
-        its weight in each micro batch and averages, as google-research/bert does with its only
-        one.
+        the weight in each micro batch and averages, as google-research/bert does with its only
+        micro batch.
       allreduce_every_micro_batch: communicate after each micro batch instead of once per update,
-        to measure what delaying gains.
-      most_rows: the most table rows that a micro batch looks up; None if its shape determines it.
+        to measure the benefit of delayed communication.
+      most_rows: the most table rows that a micro batch looks up; None if its shape determines this.
       seed: dropout seed.
     """
 
@@ -53,13 +53,13 @@ class UpdateSettings:
 
 @dataclasses.dataclass(frozen=True)
 class VariableFigures:
-    """What an update tells of each trained variable; only computed if fetched.
+    """Metrics of each trained variable in an update; only computed if fetched.
 
     Attributes:
-      variables: those that are trained and not frozen.
+      variables: the trained, unfrozen variables.
       gradient_norms: float32 [variables], of the reduced and unscaled gradients before clipping.
-      trust_ratios: kind -> float32 [variables], NaN for those that are not adapted; empty for an
-        optimizer without them.
+      trust_ratios: kind -> float32 [variables], NaN for variables that are not adapted; empty for
+        optimizers without trust ratios.
     """
 
     variables: list[tf.Variable]
@@ -69,24 +69,24 @@ class VariableFigures:
 
 @dataclasses.dataclass(frozen=True)
 class TrainOutputs:
-    """What hooks may fetch. ``term_sums`` are this rank's; all else is equal on every rank.
+    """Tensors that hooks may fetch. ``term_sums`` differ by rank; all else is equal on every rank.
 
     Attributes:
       train_op: runs the whole update; global_step shows whether it was applied.
       term_sums: term -> sums over this rank's part of the global batch.
-      data_position: int64 scalar, which global batch the update has consumed.
-      num_sequences: int64 scalar, sequences of that global batch.
+      data_position: int64 scalar, index of the global batch that the update has consumed.
+      num_sequences: int64 scalar, sequences in that global batch.
       consumed_sequences: int64 scalar variable, sequences consumed by all updates of the run.
       is_finite: bool scalar, whether the update was applied.
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar, used in this update.
       loss_scale: float32 scalar, used in this update.
       gradients: reduced, unscaled and clipped, in the order of the trainable variables that are
-        not frozen; only computed if fetched. What an optimizer then divides them by is not in them.
-        Where ranks share the optimizer's state, they are this rank's parts.
-      figures: those of single variables. Where ranks share the optimizer's state, all of them must
-        fetch them in the same update.
-      slots: this rank's parts of the optimizer's slots; none if every rank has the whole ones.
+        not frozen; only computed if fetched. They precede any normalisation by the optimizer. If
+        optimizer state is sharded, they are this rank's parts.
+      figures: metrics of single variables. If optimizer state is sharded, all ranks must fetch them
+        in the same update.
+      slots: this rank's parts of the optimizer's slots; empty if every rank has all slots.
     """
 
     train_op: tf.Operation
@@ -116,11 +116,11 @@ def build_train_op(
 ) -> TrainOutputs:
     """Builds one update from the features of one rank, [accumulation steps x micro batch, ...].
 
-    If the plan has a ramp of batches, the features decide how many micro batches an update has.
+    With a batch ramp, the features determine the number of micro batches in an update.
 
     Trains the network's trainable variables and no others in the graph. ``learning_rate`` must be
-    the tensor that ``optimizer`` uses. Gradients stay scaled until they are summed over ranks, so
-    small ones survive communication in half precision and all ranks agree on overflow.
+    the tensor that ``optimizer`` uses. Gradients stay scaled until the sum over ranks,
+    so small ones survive communication in half precision and all ranks agree on overflow.
     """
     variables = optimizer.trained(network.variables.trainable())
     counts = _Counts()
@@ -142,7 +142,7 @@ def build_train_op(
     norms = times(optimizer.gradient_norms(gradients.values, variables), gradients.factor)
     gradients = clipped(gradients, settings.clip_norm)
 
-    # These values describe this update, so they must be read before it changes them.
+    # These values describe this update, so read them before it changes them.
     used_scale = tf.identity(loss_scale.current())
     with tf.control_dependencies([counts.data_position, learning_rate, used_scale]):
         ratios = _apply_if(is_finite, optimizer, gradients, counts)
@@ -165,11 +165,11 @@ def build_train_op(
 
 
 class _Counts:
-    """The counts of a run, which checkpoints have.
+    """The counters of a run, which are saved in checkpoints.
 
-    The data position of an update is global_step plus the number of skipped updates: a skipped
-    update consumed its data, and a resumed run must not see them again. The number of sequences
-    gives the position in the data for a run resumed with a different global batch.
+    An update's data position is global_step plus the number of skipped updates: a skipped update
+    consumed its data, which a resumed run must not see again. The number of sequences gives the
+    data position of a run that resumes with a different global batch.
     """
 
     def __init__(self) -> None:
@@ -183,8 +183,8 @@ class _RankBatch:
     """This rank's part of a global batch.
 
     Attributes:
-      steps: its micro batches, an int32 scalar if they differ between updates.
-      num_sequences: int64 scalar, sequences of the global batch.
+      steps: its number of micro batches, an int32 scalar if this differs between updates.
+      num_sequences: int64 scalar, sequences in the global batch.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class _RankBatch:
         )
 
     def scaled_loss(self, index: tf.Tensor, loss_scale: LossScale) -> tuple[tf.Tensor, tf.Tensor]:
-        """A micro batch's part of the loss, a scaled float32 scalar, and its sums in a vector."""
+        """A micro batch's part of the scaled loss, a float32 scalar, and its sums in a vector."""
         start = index * self._plan.micro_batch_size
         sliced = {n: _slice(value, start, self._plan) for n, value in self._features.items()}
         dropout = Dropout(
@@ -223,20 +223,26 @@ class _RankBatch:
         return loss_scale.scale(loss), tf.stack(flatten(sums, terms))
 
     def term_sums(self, sums: tf.Tensor) -> dict[str, Sums]:
-        """Term -> the sums in a vector of :meth:`scaled_loss`."""
+        """Splits a vector of sums from :meth:`scaled_loss` by loss term."""
         terms = self._network.task.terms
         return unflatten(tf.unstack(sums, num=num_sums(terms)), terms)
 
 
-def _denominators(task, features, num_micro_batches, ranks, settings):
-    """A function from (term, the micro batch's sums) to the divisor of that term's loss."""
+def _denominators(
+    task: Task,
+    features: Features,
+    num_micro_batches: tf.Tensor | int,
+    ranks: Ranks,
+    settings: UpdateSettings,
+) -> Callable[[str, Mapping[str, Sums]], tf.Tensor]:
+    """Returns a function from (term, the micro batch's sums) to the divisor of the term's loss."""
     if settings.loss_normalization == "micro_batch":
         parts = tf.cast(num_micro_batches, tf.float32)
         return lambda term, sums: tf.maximum(sums[term].weight, 1e-5) * parts
     weights = task.weights(features)
     local = tf.stack([weights[term] for term in task.terms])
     total = tf.unstack(ranks.sum_over_ranks(local, name="term_weights"), num=len(task.terms))
-    # A global batch without any masked word has a loss of 0, not 0 / 0.
+    # A global batch without masked tokens has a loss of 0, not 0 / 0.
     known = {term: tf.maximum(value, 1e-5) for term, value in zip(task.terms, total)}
     return lambda term, _: known[term]
 
@@ -256,10 +262,10 @@ def _reductions(
     ranks: Ranks,
     settings: UpdateSettings,
 ) -> tuple[Callable[[list[Gradient]], list[tf.Tensor]], Callable[[list[tf.Tensor]], Gradients]]:
-    """What is done to the gradients of each micro batch, and to their sum, to sum them over ranks.
+    """What is done to each micro batch's gradients, and then to their sum, to sum over ranks.
 
-    With a single micro batch, reducing each one or only the sum gives the same result; reduced as a
-    micro batch, gradients are sent one by one as the backward pass produces them, perhaps as rows.
+    With a single micro batch, reducing each micro batch or only the sum gives the same result;
+    reduced per micro batch, gradients are sent as the backward pass produces them, maybe as rows.
     """
     each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
     shards = optimizer.shards
@@ -284,9 +290,9 @@ def _reductions(
 def _apply_if(
     is_finite: tf.Tensor, optimizer: Optimizer, gradients: Gradients, counts: _Counts
 ) -> tf.Tensor:
-    """Applies and counts an update, or counts a skipped one; returns its trust ratios.
+    """Applies and counts an update, or counts it as skipped; returns its trust ratios.
 
-    They are float32 [ratio kinds, variables].
+    These are float32 [ratio kinds, variables].
     """
     no_ratios = [len(optimizer.row.ratio_kinds), len(gradients.variables)]
 

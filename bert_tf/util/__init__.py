@@ -1,1 +1,1 @@
-"""What any program needs: files, errors, locks, the console, progress, pages."""
+"""Utilities of every program: files, errors, locks, the console, progress, HTML pages."""

@@ -1,7 +1,7 @@
-"""The standard streams, including pipes without a reader and files on a full disk.
+"""The standard streams, including closed pipes and files on a full disk.
 
-The output of a short command is its result, so a write error ends it (``errors.py``). Messages that
-accompany other work are not: the work continues without them.
+The output of a short command is its result, so a write error ends the program (``errors.py``).
+Messages that accompany other work are different: the work continues without them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECONDS_FOR_LAST_LINES = 1.0
 
 
 class Grade(enum.IntEnum):
-    """How bad it is: only errors stop a run, and hints are no reason to change anything."""
+    """Severity of a note: only errors stop a run, and hints are no reason to change anything."""
 
     FINE = 0
     HINT = 1
@@ -32,15 +32,15 @@ class Grade(enum.IntEnum):
 
 
 class Note(NamedTuple):
-    """A sentence on a part of the run, such as its records; the part is "" if it is not known."""
+    """A sentence about a part of the run, such as its records; the part is "" if unknown."""
 
     grade: Grade
     part: str
     sentence: str
 
 
-# Of those who collect notes instead of printing, the innermost gets them. Not a context variable,
-# since threads say things, too.
+# Lists that collect notes instead of having them printed; the innermost one is used. Not a context
+# variable, since threads print notes, too.
 _collecting: list[list[Note]] = []
 
 
@@ -74,7 +74,7 @@ class _Output:
 def prepare_streams() -> None:
     """Makes the standard streams accept any text; streams closed at the start discard it.
 
-    ASCII, from the C locale, becomes UTF-8, as is Python's own default. Characters that the
+    ASCII, from the C locale, becomes UTF-8, which is also Python's default. Characters that the
     terminal's encoding lacks are written as escapes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -93,7 +93,7 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def collected_notes() -> Iterator[list[Note]]:
-    """Collects the notes that are said meanwhile; nothing is printed, other lines are lost."""
+    """Collects the notes of the block; nothing is printed, and other lines are dropped."""
     notes: list[Note] = []
     _collecting.append(notes)
     try:
@@ -103,16 +103,16 @@ def collected_notes() -> Iterator[list[Note]]:
 
 
 def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Prints a line about the work in progress; a failure to print does not end the work.
+    """Prints a line about the work in progress; failing to print does not end the work.
 
-    After a failure everything written to ``stream`` (None: standard output) is discarded.
+    After a failure, everything written to ``stream`` (None: standard output) is discarded.
     """
     if _collecting:
         return
     stream = stream or sys.stdout
     try:
         print(text, file=stream, end=end, flush=True)
-    except BlockingIOError:  # after stop_blocking; what is buffered may still be written later
+    except BlockingIOError:  # after stop_blocking; buffered text may still be written later
         return
     except OSError as error:
         give_up(stream)
@@ -122,12 +122,12 @@ def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
 
 
 def report(text: str) -> None:
-    """Says a line about work in progress where progress is shown: on standard error."""
+    """Prints a line about work in progress where progress is shown, on standard error."""
     say(text, stream=sys.stderr)
 
 
 def say_note(note: Note, *, to: Callable[[str], None] = say) -> None:
-    """Has ``to`` print a note, unless notes are collected."""
+    """Prints a note with ``to``, unless notes are being collected."""
     if _collecting:
         _collecting[-1].append(note)
     else:
@@ -135,13 +135,13 @@ def say_note(note: Note, *, to: Callable[[str], None] = say) -> None:
 
 
 def warn(text: str, *, part: str = "") -> None:
-    """Says a warning on a part of the run; with several ranks, only rank 0 does."""
+    """Prints a warning about a part of the run; with several ranks, only rank 0 prints."""
     if launched_rank() == 0:
         say_note(Note(Grade.WARNING, part, text))
 
 
 def remark(text: str, *, part: str = "") -> None:
-    """Says something that is worth knowing before a run; with several ranks, only rank 0 does."""
+    """Prints something worth knowing before a run; with several ranks, only rank 0 prints."""
     if launched_rank() == 0:
         say_note(Note(Grade.HINT, part, text))
 
@@ -153,10 +153,10 @@ def note(text: str) -> None:
 
 
 def stop_blocking() -> None:
-    """From now on, lines for which a pipe or a terminal has no room are lost.
+    """Drops all further lines for which a pipe or terminal has no room.
 
-    For a process that is asked to stop: whoever reads its output may be waiting for its end. May be
-    called by a signal handler while a line is being written.
+    For a process that was asked to stop: the reader of its output may be waiting for it to end. May
+    be called by a signal handler while a line is being written.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # closed, or not a file at all
@@ -169,7 +169,7 @@ def _write_without_blocking(descriptor: int) -> None:
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
     try:
         # The flag belongs to the open file, which other processes share (a shell its terminal), so
-        # the pipe or terminal is opened anew for this process.
+        # open the pipe or terminal again for this process.
         opened = os.open(f"/proc/self/fd/{descriptor}", flags)
     except OSError:  # a socket, or a system without /proc
         os.set_blocking(descriptor, False)
@@ -184,9 +184,9 @@ def is_stdout_error(error: OSError) -> bool:
 
 
 def flush_or_give_up(stream: TextIO) -> None:
-    """Flushes the stream; on failure gives it up, or Python would print a stack trace at exit.
+    """Flushes the stream; gives it up on failure, or Python would print a stack trace at exit.
 
-    After :func:`stop_blocking` a reader has a short time to make room.
+    After :func:`stop_blocking`, a reader has a short time to make room.
     """
     deadline = time.monotonic() + _SECONDS_FOR_LAST_LINES
     while True:

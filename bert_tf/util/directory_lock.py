@@ -1,9 +1,9 @@
-"""One run per directory: a lock that names its holder and ends with it, however it ends.
+"""One run per directory: a lock that names its holder and ends with it, even if it is killed.
 
-The operating system's file lock is sufficient on one machine and on shared disks that support
+The operating system's file lock suffices on a single machine and on shared disks that support
 locks. For disks that do not share locks between hosts, the holder also updates the file's
-modification time every few seconds; a process that finds another host in the file waits to see
-whether these updates continue.
+modification time every few seconds; a process that finds another host's name in the file waits to
+see whether these updates continue.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from bert_tf.util.files import remove_partial_files
 LOCK_NAME = ".lock"
 
 _HEARTBEAT_SECONDS = 5.0
-# Network file systems may report modification times some seconds late.
+# Network file systems may report modification times several seconds late.
 _HEARTBEATS_TO_WAIT_FOR = 4
 _SECONDS_BETWEEN_TRIES = 0.1
 _SILENT_TRIES = 10
-# Why locking failed: False if another process holds the lock, None if the disk has no locks.
+# errno -> why locking failed: False if another process holds the lock, None if the disk has none.
 _IS_LOCKED_BY_ERRNO = {
     **dict.fromkeys((errno.EACCES, errno.EAGAIN), False),
     **dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)),
@@ -54,7 +54,7 @@ class Holder:
 
     @property
     def may_be_alive(self) -> bool:
-        """False if it is known to have ended: on this host."""
+        """False only if it is known to have ended, which can be checked on the same host."""
         if self.host != socket.gethostname():
             return True
         try:
@@ -62,7 +62,7 @@ class Holder:
         except ProcessLookupError:
             return False
         except OSError:
-            return True  # of another user
+            return True  # another user's process
         return True
 
     def __str__(self) -> str:
@@ -79,14 +79,14 @@ def hold_directory(
 ) -> Iterator[Holder | None]:
     """Holds the lock of ``directory`` while the body runs; creates the directory if needed.
 
-    Yields the previous holder if it did not release the lock, because it was killed or lost with
-    its host; None after a normal end. Temporary files that killed holders left there are removed. A
-    directory that was created here and is still empty at the end is removed, too.
+    Yields the previous holder if it did not release the lock because it or its host was killed;
+    None after a normal end. Removes temporary files that killed holders left there, and at the end
+    the directory, if it was created here and is still empty.
 
     Args:
       directory: the directory to lock.
       flag: the flag that names the directory, for messages.
-      wait: wait for another holder to finish; a line is printed after a second.
+      wait: wait for another holder to finish; prints a line after a second.
       heartbeat_seconds: interval at which the holder shows that it is alive.
 
     Raises:
@@ -116,9 +116,9 @@ def hold_directory(
 
 
 def named_holder(directory: Path) -> Holder | None:
-    """Who holds the lock of a directory, or was killed while holding it; None if nobody.
+    """The process that holds a directory's lock or was killed while holding it, or None.
 
-    Nothing is locked or written.
+    Locks and writes nothing.
     """
     try:
         file = os.open(directory / LOCK_NAME, os.O_RDONLY)
@@ -131,7 +131,7 @@ def named_holder(directory: Path) -> Holder | None:
 
 
 def is_abandoned(directory: Path) -> bool:
-    """Whether a process that has ended left its lock there. Nothing is locked or written."""
+    """Whether a process that has ended left its lock there. Locks and writes nothing."""
     holder = named_holder(directory)
     return (directory / LOCK_NAME).exists() and not (holder and holder.may_be_alive)
 
@@ -172,9 +172,9 @@ def _take(
             continue
         if is_locked is not False:
             return file, before or lost
-        # A file server may keep the lock of a lost host; a new file is not locked.
+        # A file server may keep the lock of a lost host; a new file starts unlocked.
         lost = before
-        if _is_at(path, file):  # otherwise another one that waited was first, and has the new file
+        if _is_at(path, file):  # otherwise another waiting process was faster
             path.unlink(missing_ok=True)
         os.close(file)
 
@@ -182,7 +182,7 @@ def _take(
 def _open_locked(path: Path) -> tuple[int, bool | None]:
     """The open file, and whether it could be locked; None if the disk has no locks."""
     while True:
-        # A link is refused: in a directory that others can write to, it may lead anywhere.
+        # Reject links: in a directory that others can write to, one may point anywhere.
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         is_locked: bool | None = True
         try:
@@ -190,13 +190,13 @@ def _open_locked(path: Path) -> tuple[int, bool | None]:
             # between hosts.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            is_locked = _IS_LOCKED_BY_ERRNO.get(error.errno)
+            is_locked = _IS_LOCKED_BY_ERRNO.get(error.errno or 0)
             if error.errno not in _IS_LOCKED_BY_ERRNO:
                 os.close(file)
                 raise
         if _is_at(path, file):
             return file, is_locked
-        os.close(file)  # the holder has just removed it
+        os.close(file)  # the previous holder has just removed it
 
 
 def _is_at(path: Path, file: int) -> bool:
@@ -245,7 +245,7 @@ def _send_heartbeats(file: int, released: threading.Event, seconds: float) -> No
 
 
 def _remove(path: Path, created: list[Path]) -> None:
-    """Removes the lock file, and the directories created for it that are still empty."""
+    """Removes the lock file, and directories created for it that are still empty."""
     with contextlib.suppress(OSError):
         path.unlink()
         for directory in created:

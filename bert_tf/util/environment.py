@@ -1,4 +1,4 @@
-"""The process's environment: its cores, and TensorFlow's logging and XLA before its import.
+"""The process's environment: cores, and TensorFlow's settings for logging and XLA.
 
 TensorFlow reads its environment variables once, when it is loaded. This module does not import it,
 and only entry scripts prepare the environment.
@@ -25,7 +25,7 @@ from typing import Callable
 
 
 def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
-    """Sets the variables that TensorFlow reads when imported; those set by the user are kept.
+    """Sets variables that TensorFlow reads when imported; keeps those set by the user.
 
     Args:
       verbose: show TensorFlow's start-up and deprecation messages.
@@ -45,7 +45,7 @@ def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
 
 
 class _QuietLoading(importlib.abc.MetaPathFinder):
-    """Suppresses stderr while TensorFlow is loaded, whenever that is.
+    """Suppresses stderr while TensorFlow is loaded, whenever that happens.
 
     Its C++ code writes to the file descriptor directly, before it reads its log settings.
     """
@@ -87,11 +87,11 @@ def suppressed_stderr() -> Iterator[None]:
 _STDERR = 2
 
 
-# Enables auto-clustering on CPUs, and only for the operations between matrix products: compiled for
+# Enables auto-clustering on CPUs, but only of the operations between matrix products: compiled for
 # a CPU, products are several times slower than TensorFlow's (oneDNN). Products separate the
-# clusters, so that a gradient can be sent to other ranks as soon as its layer is done. Of the
-# random operations only dropout's gives the same numbers in XLA: initial values would differ for
-# the same seed.
+# clusters, so a gradient can be sent to other ranks as soon as its layer is done. Of the random
+# operations, only dropout's gives the same numbers in XLA: initial values would differ for the same
+# seed.
 XLA_FLAGS = (
     "--tf_xla_cpu_global_jit --tf_xla_ops_to_cluster=FUSIBLE,StatelessRandomUniformFullIntV2"
 )
@@ -104,7 +104,7 @@ def launched_rank() -> int:
 
 
 def launcher_variable(variables: Mapping[str, str]) -> str | None:
-    """``NAME=rank`` as set by the launcher of this process; None without a launcher."""
+    """``NAME=rank`` as set by this process's launcher; None without a launcher."""
     return next(
         (f"{n}={variables[n]}" for n in _RANK_VARIABLES if variables.get(n, "").isdigit()), None
     )
@@ -115,11 +115,11 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "SLURM_PR
 
 
 def limit_stalls(timeout_seconds: float) -> None:
-    """Sets when Horovod warns about ranks that others wait for, and when it aborts.
+    """Sets when Horovod warns about ranks that keep others waiting, and when it aborts.
 
-    Horovod cannot tell a hanging rank from one that is busy for long, so it aborts only after a
-    multiple of the timeout, at least two minutes. Call this before Horovod starts. Variables set by
-    the user are kept; 0 changes nothing.
+    Horovod cannot distinguish a hanging rank from a busy one, so it aborts only after a multiple of
+    the timeout, at least two minutes. Call this before Horovod starts. Variables set by the user
+    are kept; 0 changes nothing.
     """
     if timeout_seconds:
         give_up = max(_STALL_TIMEOUT_FACTOR * timeout_seconds, _LEAST_STALL_SECONDS)
@@ -142,19 +142,19 @@ def seconds_since_launch() -> float | None:
     return round(uptime - ticks / os.sysconf("SC_CLK_TCK"), 2)
 
 
-# proc(5): starttime is field 22; field 2 is the process's name, which may contain blanks.
+# proc(5): starttime is field 22; field 2 is the process's name, which may contain spaces.
 _STARTTIME_AFTER_NAME = 22 - 3
 
 
 def allowed_cores() -> int:
-    """The number of cores that this process may run on."""
+    """The number of cores on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def available_cores() -> int:
-    """The number of cores that this process can keep busy: a container may have a CPU quota."""
+    """The number of cores that this process can keep busy, given a container's CPU quota."""
     quota = cpu_quota()
     return allowed_cores() if quota is None else min(allowed_cores(), max(1, math.ceil(quota)))
 
@@ -162,7 +162,7 @@ def available_cores() -> int:
 def cpu_quota(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> float | None:
     """The CPU quota of this process's control groups, in cores; None without a limit.
 
-    ``docker run --cpus``, Kubernetes and systemd set it. Reads both versions of control groups
+    Set by ``docker run --cpus``, Kubernetes and systemd. Reads both versions of control groups
     (cgroups(7)), for the process's own group and its ancestors.
     """
     try:
@@ -199,10 +199,10 @@ def _quota(group: Path) -> float | None:
 
 
 def busy_seconds(stat: str = "/proc/stat") -> float | None:
-    """Total busy time since boot of the cores that this process may run on, in seconds.
+    """Seconds since boot during which the cores available to this process were busy.
 
-    Time stolen by other virtual machines is included. The resolution is a hundredth of a second.
-    None if the system does not report it.
+    Includes time stolen by other virtual machines. The resolution is a hundredth of a second. None
+    if the system does not report it.
     """
     cores = {f"cpu{core}" for core in getattr(os, "sched_getaffinity", lambda _: ())(0)}
     ticks = 0
@@ -218,18 +218,18 @@ def busy_seconds(stat: str = "/proc/stat") -> float | None:
 
 
 def give_sessions_their_own_threads() -> None:
-    """Gives each new session its own number of threads, not those of the first session."""
+    """Lets each new session use its own number of threads, not that of the first session."""
     os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
 
 
-# Limit the instructions that oneDNN uses; the second is the older name.
+# Limit the instruction sets that oneDNN uses; the second is the older name.
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
 
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """The processor's name and a hash of its features, which the name does not determine.
+    """The processor's name and a hash of its features, which the name alone does not determine.
 
-    Limits on its instructions in the environment are part of the name.
+    The name includes limits on its instruction set from the environment.
     """
     try:
         lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -251,7 +251,7 @@ def memory_bytes() -> int:
 
 
 def quiet_tensorflow(*, verbose: bool) -> None:
-    """Silences TensorFlow's Python messages; call it after its import."""
+    """Silences TensorFlow's Python messages; call this after its import."""
     if verbose:
         return
     import tensorflow.compat.v1 as tf

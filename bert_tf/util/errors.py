@@ -1,4 +1,4 @@
-"""Errors that the user can fix, which end a program in one sentence instead of a stack trace."""
+"""Errors that the user can fix, which end a program with one sentence instead of a stack trace."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class UserError(Exception):
 
 
 class RepairableError(UserError):
-    """A cause outside of flags and input, such as a full disk: the same command can succeed later.
+    """An error whose cause is outside flags and input, such as a full disk; a retry may succeed.
 
-    What it had finished until then is worth keeping.
+    Work finished before the error is worth keeping.
     """
 
 
 def short_repr(value: object) -> str:
-    """``repr`` of what a file contains, for a message: the beginning of it, about a line.
+    """The beginning of a value's ``repr``, about a line, to quote file contents in a message.
 
     The time does not depend on how large or how deeply nested ``value`` is.
     """
@@ -65,12 +65,12 @@ def short_repr(value: object) -> str:
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
     """Calls ``function(*args)``; a :class:`UserError` ends the process with one line and status 2.
 
-    So do a lack of memory, a file that the system does not let it use, a package that is not
-    installed, and a file name that cannot be decoded. If the reader of standard output is gone, the
-    process ends silently with the status of SIGPIPE, and after Ctrl-C with that of SIGINT.
+    So do a lack of memory, a file that the system denies access to, a package that is not installed
+    and a file name that cannot be decoded. If the reader of standard output is gone, the process
+    ends silently with the status of SIGPIPE; after Ctrl-C, with that of SIGINT.
 
     Most mistakes affect all ranks alike. Rank 0 then prints the message, and the launcher ends the
-    other ranks; a rank that is still alive after that prints its own message with its rank.
+    other ranks; a rank still alive after that prints its own message with its rank.
     """
     prepare_streams()
     try:
@@ -100,7 +100,7 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
             raise
         _end(missing)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still to be done
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another Ctrl-C ends the rest of the work
         say("interrupted", stream=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
@@ -124,9 +124,9 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
 
 
 def explain_os_error(error: OSError) -> str | None:
-    """A sentence on a file that cannot be used; None for an error that is not about a file."""
+    """A sentence about a file that cannot be used; None if the error is not about a file."""
     named, is_full = error.filename2 or error.filename, error.errno in DISK_IS_FULL
-    has_name = isinstance(named, (str, bytes))  # and not the number of an open file
+    has_name = isinstance(named, (str, bytes))  # not an open file's descriptor
     if not (has_name or is_full):
         return None
     name = os.fsdecode(named) if has_name else "a file"
@@ -135,7 +135,7 @@ def explain_os_error(error: OSError) -> str | None:
 
 
 def _explain_tensorflow_error(error: Exception) -> str | None:
-    """As :func:`explain_os_error`, for what TensorFlow's file system raises."""
+    """Like :func:`explain_os_error`, for errors of TensorFlow's file system."""
     found = _TENSORFLOW_FILE_ERROR.search(str(error))
     if found is None or not type(error).__module__.startswith("tensorflow."):
         return None
@@ -144,8 +144,8 @@ def _explain_tensorflow_error(error: Exception) -> str | None:
 
 
 def advice_on(error: OSError) -> str:
-    """What a user can do about an error of the file system."""
-    return _ADVICE.get(error.errno, "check that path and its disk, then start again")
+    """What a user can do about a file system error."""
+    return _ADVICE.get(error.errno or 0, "check that path and its disk, then start again")
 
 
 def _end(sentence: str) -> NoReturn:
@@ -159,7 +159,7 @@ def _end(sentence: str) -> NoReturn:
 
 
 def _on_one_line(sentence: str) -> str:
-    """The sentence with escapes for control characters, which file names may have."""
+    """Escapes control characters, which file names may contain."""
     return "".join(
         char if char >= " " and char not in "\x7f\x85\u2028\u2029" else repr(char)[1:-1]
         for char in sentence
@@ -167,24 +167,24 @@ def _on_one_line(sentence: str) -> str:
 
 
 def _has_undecoded(text: str) -> bool:
-    """Whether a file name or argument has bytes that Python could not decode (PEP 383)."""
+    """Whether a file name or argument contains bytes that Python could not decode (PEP 383)."""
     return any("\udc80" <= char <= "\udcff" for char in text)
 
 
-# TensorFlow 2.15 first prints where the graph was built; the error follows the last such line.
+# TensorFlow 2.15 first prints where the graph was built; the error follows the last of these lines.
 _GRAPH_TRACE = re.compile(r".*^Node: .*?$", re.DOTALL | re.MULTILINE)
 _UNINFORMATIVE = re.compile(
     r"Graph execution error:$|Detected at node |Node: |File \"|\[\[\{\{node |Original stack trace "
     r"|Hint: |Restoring from checkpoint failed\.|\d+ root error\(s\) found\.$"
 )
-# Several errors are numbered: "(0) Data loss: ".
+# Multiple errors are numbered: "(0) Data loss: ".
 _NUMBER_AND_KIND = re.compile(r"^\(\d+\) (?:[A-Z][A-Za-z_ ]*: )?")
 
 
 def first_line(error: BaseException) -> str:
     """The first informative line of another library's error message, to quote in our own.
 
-    Only its beginning if it is long: it may quote what a file contains.
+    Long lines are cut, since they may quote file contents.
     """
     text = str(error)
     if "Graph execution error:" in text:

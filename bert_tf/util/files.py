@@ -1,4 +1,4 @@
-"""Finding input files, hashing them and writing output files atomically."""
+"""Finds input files, hashes them and writes output files atomically."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PathLike = Union[str, Path]
 _HASH_BLOCK_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Suffixes of the files that accompany records in a data directory.
-OFFSETS_SUFFIX = ".offsets"  # of the file that says where each record begins
+OFFSETS_SUFFIX = ".offsets"  # of the file with the offset of each record
 SIDE_FILE_SUFFIXES = (OFFSETS_SUFFIX, ".lengths", ".json", ".vocab")
 
 
 def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     """Resolves a comma-separated list of files, globs and directories to sorted, unique files.
 
-    A directory stands for the regular files directly inside it whose names do not start with a
-    dot. A file that is named in several ways, absolutely and relatively, counts once. Raises
-    UserError when a pattern matches nothing, naming ``flag``.
+    A directory stands for the regular files directly inside it, except hidden ones. A file named in
+    several ways, absolutely and relatively, counts once. Raises a UserError that names ``flag`` if
+    a pattern matches nothing.
     """
     files: dict[str, Path] = {}
     for pattern in parts_of(patterns):
@@ -48,10 +48,10 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
 
 
 def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
-    """Where such a list looks for files: directories, each with a glob for file names.
+    """Directories in which such a list looks for files, each with a glob for file names.
 
     The glob may match names that do not exist. The values tell whether a whole directory was given,
-    which is then the only place in it.
+    in which case it has no other glob.
     """
     places: dict[tuple[Path, str], bool] = {}
     for pattern in parts_of(patterns):
@@ -73,9 +73,9 @@ def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
 
 
 def parts_of(patterns: str) -> list[str]:
-    """The parts of a comma-separated list; the name of an existing file is one, commas or not.
+    """Splits a comma-separated list; an existing file's name is one part even if it has commas.
 
-    Quotes that a flag file or a script left around a part do not count.
+    Quotes that a flag file or script left around a part are removed.
     """
     if os.path.exists(patterns):
         return [patterns]
@@ -88,26 +88,26 @@ def _unquoted(part: str) -> str:
 
 
 def paths_named(pattern: str) -> list[Path]:
-    """The paths that match a pattern; an existing name with brackets is taken literally."""
+    """The paths that match a pattern; the name of an existing file is taken literally."""
     return [Path(name) for name in ([pattern] if os.path.exists(pattern) else glob.glob(pattern))]
 
 
 def files_at(path: Path) -> list[Path]:
-    """The files that a path stands for, see :func:`expand_input_files`.
+    """The files that a path stands for; see :func:`expand_input_files`.
 
-    Raises UserError for a directory with a link that leads nowhere: a file may be missing.
+    Raises UserError if a directory contains a broken link, since a file may be missing.
     """
     if not path.is_dir():
         return [path]
     visible = [inside for inside in path.iterdir() if inside.name[0] != "."]
     broken = next((p for p in visible if p.is_symlink() and not os.path.exists(p)), None)
     if broken:
-        raise UserError(f"{broken} is a link that leads nowhere; correct it or remove it.")
+        raise UserError(f"{broken} is a broken symbolic link; fix or remove it.")
     return [inside for inside in visible if inside.is_file()]
 
 
 def expand_record_files(patterns: str, *, flag: str) -> list[Path]:
-    """Like :func:`expand_input_files`, without the files that accompany records.
+    """Like :func:`expand_input_files`, without files that accompany records.
 
     Raises UserError if no record file is left.
     """
@@ -121,7 +121,7 @@ def expand_record_files(patterns: str, *, flag: str) -> list[Path]:
 
 
 def require_file(path: PathLike, *, flag: str) -> Path:
-    """Returns ``path`` as a Path; raises UserError when it is not a readable, non-empty file."""
+    """Returns ``path`` as a Path; raises UserError if it is not a readable, non-empty file."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"--{flag}: {path} does not exist or is not a file.")
@@ -133,10 +133,10 @@ def require_file(path: PathLike, *, flag: str) -> Path:
 
 
 def find_file(directory: Path, names: Sequence[str], *, flag: str, advice: str) -> Path:
-    """The first file of a directory that has one of these names.
+    """The first file in a directory that has one of these names.
 
-    Raises UserError if there is none, with ``advice`` on what to give as ``flag``, and as
-    :func:`require_file`.
+    Raises UserError if there is none, with ``advice`` on what to give as ``flag``, and in the cases
+    of :func:`require_file`.
     """
     found = next((directory / name for name in names if (directory / name).exists()), None)
     if found is None:
@@ -146,9 +146,9 @@ def find_file(directory: Path, names: Sequence[str], *, flag: str, advice: str) 
 
 
 def read_lines(path: PathLike, *, flag: str) -> list[str]:
-    """The lines of a UTF-8 file without line ends, and without an empty last line.
+    """The lines of a UTF-8 file, without line ends and without an empty last line.
 
-    Raises UserError as :func:`require_file`, and for bytes that are not UTF-8, naming the line.
+    Raises UserError as :func:`require_file` does, and if a line is not UTF-8.
     """
     path = require_file(path, flag=flag)
     text = decode_text(path.read_bytes(), path, flag=flag)
@@ -172,7 +172,7 @@ def decode_text(content: bytes, path: PathLike, *, flag: str) -> str:
 
 
 def make_output_dir(path: PathLike, *, flag: str) -> Path:
-    """Creates the directory ``path`` if needed; raises UserError when it cannot be written."""
+    """Creates the directory ``path`` if needed; raises UserError if it cannot be written."""
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def make_output_dir(path: PathLike, *, flag: str) -> Path:
 
 
 def check_output_dir(path: PathLike, *, flag: str) -> Path:
-    """Like :func:`make_output_dir`, as far as can be checked without creating anything."""
+    """Like :func:`make_output_dir`, but checks only what it can without creating anything."""
     path = Path(path)
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -225,7 +225,7 @@ def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> It
     """Opens a temporary file next to ``path``, renamed to ``path`` when the block succeeds.
 
     Text is UTF-8 with ``\\n`` line endings; lone surrogates, which UTF-8 cannot encode, are written
-    as JSON escapes. On an exception no file is left behind. With ``durable``, the content is on the
+    as JSON escapes. An exception leaves no file behind. With ``durable``, the content reaches the
     disk before the file is renamed. Raises UserError if the file cannot be written.
     """
     path = Path(path)
@@ -244,14 +244,14 @@ def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> It
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What of a file has reached the disk: bytes, and the units (records, documents) in them."""
+    """How much of a file has reached the disk: bytes, and units (records, documents) in them."""
 
     bytes: int = 0
     count: int = 0
 
 
 def sync_file(file: IO[Any]) -> None:
-    """Brings what was written to an open file to the disk."""
+    """Flushes what was written to an open file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -259,7 +259,7 @@ def sync_file(file: IO[Any]) -> None:
 def remove_partial_files(directory: PathLike) -> list[str]:
     """Removes the temporary files of :func:`atomic_open` that killed processes left behind.
 
-    No other process may be writing to ``directory``. Returns the names of the removed files.
+    No other process may be writing to ``directory``. Returns the removed files' names.
     """
     found = [path for path in Path(directory).iterdir() if _TEMPORARY.fullmatch(path.name)]
     for path in found:
@@ -269,9 +269,9 @@ def remove_partial_files(directory: PathLike) -> list[str]:
 
 @contextlib.contextmanager
 def explain_write_errors(path: PathLike, *others: PathLike) -> Iterator[None]:
-    """Turns system errors from writing ``path`` into a UserError that names it.
+    """Converts system errors from writing ``path`` to a UserError that names it.
 
-    Errors for files other than ``path`` and ``others``, and what is below them, pass unchanged.
+    Errors about files other than ``path``, ``others`` and files below them pass unchanged.
     """
     try:
         yield
@@ -290,14 +290,14 @@ def explain_write_errors(path: PathLike, *others: PathLike) -> Iterator[None]:
 
 
 def write_json(path: PathLike, value: Any, *, durable: bool = False) -> None:
-    """Writes :func:`finite_or_null` of ``value`` as indented JSON by :func:`atomic_open`."""
+    """Writes :func:`finite_or_null` of ``value`` as indented JSON with :func:`atomic_open`."""
     with atomic_open(path, durable=durable) as file:
         json.dump(finite_or_null(value), file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 
 
 def finite_or_null(value: Any) -> Any:
-    """``value`` with None for every infinity and NaN in it, which JSON cannot represent."""
+    """Replaces every infinity and NaN in ``value``, which JSON cannot represent, by None."""
     if isinstance(value, dict):
         return {key: finite_or_null(inside) for key, inside in value.items()}
     if isinstance(value, (list, tuple)):
@@ -306,7 +306,7 @@ def finite_or_null(value: Any) -> Any:
 
 
 def read_json(path: PathLike, *, what: str) -> Any:
-    """Reads a JSON file; raises UserError that names ``what`` if it is missing or malformed.
+    """Reads a JSON file; raises a UserError that names ``what`` if it is missing or malformed.
 
     Integers beyond the range of floats and values nested too deeply, which JSON allows, count as
     malformed.

@@ -1,4 +1,4 @@
-"""What to say where a package is missing; imports nothing that has to be installed."""
+"""Messages about missing packages; imports nothing that has to be installed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib.util
 import sys
 from types import TracebackType
 
-# What every program imports before it can explain anything else.
+# Imported by every program before it can explain anything else.
 _ALWAYS_NEEDED = ("absl", "numpy")
 
 _OWN = ("bert_tf", "data_prep", "tools", "benchmarks")
 
 
 def explain_missing(module: str | None) -> str | None:
-    """A sentence on a package that cannot be imported; None for a module of this project."""
+    """A sentence about a package that cannot be imported; None for modules of this project."""
     name = (module or "").partition(".")[0]
     if not name or name in _OWN:
         return None
@@ -24,7 +24,7 @@ def explain_missing(module: str | None) -> str | None:
 
 
 def require_always_needed() -> None:
-    """Raises ImportError without what every program needs; uncaught, it is shown as one line."""
+    """Raises ImportError, shown as one line if uncaught, if a package that all need is missing."""
     missing = next((name for name in _ALWAYS_NEEDED if not importlib.util.find_spec(name)), None)
     if missing is not None:
         sys.excepthook = _show_import_error

@@ -1,6 +1,6 @@
-"""Options: facts about a setting, declared once; flags, checks and records follow from them.
+"""Options: facts about a setting, declared once; flags, checks and records are derived from them.
 
-An algorithm declares its options beside itself, and a dataclass of settings in its fields
+An algorithm declares its options in its own module, and a dataclass of settings in its fields
 (``bert_tf.config.declared``).
 """
 
@@ -11,16 +11,16 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Callable, Union
 
-# Numbers are used in float32, in which anything larger is infinite.
+# Numbers are used in float32, in which larger values are infinite.
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 OptionValue = Union[bool, float, str, None]
-Options = Mapping[str, OptionValue]
+Options = Mapping[str, Any]  # each value has the type of its option
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """The numbers from ``low`` to ``high``; with ``open_low`` or ``open_high``, not that bound."""
+    """The numbers from ``low`` to ``high``; ``open_low`` and ``open_high`` exclude the bound."""
 
     low: float
     high: float | None = None
@@ -34,7 +34,7 @@ class Interval:
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def __str__(self) -> str:
-        """What a number in it must: ``be in (0, 1]``, ``be at least 1``, ``not be negative``."""
+        """What a message requires: ``be in (0, 1]``, ``be at least 1``, ``not be negative``."""
         if self == Interval(0):
             return "not be negative"
         if self.high is None:
@@ -45,28 +45,28 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A setting: its default, its flag, and the values that it may have.
+    """A setting: its default, its flag and its valid values.
 
     Attributes:
-      default: the value of an option that is not given.
-      flag: the name of its flag, None if users cannot set it.
+      default: the value if the option is not given.
+      flag: the name of its flag; "" if users cannot set it.
       help_text: the flag's help text.
-      kind: the type of its flag's values: bool, int, float, str or Path; None for that of the
-        default.
-      bounds: where its values must lie; None for anywhere.
-      advice: what else a message about a value out of bounds says.
-      choices: its possible values, if it is a text with a few of them; a registry's may grow.
+      kind: the type of its flag's values: bool, int, float, str or Path; None for the default's
+        type.
+      bounds: the interval of valid values; None for no bounds.
+      advice: further advice in messages about values out of bounds.
+      choices: the valid values, if it is a string with a few of them; a registry's may grow.
       counts_steps: whether it is a number of updates on one rank, which is divided by the number of
         ranks wherever all steps are.
       per_host: whether it may differ between hosts: paths of files whose contents are compared
         instead, or that only rank 0 reads and writes; threads and verbosity.
-      parse: maps the value of its flag to that of the setting; None if they are the same.
-      takes_infinity: whether the flag of a number accepts inf.
+      parse: maps the value of its flag to the value of the setting; None if they are the same.
+      takes_infinity: whether a numeric flag accepts inf.
       takes_auto: whether a boolean flag accepts auto, which is None as a setting.
     """
 
     default: OptionValue
-    flag: str | None = None
+    flag: str = ""
     help_text: str = ""
     kind: type | None = None
     bounds: Interval | None = None
@@ -84,8 +84,8 @@ class Option:
         return self.kind or type(self.default)
 
     def problem(self, value: Any) -> str | None:
-        """A sentence about a value that is out of bounds or not a choice; None for a valid one."""
-        if self.choices and value not in self.choices:
+        """A sentence about a value that is out of bounds or not a choice; None if it is valid."""
+        if self.choices and value not in (None, *self.choices):
             return f"--{self.flag}={value} is not one of {', '.join(self.choices)}."
         if isinstance(value, float) and math.isnan(value):
             return f"--{self.flag}=nan must be a number."
@@ -96,7 +96,7 @@ class Option:
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it after its flag."""
+    """A value as a user would write it after the flag."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Pictures drawn with matplotlib, which need not be installed."""
+"""Pictures drawn with matplotlib, an optional dependency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_tf.util.files import atomic_open
 
-# What a colour-blind reader can tell apart (Okabe and Ito, 2002).
+# Colours that colour-blind readers can distinguish (Okabe and Ito, 2002).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#332288")
 
 _DOTS_PER_INCH = 120
@@ -27,13 +27,13 @@ def panels(
 ) -> Iterator[Any]:
     """Yields axes, which are written to ``path`` at the end of the block.
 
-    In an SVG text stays text, and the same picture is the same file.
+    Text in an SVG stays text, and the same picture gives the same file.
 
     Args:
       path: its suffix is a format that matplotlib knows.
       inches: width and height.
       layout: matplotlib's layout engine.
-      **subplots: rows, columns and what else matplotlib's ``subplots`` takes.
+      **subplots: rows, columns and other arguments of matplotlib's ``subplots``.
     """
     import matplotlib
 
@@ -56,9 +56,9 @@ def panels(
 def picture(
     path: Path, *, x: str, y: str, inches: tuple[float, float], layout: str = "tight"
 ) -> Iterator[Any]:
-    """Yields the axes of a picture, which is written as :func:`panels` writes it.
+    """Yields the axes of a picture, which is then written like those of :func:`panels`.
 
-    ``x`` and ``y`` are what the axes show.
+    ``x`` and ``y`` label the axes.
     """
     with panels(path, inches=inches, layout=layout) as axes:
         axes.set_xlabel(x)
@@ -70,9 +70,9 @@ def picture(
 def stacked_panels(
     path: Path, *, x: str, ys: Sequence[str], inches: tuple[float, float], layout: str = "tight"
 ) -> Iterator[list[Any]]:
-    """Like :func:`picture`, with panels below each other: yields the axes of each of ``ys``.
+    """Like :func:`picture`, with stacked panels: yields one pair of axes for each of ``ys``.
 
-    They share their horizontal axis, and the first one is as high as two others.
+    They share the horizontal axis, and the first panel is as high as two others.
     """
     heights = [2, *[1] * (len(ys) - 1)]
     columns = {"nrows": len(ys), "sharex": True, "squeeze": False, "height_ratios": heights}

@@ -10,7 +10,7 @@ from bert_tf.util.console import say
 
 
 def format_duration(seconds: float) -> str:
-    """Formats ``95`` as ``1m35s``; hours and days appear when needed."""
+    """Formats 95 seconds as ``1m35s``; includes hours and days as needed."""
     whole = max(0, round(seconds))
     days, rest = divmod(whole, 86_400)
     hours, rest = divmod(rest, 3_600)
@@ -65,7 +65,7 @@ class Progress:
             self._print(now)
 
     def skip(self, amount: float) -> None:
-        """Adds ``amount`` units that were done before, which do not count for the rate."""
+        """Adds ``amount`` units that were done earlier and do not count for the rate."""
         self._done += amount
         self._skipped += amount
 
@@ -80,7 +80,7 @@ class Progress:
 
     def _print(self, now: float) -> None:
         rate = (self._done - self._skipped) / (now - self._start)
-        # What is counted in batches of several ranks may be more than there is.
+        # Counts of batches over several ranks may exceed the total.
         done = min(self._done, self._total) if self._total else self._done
         line = f"{self._label}: {_show(done)}"
         if self._total:

@@ -1,7 +1,7 @@
-"""Ramps: whole numbers that grow by stages with the position in training.
+"""Ramps: integers that grow in stages with the position in training.
 
-A *position* is the number of updates that consumed data before an update. What a ramp says of a
-position, and of all positions up to it, depends on nothing else, so that a run can resume anywhere.
+A *position* is the number of updates that consumed data before an update. A ramp's value at a
+position, and its sum up to there, depend on nothing else, so a run can resume anywhere.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _MOST_SHOWN = 12
 
 @dataclasses.dataclass(frozen=True)
 class Ramp:
-    """Stages of a number.
+    """A number that changes in stages.
 
     Attributes:
       values: the value of each stage; one more than there are joins.
-      joins: the positions at which a stage follows the one before, in ascending order. Of stages
-        with the same join, only the last one has positions.
+      joins: the positions at which one stage follows another, in ascending order. Of stages with
+        the same join, only the last one has any positions.
     """
 
     values: tuple[int, ...]
     joins: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if len(self.values) != len(self.joins) + 1 or list(self.joins) != sorted(self.joins):
             raise ValueError(f"stages of {self.values} cannot be joined at {self.joins}")
 
@@ -46,8 +46,7 @@ class Ramp:
         return total
 
     def position_of(self, total: int) -> int:
-        """The last position, of those from 0 on, before which the values add up to ``total`` at
-        most."""
+        """The last position from 0 on before which the values add up to at most ``total``."""
         position = 0
         for value, join in zip(self.values, (*self.joins, None)):
             fits = total // value

@@ -1,6 +1,6 @@
-"""Recipes: files of flags that are installed with the package, and the networks that they name.
+"""Recipes: flag files installed with the package, and the network configurations that they name.
 
-``recipes/NAME`` names one from any directory, unless there is such a file in the directory itself.
+``recipes/NAME`` names a recipe from any directory, unless a file of that name exists there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _SUFFIXES = (".flags", ".json")
 
 
 def recipe_files() -> Iterator[Path]:
-    """All recipes and the JSON files that they name, in the order of their names."""
+    """All recipes and the JSON files that they name, sorted by name."""
     return (path for path in sorted(RECIPES.iterdir()) if path.suffix in _SUFFIXES)
 
 
 def with_recipe(path: str) -> str:
-    """``path``, or for ``recipes/NAME`` without such a file the path of the installed one."""
+    """``path``, or the installed recipe's if it is ``recipes/NAME`` and no such file exists."""
     if not path.startswith(_PREFIX) or Path(path).exists():
         return path
     installed = RECIPES / path[len(_PREFIX) :]
@@ -28,7 +28,7 @@ def with_recipe(path: str) -> str:
 
 
 def flags_of_recipe(path: str) -> list[str] | None:
-    """The lines with flags of an installed recipe; None for what :func:`with_recipe` leaves."""
+    """The flag lines of an installed recipe; None if :func:`with_recipe` leaves ``path`` alone."""
     installed = with_recipe(path)
     if installed == path:
         return None

@@ -1,7 +1,7 @@
-"""JSON files with a digest of their own content, for what decides weights or scores.
+"""JSON files with a digest of their own content, for data that determines weights or scores.
 
-A later run reads these files back and believes them. Without a digest, a flipped bit in a number
-is as good as any other number. Formats that other programs read are left as they are.
+A later run reads these files back and trusts them. Without a digest, a number with a flipped bit
+looks like any other number. Formats that other programs read are left as they are.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SEAL = "content_sha256"
 
 
 def write_sealed_json(path: PathLike, content: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Writes an object like :func:`bert_tf.util.files.write_json`, with the SHA-256 of the rest."""
+    """Writes an object like :func:`bert_tf.util.files.write_json`, adding its SHA-256."""
     write_json(path, sealed(content), durable=durable)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """An object as it is read back from JSON, with its digest."""
+    """An object as it would be read back from JSON, with its digest."""
     value = json.loads(json.dumps(finite_or_null(content)))
     return {**value, SEAL: hash_of_json(value)}
 
@@ -32,9 +32,9 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 def read_sealed_json(
     path: PathLike, *, what: str, advice: str, required: bool = False
 ) -> dict[str, Any]:
-    """Reads an object that :func:`write_sealed_json` wrote.
+    """Reads an object written by :func:`write_sealed_json`.
 
-    Earlier versions wrote no digests: an object without one is returned, with a warning.
+    Earlier versions wrote no digests: an object without one is returned with a warning.
 
     Args:
       path: the file.
@@ -60,11 +60,11 @@ def read_sealed_json(
 def unsealed(
     content: Mapping[str, Any], *, path: PathLike, what: str, advice: str
 ) -> dict[str, Any]:
-    """An object without its digest, if it has one; raises UserError if they do not match."""
+    """Removes an object's digest if it has one; raises UserError if they do not match."""
     rest = dict(content)
     if SEAL in rest:
         is_intact = rest.pop(SEAL) == hash_of_json(rest)
-    else:  # a file of an earlier version, unless just the digest's name is damaged
+    else:  # an earlier version's file, unless the digest's name itself is damaged
         is_intact = not content or rest.popitem()[1] != hash_of_json(rest)
         rest = dict(content)
     if not is_intact:

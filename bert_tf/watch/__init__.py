@@ -1,1 +1,1 @@
-"""Failure detection: how ranks watch each other, and how they stop together."""
+"""Failure detection: how ranks monitor each other, and how they stop together."""

@@ -1,9 +1,9 @@
-"""Whether this process makes progress, as observed by a separate thread.
+"""Detects, in a separate thread, whether this process makes progress.
 
-Progress is visible: a working Python thread uses CPU time, and one that reads files moves from line
-to line. A main thread inside a session call computes or waits for other ranks, which cannot be
-distinguished here and is fine, unless a record that the call may be waiting for is not read. A slow
-disk that still delivers records is not a hang, even if every look finds the same read in progress.
+Progress is visible: a working Python thread uses CPU time, and a thread that reads files moves from
+line to line. A main thread inside a session call computes or waits for other ranks, which cannot be
+distinguished here and is fine, unless the call may be waiting for a record that is not being read.
+A slow disk that still delivers records is not a hang, even if every look finds the same read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Stack = Sequence[FrameType]
 
 
 class Activity:
-    """Tells how long this process has been stuck, and where."""
+    """Reports how long this process has been stuck, and where."""
 
     def __init__(
         self, records_read: Callable[[], int], clock: Callable[[], float] = time.monotonic
@@ -34,12 +34,13 @@ class Activity:
         self._records_read = records_read
         self._clock = clock
         self._main = threading.main_thread().ident
+        assert self._main is not None, "a thread that has started has an identity"
         self._cpu_clock = time.pthread_getcpuclockid(self._main)
         self._last: Hashable = None
         self._since = clock()
 
     def look(self) -> tuple[float, str]:
-        """Seconds without progress since an earlier look (0.0: not stuck), and where."""
+        """Seconds without progress since an earlier look (0.0 if not stuck), and where."""
         main, readers = self._stacks()
         if not any(frame.f_code.co_filename.endswith(_SESSION) for frame in main):
             moves: Hashable = time.clock_gettime_ns(self._cpu_clock)
@@ -67,7 +68,7 @@ class Activity:
 
 
 def describe(stack: Stack) -> str:
-    """The innermost frame of this package in a stack, or else the innermost frame."""
+    """A stack's innermost frame in this package or, if there is none, its innermost frame."""
     in_package = [
         frame for frame in stack if Path(frame.f_code.co_filename).is_relative_to(_PACKAGE)
     ]
@@ -78,7 +79,7 @@ def describe(stack: Stack) -> str:
 
 
 def _stack_of(frame: FrameType | None) -> Stack:
-    """Frames, innermost first."""
+    """The frames, innermost first."""
     stack = []
     while frame is not None:
         stack.append(frame)

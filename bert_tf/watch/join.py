@@ -1,9 +1,9 @@
 """Connects the ranks of a job: rank 0 listens, and every other rank connects to it.
 
-Other clients that connect, send data or stay silent must not disturb or delay that. So both sides
-prove that they know the job's secret, which they got by Horovod and which is never sent over these
-connections; every message has a fixed length; connections are served concurrently; and a single
-deadline applies:
+Other clients that connect, send data or stay silent must not disturb or delay this. So both sides
+prove that they know the job's secret, which they received through Horovod and which is never sent
+over these connections; every message has a fixed length; connections are served concurrently; and a
+single deadline applies:
 
     rank 0: a nonce
     rank r: a nonce, r, and the HMAC of both nonces and r
@@ -41,22 +41,22 @@ _RANK = struct.Struct("!I")
 _PROOF_BYTES = 32  # SHA-256
 _ANSWER_BYTES = _NONCE_BYTES + _RANK.size + _PROOF_BYTES
 _TO_RANK_0, _FROM_RANK_0 = b"to rank 0", b"from rank 0"
-# With more unauthenticated connections than this the oldest is closed; ranks connect again.
+# If there are more unauthenticated connections, the oldest is closed; ranks will reconnect.
 _MOST_UNPROVEN = 256
 
 
 class CannotConnectError(Exception):
-    """Why a rank could not reach rank 0, without a full stop."""
+    """Explains why a rank could not reach rank 0, without a full stop."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The location of a rank.
+    """Where a rank runs.
 
     Attributes:
       host: host name.
-      network: a name of the network namespace, unique except for clones of a running machine.
-      addresses: IPv4 addresses of its interfaces without the loopback.
+      network: name of the network namespace, unique except for clones of a running machine.
+      addresses: IPv4 addresses of its interfaces, except the loopback.
     """
 
     host: str
@@ -64,20 +64,20 @@ class Place:
     addresses: tuple[str, ...]
 
     def shares_loopback(self, other: Place) -> bool:
-        """Whether one can reach the other by the loopback interface."""
+        """Whether each can reach the other through the loopback interface."""
         return (self.network, self.addresses) == (other.network, other.addresses)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Offer:
-    """What rank 0 sends to the others by Horovod: the job's secret, and where it listens."""
+    """What rank 0 sends to the others through Horovod: the job's secret and its addresses."""
 
     secret: bytes
     listens_at: tuple[tuple[str, int], ...]
 
 
 def connect_ranks(ranks: Ranks) -> list[Link]:
-    """This rank's connections: to all others on rank 0, to rank 0 on the others.
+    """Returns this rank's connections: to all others on rank 0, to rank 0 on the others.
 
     Collective. Raises CannotConnectError on every rank if one of them cannot connect.
     """
@@ -107,7 +107,7 @@ def _welcome(ranks: Ranks, places: Sequence[Place]) -> dict[int, socket.socket]:
         # A connection that does not fit into the queue is retried after a second or more.
         backlog = _MOST_UNPROVEN + ranks.world_size
         for address in listening_addresses(places):
-            with contextlib.suppress(OSError):  # the interface is gone; there may be another
+            with contextlib.suppress(OSError):  # the interface may be gone; there may be others
                 server = socket.create_server((address, 0), backlog=backlog)
                 servers.append(stack.enter_context(server))
         secret = secrets.token_bytes(_NONCE_BYTES)
@@ -127,9 +127,9 @@ class _Newcomer:
         connection.send(self._nonce)
 
     def read(self, secret: bytes) -> int | None:
-        """Its rank once it is authenticated, with a reply sent; None while data is incomplete.
+        """Its rank once it is authenticated and a reply is sent; None while data is incomplete.
 
-        Raises OSError for anything but a rank of this job.
+        Raises OSError if it turns out not to be a rank of this job.
         """
         arrived = self.connection.recv(_ANSWER_BYTES - len(self._received))
         if not arrived:
@@ -155,7 +155,7 @@ class _Reception:
         self._joined: dict[int, socket.socket] = {}
 
     def admit_all(self) -> dict[int, socket.socket]:
-        """The connections of the ranks that have joined by the deadline."""
+        """The connections of all ranks that join by the deadline."""
         end = time.monotonic() + _SECONDS_TO_JOIN
         with selectors.DefaultSelector() as self._selector:
             for server in self._servers:
@@ -165,7 +165,7 @@ class _Reception:
                 for key, _ in self._selector.select(left):
                     if key.fileobj in self._newcomers:
                         self._read(key.fileobj)
-                    elif key.fileobj in self._servers:
+                    elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._servers:
                         self._accept(key.fileobj)
             for connection in list(self._newcomers):
                 self._dismiss(connection)
@@ -174,7 +174,7 @@ class _Reception:
     def _accept(self, server: socket.socket) -> None:
         try:
             connection, _ = server.accept()
-        except OSError as error:  # it has disconnected already, or too many files are open
+        except OSError as error:  # it has already disconnected, or too many files are open
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._make_room(0)
             return
@@ -200,7 +200,7 @@ class _Reception:
             return
         del self._newcomers[connection]
         self._selector.unregister(connection)
-        if rank in self._joined:  # it gave up its first connection
+        if rank in self._joined:  # it abandoned its first connection
             self._joined[rank].close()
         self._joined[rank] = connection
 
@@ -213,14 +213,14 @@ class _Reception:
 def _join(
     offer: _Offer, places: Sequence[Place], rank: int
 ) -> tuple[dict[int, socket.socket], str | None]:
-    """Another rank's side: the connection to rank 0, or the addresses that were tried."""
+    """The other ranks' side: the connection to rank 0, or the addresses that were tried."""
     end = time.monotonic() + _SECONDS_TO_JOIN
     near = places[rank].shares_loopback(places[0])
     there = [place for place in offer.listens_at if (place[0] == _LOOPBACK) == near]
     while there and time.monotonic() < end:
         for place in there:
             now = time.monotonic()
-            # An attempt that fails says little: the queue may be full for a moment.
+            # A failed attempt proves little, since the queue may be full for a moment.
             until = min(now + _SECONDS_FOR_AN_ADDRESS, now + (end - now) / len(there))
             with contextlib.suppress(OSError), contextlib.ExitStack() as unless_it_is_rank_0:
                 connection = socket.create_connection(place, max(until - now, 0.01))
@@ -244,7 +244,7 @@ def _prove(connection: socket.socket, secret: bytes, rank: int, until: float) ->
 
 
 def _receive(connection: socket.socket, count: int, until: float) -> bytes:
-    """Exactly ``count`` bytes; raises OSError if they do not arrive by ``until``."""
+    """Receives exactly ``count`` bytes; OSError if they do not arrive by ``until``."""
     received = b""
     while len(received) < count:
         left = until - time.monotonic()
@@ -263,13 +263,13 @@ def _proof(secret: bytes, direction: bytes, nonces_and_rank: bytes) -> bytes:
 
 
 def listening_addresses(places: Sequence[Place]) -> list[str]:
-    """The addresses by which the other ranks reach rank 0; ``places`` are by rank.
+    """The addresses at which other ranks reach rank 0; ``places`` are ordered by rank.
 
-    The loopback for ranks on its host. For other hosts, the source addresses of packets to them.
+    The loopback for ranks on its host; for other hosts, the source addresses of packets to them.
     """
     local = places[0]
     near = any(local.shares_loopback(other) for other in places[1:])
-    # A virtual bridge has the same address on many hosts, but does not connect them.
+    # A virtual bridge has the same address on many hosts but does not connect them.
     far = {
         address
         for other in places[1:]
@@ -277,7 +277,8 @@ def listening_addresses(places: Sequence[Place]) -> list[str]:
         for address in other.addresses
         if address not in local.addresses
     }
-    return [*([_LOOPBACK] if near else []), *sorted(set(map(_source_towards, far)) - {None})]
+    sources = {source for source in map(_source_towards, far) if source is not None}
+    return [*([_LOOPBACK] if near else []), *sorted(sources)]
 
 
 def _source_towards(address: str) -> str | None:
@@ -301,7 +302,7 @@ def _local_place() -> Place:
 
 
 def local_addresses() -> list[str]:
-    """The IPv4 addresses of this host's interfaces, without the loopback."""
+    """The IPv4 addresses of this host's interfaces, except the loopback."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -1,4 +1,4 @@
-"""Connections between ranks that are independent of MPI, which blocks when a rank is lost.
+"""Connections between ranks, independent of MPI, which blocks when a rank is lost.
 
 Each message is a JSON object on one line.
 """
@@ -18,14 +18,14 @@ _MOST_BYTES = 1 << 16
 
 
 class UnreadableMessageError(Exception):
-    """Received data is not a message; the text says why, without a full stop."""
+    """Received data is not a message; the text explains why, without a full stop."""
 
 
 class Link:
     """One end of a connection to another rank."""
 
     def __init__(self, connection: socket.socket, *, rank: int, host: str) -> None:
-        """``rank`` and ``host`` are those of the other end."""
+        """``rank`` and ``host`` describe the other end."""
         self.rank = rank
         self.host = host
         self._connection = connection
@@ -39,7 +39,7 @@ class Link:
         return self._connection.fileno()
 
     def send(self, message: Message) -> None:
-        """Sends if possible; whether the other end is alive shows in what it sends back.
+        """Sends if possible; only what the other end sends back shows whether it is alive.
 
         The rest of a partially sent line is sent before the next one.
         """
@@ -49,9 +49,9 @@ class Link:
                 self._unsent = self._unsent[self._connection.send(self._unsent) :]
 
     def receive(self) -> list[Message] | None:
-        """The messages that have arrived, when there is something to read; None at the end.
+        """The messages that have arrived, once there is something to read; None at the end.
 
-        Raises UnreadableMessageError for anything that is not a message.
+        Raises UnreadableMessageError for anything else than messages.
         """
         try:
             arrived = self._connection.recv(_MOST_BYTES)

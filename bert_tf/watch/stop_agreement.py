@@ -1,4 +1,4 @@
-"""Makes all ranks stop after the same update when any of them is asked to."""
+"""Makes all ranks stop after the same update when one of them is asked to stop."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ ASK, STOP, NOTED = "ask to stop", "stop", "stop noted"
 class StopAgreement:
     """One rank's view of when to stop.
 
-    Rank 0 chooses the update after the one it has just finished, and does not begin it before every
-    rank knows. No rank can finish it before rank 0 has begun it, so all stop after it.
+    Rank 0 chooses the update after the one it has just finished, and starts it only once every rank
+    has been told. No rank can finish it before rank 0 has started it, so all stop after it.
     """
 
     def __init__(self, others: Iterable[int], *, decides: bool, tell: Callable[[Message], None]):
-        """``others`` are the ranks that ``tell`` sends to; ``decides`` is true on rank 0."""
+        """``others`` are the ranks to which ``tell`` sends; ``decides`` is true on rank 0."""
         self._decides = decides
         self._tell = tell
         self._condition = threading.Condition()
         self._uninformed = set(others)
         self._requested: int | None = None
-        self._stop: tuple[int, int] | None = None  # after which update, for which signal
+        self._stop: tuple[int, int] | None = None  # update after which to stop, and signal
 
     def stop_after(self, update: int, received: int | None) -> int | None:
         """Like ``Watch.stop_after``; on rank 0 it may wait for the other ranks."""
@@ -55,7 +55,7 @@ class StopAgreement:
                 self._condition.notify_all()
 
     def leave(self, rank: int) -> None:
-        """A rank has finished and need not be informed any more."""
+        """Notes that a rank has finished and need not be informed any more."""
         with self._condition:
             self._uninformed.discard(rank)
             self._condition.notify_all()

@@ -1,17 +1,17 @@
 """Ends the whole job with one sentence when a rank fails, and stops it on request.
 
 A lost rank leaves the others inside a collective operation, which nothing can interrupt. So each
-rank has a thread that reports to rank 0 every few seconds that its process is alive and makes
-progress, and listens for the same from rank 0. A side that misses the other reports it and ends its
-process immediately.
+rank has a thread that reports to rank 0 every few seconds that its process is alive and making
+progress, and expects the same from rank 0. A side that no longer hears from the other reports this
+and ends its process immediately.
 
 What is detected, and when:
 
 * a process that ended: at once;
-* an error in one rank, a mistake of the user or a bug: at once, reported by the rank itself;
-* a process that was stopped, a host that is down, a link that is cut: after the time limit;
-* a rank that hangs while others wait for it: after the time limit where it hangs in Python or
-  reads records. Horovod's own check, with a longer limit, covers the rest.
+* an error in one rank, whether a user's mistake or a bug: at once, reported by the rank itself;
+* a stopped process, a host that is down, a broken network link: after the time limit;
+* a rank that hangs while others wait for it: after the time limit if it hangs in Python or while
+  reading records. Horovod's own check, with a longer limit, covers the rest.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _POLL_SECONDS = 0.25
 _LONGEST_BEAT_SECONDS = 5.0
 _BEATS_IN_TIMEOUT = 5
 
-# How long rank 0 waits for reports of other ranks after a failure: for the same error from every
+# How long rank 0 waits for other ranks' reports after a failure: for the same error from every
 # rank, or for the reason why Horovod gave up.
 _GRACE_SECONDS = {USER_ERROR: 1.5, CRASH: 1.5, CUT_OFF: 5.0}
 # When rank 0 is lost, rank 1 reports it and ends the job before the others would.
@@ -90,7 +90,7 @@ class RankWatch:
         how_to_resume: Callable[[], str],
         end_process: Callable[[int], object] = os._exit,
     ) -> None:
-        """Prepares to watch ``links``, from :func:`connect_ranks`; ``start`` begins.
+        """Prepares to watch ``links``, from :func:`connect_ranks`; call ``start`` to begin.
 
         ``records_read`` is a counter that distinguishes a rank that reads slowly from one that
         hangs.
@@ -120,7 +120,7 @@ class RankWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the watch because this rank has finished, and tells the others."""
+        """Ends the watch because this rank has finished, and informs the others."""
         self._stopping.set()
         self._thread.join()
         self._tell_all({"kind": "done"})
@@ -128,9 +128,9 @@ class RankWatch:
             other.link.close()
 
     def fail(self, error: Exception) -> NoReturn:
-        """Ends the job because of an error of this rank; does not return."""
+        """Ends the job because of an error in this rank; does not return."""
         failure = failure_of(error)
-        with contextlib.suppress(OSError, ValueError):  # its reader may be gone, or be the error
+        with contextlib.suppress(OSError, ValueError):  # its reader may be gone or be the error
             print(end="", flush=True)
         if failure.kind == CRASH:
             trace = traceback.format_exception(type(error), error, error.__traceback__)
@@ -140,16 +140,16 @@ class RankWatch:
             time.sleep(_LAST_TURN_SECONDS)
 
     def stop_after(self, update: int, received: int | None) -> int | None:
-        """As in :class:`Watch`."""
+        """See :class:`Watch`."""
         return self._agreement.stop_after(update, received)
 
-    # The following methods run in the thread.
+    # The following methods run in the watch's thread.
 
     def _watch(self) -> None:
         try:
             self._watch_others()
         except Exception as error:
-            # Unwatched, the ranks would wait for each other forever.
+            # Without the watch, the ranks would wait for each other forever.
             write_last_words(traceback.format_exc())
             self._end_job({self._rank: failure_of(error)}, advice="start again")
 
@@ -162,7 +162,7 @@ class RankWatch:
                 ready = selector.select(_POLL_SECONDS)
                 now = time.monotonic()
                 if now - before > self._timeout / 2:
-                    # This process itself was stopped, and may not have read what others sent.
+                    # This process itself was stopped and may not have read what others sent.
                     for other in self._others.values():
                         other.heard = now
                 before = now
@@ -222,7 +222,7 @@ class RankWatch:
             self._report()
 
     def _note(self, rank: int, failure: Failure, now: float) -> None:
-        """Records a rank's first failure; it is reported once others had time to report theirs."""
+        """Records a rank's first failure; reports it once others had time to report theirs."""
         if rank in self._failures:
             return
         self._failures[rank] = failure
@@ -238,14 +238,14 @@ class RankWatch:
 
     def _report(self) -> None:
         if self._rank == 0 and {f.kind for f in self._failures.values()} == {CUT_OFF}:
-            # Horovod has notified the waiting ranks: the cause is a rank that it has not.
+            # Horovod has notified the waiting ranks: the cause is a rank that it did not notify.
             for rank in set(range(self._world_size)) - set(self._failures):
                 self._failures[rank] = Failure(ABSENT)
         self._end_job(self._failures, advice=self._how_to_resume())
 
     def _end_job(self, failures: Mapping[int, Failure], *, advice: str) -> None:
         """Reports the failure once for all ranks, and ends their processes and this one."""
-        end_if_launcher_is_gone()  # other ranks have then failed as well, but that is not the cause
+        end_if_launcher_is_gone()  # then other ranks have failed as well, but are not the cause
         sentence, status = describe_failures(
             failures, hosts=self._hosts, timeout_seconds=self._timeout, advice=advice
         )
@@ -253,7 +253,7 @@ class RankWatch:
         self._tell_all({"kind": "end", "status": status})
         silent = [rank for rank, f in failures.items() if f.kind == SILENT]
         if any(self._hosts[rank] != self._hosts[self._rank] for rank in silent):
-            with contextlib.suppress(OSError):  # no process can be started, so mpirun is left alone
+            with contextlib.suppress(OSError):  # if no process can be started, leave mpirun alone
                 kill_launcher_if_it_hangs(_SECONDS_FOR_MPIRUN)
         self._end_process(status)
 
@@ -272,8 +272,8 @@ def watched(
 ) -> Iterator[Watch]:
     """Watches the ranks while the body runs; an exception in it ends the whole job.
 
-    Collective. ``timeout_seconds`` is --rank_timeout of rank 0, 0 for no watch. ``records_read`` is
-    as for :class:`RankWatch`. Raises UserError if ranks cannot connect.
+    Collective. ``timeout_seconds`` is rank 0's --rank_timeout; 0 disables the watch.
+    ``records_read`` is as in :class:`RankWatch`. Raises UserError if ranks cannot connect.
     """
     timeout_seconds = ranks.broadcast(timeout_seconds)
     if ranks.world_size == 1 or not timeout_seconds:
@@ -304,7 +304,7 @@ def watched(
 
 def _how_to_resume(settings: RunSettings, *, look: bool) -> str:
     """Advice after a failure; ``look`` for the latest checkpoint on rank 0, which wrote it."""
-    if not settings.do_train:  # an evaluation saves no checkpoints
+    if not settings.do_train:  # evaluations save no checkpoints
         return "start again"
     output_dir = settings.output_dir
     found: list[str | None] = []

@@ -6,12 +6,15 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from absl import flags
 
-from bert_tf.cli.flags import Number, flag_group
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import options_of, setting
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.records.info import CONVERSION_STAGE
 from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -23,7 +26,7 @@ from bert_tf.stages.manifest import (
     find_manifest,
     require_listed_files,
 )
-from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
@@ -52,48 +55,47 @@ from data_prep.conversion.record_outputs import (
     encode,
 )
 from data_prep.conversion.record_rows import Layout, require_valid
-from data_prep.stages.stage import (
-    define_common_flags,
-    define_workers_flag,
-    settings_from_flags,
-)
+from data_prep.stages.settings import CallSettings, FileSettings
+from data_prep.stages.stage import define_settings
+from data_prep.stages.vocabulary_flags import VocabularyFiles
 
 VERSION = 1  # goes up when the output of equal input changes
 EXPORT_STAGE = "export_records"  # of files other than TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
 # Parameters of records that their conversion decides anew.
 _OF_FILES = ("files", "block_bytes", "compression")
-_OF_MASKS = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
-_OF_MASKS_ELSEWHERE = ("ngram", "favor_shorter_ngram")  # which are not drawn here
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the command; those of masks are as for ``create_pretraining_data``.
+class ConversionRules(declared.Settings):
+    """What records become.
 
     Attributes:
-      input_file: comma-separated files, globs and directories.
-      output_dir: output directory.
-      format: one of ``record_outputs.FORMATS``.
-      masking: "keep", "static" (draw masks where there are none) or "dynamic" (take masks out).
       tokenizer_files: the vocabulary, where no manifest beside the records leads to it.
-      max_seq_length: positions of a sequence made of LDDL's rows.
-      num_workers: processes, 0 for all cores.
-      other_versions: "remake" or "keep", what becomes of output that other versions made.
     """
 
-    input_file: str
-    output_dir: str
-    format: str
-    masking: str = KEEP
+    heading: ClassVar[str] = "Conversion"
+    format: str = setting(
+        ...,
+        "records: this program's TFRecords; google, tf2: TFRecords with stored masks, tf2 with "
+        "TensorFlow 2's names of features; jsonl, parquet: a record a line or row; text: the "
+        "original text.",
+        kind=str,
+        choices=FORMATS,
+    )
+    masking: str = setting(
+        KEEP,
+        "static: draw masks for records that have none; dynamic: take stored masks out.",
+        choices=MASKING,
+    )
     tokenizer_files: TokenizerFiles | None = None
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    masked_lm_prob: float = 0.15
-    do_whole_word_mask: bool = False
-    random_seed: int = 12345
-    num_workers: int = 0
-    other_versions: str = REMAKE
+    max_seq_length: int = setting(128, "Positions of a sequence, for LDDL's shards.")
+    random_seed: int = setting(12345, "Seed of the masks.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(CallSettings, MaskingOptions, ConversionRules, FileSettings):
+    """Settings of the command; masks of several words are not drawn here."""
 
 
 class KnownRecords(NamedTuple):
@@ -122,27 +124,10 @@ class Converted(NamedTuple):
     count: int
 
 
-def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
-    for name, values in (("format", FORMATS), ("masking", MASKING)):
-        if getattr(settings, name) not in values:
-            raise UserError(f"--{name}={getattr(settings, name)}: give one of {values}.")
-    if not 0 < settings.masked_lm_prob <= 1:
-        raise UserError(
-            f"--masked_lm_prob={settings.masked_lm_prob}: give a share above 0, up to 1."
-        )
-    if settings.max_predictions_per_seq < 1:
-        raise UserError(
-            f"--max_predictions_per_seq={settings.max_predictions_per_seq}: give at least 1."
-        )
-    if settings.format == PARQUET:
-        import_parquet()
-    Processes.of(settings.num_workers)
-
-
 def run(settings: Settings) -> Path:
     """Converts the records; returns the output directory."""
-    validate(settings)
+    if settings.format == PARQUET:
+        import_parquet()
     require_listed_files(settings.input_file)
     files = expand_record_files(settings.input_file, flag="input_file")
     files = [require_file(path, flag="input_file") for path in files if path.stat().st_size]
@@ -165,14 +150,14 @@ def run(settings: Settings) -> Path:
 
 def _parameters(settings: Settings, origin: KnownRecords, layout: Layout) -> dict[str, Any]:
     """The parameters that determine the output: those of the records, and of their conversion."""
-    left_out = _OF_FILES if layout.has_masks else (*_OF_FILES, *_OF_MASKS, *_OF_MASKS_ELSEWHERE)
+    left_out = _OF_FILES if layout.has_masks else (*_OF_FILES, *options_of(MaskingOptions))
     parameters = {k: v for k, v in origin.parameters.items() if k not in left_out}
     parameters |= {"format": settings.format, "masking": STATIC if layout.has_masks else DYNAMIC}
     if origin.kind == LDDL:
         parameters["max_seq_length"] = settings.max_seq_length
         parameters["max_predictions_per_seq"] = settings.max_predictions_per_seq
     if layout.has_masks and not origin.layout.has_masks:
-        parameters |= {name: getattr(settings, name) for name in (*_OF_MASKS, "random_seed")}
+        parameters |= {**settings.parameters(), "random_seed": settings.random_seed}
     return parameters
 
 
@@ -302,13 +287,8 @@ class Converter:
         self._read = BatchReader(origin.kind, origin.layout, self._tokenizer)
         self._masking = None
         if layout.has_masks and not origin.layout.has_masks:
-            self._masking = MaskingSettings(
-                masked_lm_prob=settings.masked_lm_prob,
-                max_predictions_per_seq=settings.max_predictions_per_seq,
-                vocab_size=origin.vocabulary.size,
-                special_ids=origin.vocabulary.special_ids,
-                do_whole_word_mask=settings.do_whole_word_mask,
-            )
+            vocabulary = origin.vocabulary
+            self._masking = MaskingSettings(settings, vocabulary.size, vocabulary.special_ids)
 
     def __call__(self, batch: Batch) -> Converted:
         """The records of a batch in the format."""
@@ -327,57 +307,25 @@ class Converter:
         return Converted(batch.file, content, batch.count)
 
 
-@flag_group("Conversion")
-def define_parameter_flags() -> None:
-    """Defines the flags of this command only."""
-    flags.DEFINE_enum(
-        "format",
-        None,
-        FORMATS,
-        "records: this program's TFRecords; google, tf2: TFRecords with stored masks, tf2 with "
-        "TensorFlow 2's names of features; jsonl, parquet: a record a line or row; text: the "
-        "original text.",
-    )
-    flags.mark_flag_as_required("format")
-    flags.DEFINE_enum(
-        "masking",
-        KEEP,
-        MASKING,
-        "static: draw masks for records that have none; dynamic: take stored masks out.",
-    )
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, where it is not with them.")
-    flags.DEFINE_string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
-    flags.DEFINE_bool("do_lower_case", None, "Casing of the vocabulary; by default its own.")
-    flags.DEFINE_integer(
-        "max_seq_length", Settings.max_seq_length, "Positions of a sequence, for LDDL's shards."
-    )
-    flags.DEFINE_integer(
-        "max_predictions_per_seq",
-        Settings.max_predictions_per_seq,
-        "Maximum number of masks in a sequence, for masks that are drawn and for LDDL's.",
-    )
-    flags.DEFINE(
-        Number(), "masked_lm_prob", Settings.masked_lm_prob, "Share of the tokens to mask."
-    )
-    flags.DEFINE_bool(
-        "do_whole_word_mask", False, "Mask all pieces of a word together, where masks are drawn."
-    )
-    flags.DEFINE_integer("random_seed", Settings.random_seed, "Seed of the masks.")
-
-
-@flag_group("Input and output")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.convert_records``."""
-    define_common_flags(
-        input_help="Records: comma-separated files, globs and directories.",
-        output_help="Directory for the converted records.",
+    define_settings(
+        Settings,
+        VocabularyFiles,
+        values=values,
+        without=("init_checkpoint", "ngram", "favor_shorter_ngram"),
+        input_file="Records: comma-separated files, globs and directories.",
+        output_dir="Directory for the converted records.",
+        max_predictions_per_seq="Maximum number of masks in a sequence, for masks that are drawn "
+        "and for LDDL's.",
+        do_whole_word_mask="Mask all pieces of a word together, where masks are drawn.",
+        vocab_file="WordPiece vocabulary, where it is not with them.",
+        do_lower_case="Casing of the vocabulary; by default its own.",
     )
-    define_workers_flag()
-    define_parameter_flags()
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the command with the settings that the flags give."""
-    files = TokenizerFiles.from_flags(values)
+    files = TokenizerFiles.from_flags(from_flags(VocabularyFiles, values))
     chosen = files.with_casing(None) if files.file else None
-    run(settings_from_flags(Settings, values, tokenizer_files=chosen))
+    run(from_flags(Settings, values, tokenizer_files=chosen))

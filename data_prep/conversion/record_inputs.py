@@ -35,7 +35,8 @@ from data_prep.conversion.record_rows import (
 from data_prep.sources.containers import HEAD_BYTES, Source, open_sources
 from data_prep.sources.json_files import begins_with_object, parse, read_json_lines
 from data_prep.sources.parquet_files import MAGIC
-from data_prep.sources.source_text import Decoder, as_utf8
+from data_prep.sources.source_text import as_utf8
+from data_prep.text.documents import Decoder
 
 KINDS = RECORDS, JSON_LINES, PARQUET, LDDL = "TFRecords", "JSON lines", "Parquet", "LDDL"
 _BATCH_RECORDS = 256

@@ -12,18 +12,21 @@ import shutil
 import threading
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Callable
+from typing import Callable, ClassVar
 
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config.declared import setting
 from bert_tf.stages.manifest import is_output_name
 from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import explain_write_errors, make_output_dir, read_lines
+from bert_tf.util.options import Interval
 from bert_tf.util.progress import Progress
 from data_prep.downloads import dumps
 from data_prep.downloads.transfer import (
@@ -34,60 +37,67 @@ from data_prep.downloads.transfer import (
     fetch,
     read_text,
 )
-from data_prep.stages.stage import (
-    define_language_flag,
-    define_output_flag,
-    settings_from_flags,
-)
+from data_prep.stages.settings import LanguageSettings, OutputSettings
+from data_prep.stages.stage import define_settings
 from data_prep.text.languages import DEFAULT_LANGUAGE
 
 STAGE = "download"
 WIKIPEDIA = "wikipedia"
 _PARTIAL_NAME = ".download"
 _LONGEST_LIST_BYTES = 64 << 20
-_MOST_CONNECTIONS = 16
 # A line of ``sha256sum --tag``, which is also how the BSDs write them.
 _TAGGED_CHECKSUM = re.compile(r"[A-Z0-9-]+ \((.+)\) = (\S+)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class SourceSettings(LanguageSettings):
+    """A collection of text."""
+
+    heading: ClassVar[str] = "Download"
+    source: str | None = setting(
+        None, "A collection of text to download.", kind=str, choices=(WIKIPEDIA,)
+    )
+    date: str = setting(
+        dumps.LATEST, "The dump's date, such as 20240601, or latest: the last finished one."
+    )
+    mirror: str = setting(dumps.MIRROR, "Address of a mirror of Wikimedia's dumps.")
+    num_connections: int = setting(
+        2,
+        "Files to download at the same time; Wikimedia asks for not more than 3.",
+        bounds=Interval(1, 16),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(SourceSettings, OutputSettings):
     """Settings of the stage; either ``source`` or ``url`` is given.
 
     Attributes:
-      output_dir: output directory for the files.
-      source: "wikipedia" or None.
-      language, date, mirror: of the Wikipedia; a date as YYYYMMDD or "latest".
       url: addresses of files.
-      checksum_file: a list with a checksum for each file of ``url``, and perhaps for others; None
-        for none.
-      num_connections: files that are fetched at the same time.
     """
 
-    output_dir: str
-    source: str | None = None
-    language: str = DEFAULT_LANGUAGE
-    date: str = dumps.LATEST
-    mirror: str = dumps.MIRROR
     url: Sequence[str] = ()
-    checksum_file: str | None = None
-    num_connections: int = 2
+    checksum_file: str | None = setting(
+        None,
+        "File with a checksum (MD5, SHA-1, SHA-256 or SHA-512) and a name in each line, as "
+        "sha256sum writes them, for the files of --url.",
+        kind=str,
+    )
 
+    def contradictions(self) -> Iterator[str]:
+        """No or two sources, and what does not belong to the one."""
+        if bool(self.source) == bool(self.url):
+            yield "give either --source=wikipedia or --url."
+        if self.source:
+            dumps.check_dump_flags(self.language_of_dump, self.date, self.mirror)
+            if self.checksum_file:
+                yield "--checksum_file belongs to --url: Wikipedia's dumps have their own."
+        yield from super().contradictions()
 
-def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
-    if bool(settings.source) == bool(settings.url):
-        raise UserError("give either --source=wikipedia or --url.")
-    if settings.source not in (None, WIKIPEDIA):
-        raise UserError(f"--source={settings.source} is not {WIKIPEDIA}.")
-    if not 1 <= settings.num_connections <= _MOST_CONNECTIONS:
-        raise UserError(
-            f"--num_connections={settings.num_connections} must be from 1 to {_MOST_CONNECTIONS}."
-        )
-    if settings.source:
-        dumps.check_dump_flags(settings.language, settings.date, settings.mirror)
-        if settings.checksum_file:
-            raise UserError("--checksum_file belongs to --url: Wikipedia's dumps have their own.")
+    @property
+    def language_of_dump(self) -> str:
+        """The code of the Wikipedia's language."""
+        return self.language or DEFAULT_LANGUAGE
 
 
 def run(settings: Settings, *, wait: Callable[[float], object] | None = None) -> Path:
@@ -95,12 +105,11 @@ def run(settings: Settings, *, wait: Callable[[float], object] | None = None) ->
 
     ``wait`` is called with the seconds between attempts; None sleeps.
     """
-    validate(settings)
     directory = make_output_dir(settings.output_dir, flag="output_dir")
     if settings.source:
         pace = Pace(wait=time.sleep if wait is None else wait)
         read = functools.partial(read_text, pace=pace, most_bytes=_LONGEST_LIST_BYTES)
-        dump = dumps.find_dump(settings.language, settings.date, settings.mirror, read)
+        dump = dumps.find_dump(settings.language_of_dump, settings.date, settings.mirror, read)
         report(f"{STAGE}: {dump.wiki} of {dump.date}, {len(dump.files)} files")
         files = dump.files
     else:
@@ -252,44 +261,18 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-@flag_group("Download")
-def define_source_flags() -> None:
-    """Defines the flags that choose a collection of text."""
-    flags.DEFINE_enum("source", None, [WIKIPEDIA], "A collection of text to download.")
-    flags.DEFINE_string(
-        "date",
-        Settings.date,
-        "The dump's date, such as 20240601, or latest: the last finished one.",
-    )
-    flags.DEFINE_string("mirror", Settings.mirror, "Address of a mirror of Wikimedia's dumps.")
-    flags.DEFINE_integer(
-        "num_connections",
-        Settings.num_connections,
-        "Files to download at the same time; Wikimedia asks for not more than 3.",
-    )
-
-
-@flag_group("Download")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.download``."""
-    define_source_flags()
-    define_language_flag()
-    flags.DEFINE_multi_string("url", [], "Address of a file; may be repeated.")
-    flags.DEFINE_string(
-        "checksum_file",
-        None,
-        "File with a checksum (MD5, SHA-1, SHA-256 or SHA-512) and a name in each line, as "
-        "sha256sum writes them, for the files of --url.",
-    )
-    define_output_flag("Directory for the files.")
+    define_settings(Settings, values=values, output_dir="Directory for the files.")
+    _define_url(flags.FLAGS if values is None else values)
 
 
-def settings_from_download_flags(values: flags.FlagValues, **others: object) -> Settings:
-    """Like ``settings_from_flags``; where no language is given, it is the default one."""
-    language = values.language or DEFAULT_LANGUAGE
-    return settings_from_flags(Settings, values, language=language, **others)
+@flag_group("Download")
+def _define_url(values: flags.FlagValues) -> None:
+    flags.DEFINE_multi_string("url", [], "Address of a file; may be repeated.", flag_values=values)
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the command with the settings that the flags give."""
-    report(f"{STAGE}: files are in {run(settings_from_download_flags(values))}")
+    directory = run(from_flags(Settings, values, url=values.url))
+    report(f"{STAGE}: files are in {directory}")

@@ -7,12 +7,14 @@ import functools
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 from absl import flags
 
-from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import NOT_NEGATIVE, setting
 from bert_tf.records.hash_sample import HashSample
 from bert_tf.records.judgement import unusual
 from bert_tf.records.statistics import ALL_LABELS, Statistics
@@ -44,7 +46,9 @@ from data_prep.inspection.report import Findings, describe_records, describe_tex
 from data_prep.inspection.sample_text import ShownRecord, show_record
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text
 from data_prep.stages.order import STAGES
-from data_prep.stages.stage import define_workers_flag, settings_from_flags
+from data_prep.stages.settings import InputSettings, WorkerSettings
+from data_prep.stages.stage import define_settings
+from data_prep.stages.vocabulary_flags import VocabularyFiles
 
 STAGE = "inspect"
 REPORT_NAME = "inspection.html"
@@ -56,7 +60,7 @@ _RECORD_STAGES = (
     "glue_features",
     "tagging_features",
 )
-_TEXT_STAGES = ("extract", "clean", "sentences", "shards")
+_TEXT_STAGES = {row.name for row in STAGES.values() if row.writes_text}
 _SENTENCE_STAGES = {row.name for row in STAGES.values() if row.writes_sentences}
 _TEXT_SUFFIX = ".txt"
 _SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")
@@ -67,22 +71,27 @@ _WORTH_A_POOL = 20_000_000  # bytes; less is read faster than processes start
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ReportSettings(declared.Settings):
+    """What is reported."""
+
+    heading: ClassVar[str] = "Input and output"
+    report: Path | None = setting(
+        None,
+        f"Page to write, with charts and samples; in a directory {REPORT_NAME}.",
+        kind=Path,
+        parse=lambda given: Path(given) if given else None,
+    )
+    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
+    num_samples: int = setting(3, "Records to show as text.", bounds=NOT_NEGATIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(WorkerSettings, ReportSettings, InputSettings):
     """Settings of the command.
 
     Attributes:
-      input_file: comma-separated files, globs and directories.
-      report: a page to write, or the directory for it; None for none.
       tokenizer_files: the vocabulary; by default the copy stored with the records.
-      num_samples: records to show as text.
-      num_workers: processes, 0 for all cores.
     """
-
-    input_file: str
-    report: Path | None = None
-    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
-    num_samples: int = 3
-    num_workers: int = 0
 
 
 @dataclasses.dataclass
@@ -108,8 +117,6 @@ def run(settings: Settings) -> int:
 
     Raises UserError if there are problems, after everything was read and the report was written.
     """
-    if settings.num_samples < 0:
-        raise UserError(f"--num_samples={settings.num_samples}: give 0 or more.")
     files = expand_input_files(settings.input_file, flag="input_file")
     page = _page_path(settings.report, files)
     num_bytes = sum(path.stat().st_size for path in files)
@@ -324,24 +331,19 @@ def _text_counter():
     return count_text
 
 
-@flag_group("Input and output")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.inspect``."""
-    flags.DEFINE_string(
-        "input_file",
-        None,
-        "Files to check: comma-separated files, globs and directories; they may also be given "
-        "without a flag.",
+    define_settings(
+        Settings,
+        VocabularyFiles,
+        values=values,
+        without=("init_checkpoint", "do_lower_case"),
+        optional=("input_file",),
+        input_file="Files to check: comma-separated files, globs and directories; they may also be "
+        "given without a flag.",
+        vocab_file="WordPiece vocabulary of records that come without a copy of theirs.",
+        spm_model_file="A SentencePiece model, instead of --vocab_file.",
     )
-    flags.DEFINE_string(
-        "report", None, f"Page to write, with charts and samples; in a directory {REPORT_NAME}."
-    )
-    flags.DEFINE_string(
-        "vocab_file", None, "WordPiece vocabulary of records that come without a copy of theirs."
-    )
-    flags.DEFINE_string("spm_model_file", None, "A SentencePiece model, instead of --vocab_file.")
-    flags.DEFINE_integer("num_samples", Settings.num_samples, "Records to show as text.")
-    define_workers_flag()
 
 
 def run_from_flags(words: Sequence[str], values: flags.FlagValues) -> int:
@@ -349,17 +351,6 @@ def run_from_flags(words: Sequence[str], values: flags.FlagValues) -> int:
     given = ",".join([*words[1:], *filter(None, [values.input_file])])
     if not given:
         raise UserError("give a directory or files to inspect; --help lists the flags.")
-    files = SimpleNamespace(
-        vocab_file=values.vocab_file, spm_model_file=values.spm_model_file, do_lower_case=None
-    )
-    vocabulary = TokenizerFiles.from_flags(files)
-    num_warnings = run(
-        settings_from_flags(
-            Settings,
-            values,
-            input_file=given,
-            report=Path(values.report) if values.report else None,
-            tokenizer_files=vocabulary,
-        )
-    )
-    return 1 if num_warnings else 0
+    vocabulary = TokenizerFiles.from_flags(from_flags(VocabularyFiles, values))
+    settings = from_flags(Settings, values, input_file=given, tokenizer_files=vocabulary)
+    return 1 if run(settings) else 0

@@ -18,10 +18,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import Callable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Callable, ClassVar
 
 import numpy as np
+
+from bert_tf.config.declared import Settings, setting
+from bert_tf.util.options import Interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,22 +102,44 @@ class Spans:
 
 
 @dataclasses.dataclass(frozen=True)
-class SequenceRules:
-    """Length and contents of sequences.
+class SequenceRules(Settings):
+    """Length and contents of sequences."""
 
-    Attributes:
-      max_seq_length: S.
-      short_seq_prob: share of the documents that are cut to a random shorter target length.
-      nsp: pairs for the next-sentence task; otherwise single segments.
-      pack_documents: segments go on with the next document, and none is shorter.
-      sentence_order: with ``nsp``, pairs for the sentence-order task instead.
-    """
+    heading: ClassVar[str] = "Records"
+    # 5: [CLS] and two [SEP] leave room for two tokens, the shortest target length.
+    max_seq_length: int = setting(128, "Positions of a sequence.", bounds=Interval(5))
+    short_seq_prob: float = setting(
+        0.1,
+        "Share of the documents that are cut to a random shorter target length.",
+        bounds=Interval(0, 1),
+    )
+    nsp: bool = setting(
+        True, "Sentence pairs for the next-sentence task; false: single segments of full length."
+    )
+    pack_documents: bool = setting(
+        False,
+        "With --nsp=false: segments go on with the next document after a [SEP], so that sequences "
+        "are full; --short_seq_prob has no effect.",
+    )
+    sentence_order: bool = setting(
+        False,
+        "Sentence pairs for ALBERT's sentence-order task instead: consecutive segments, half of "
+        "them swapped (label 1).",
+    )
 
-    max_seq_length: int
-    short_seq_prob: float
-    nsp: bool
-    pack_documents: bool = False
-    sentence_order: bool = False
+    def contradictions(self) -> Iterator[str]:
+        """Pairs that are none, or of several documents."""
+        if self.sentence_order and not self.nsp:
+            yield (
+                "--sentence_order and --nsp=false contradict each other: the order is that of two "
+                "segments, and --nsp=false makes single ones; leave one of the flags out."
+            )
+        if self.pack_documents and self.nsp:
+            yield (
+                "--pack_documents and --nsp contradict each other: the next sentence of a pair is "
+                "of the same document; give --nsp=false."
+            )
+        yield from super().contradictions()
 
     @property
     def max_tokens(self) -> int:

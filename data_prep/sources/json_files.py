@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
 from bert_tf.util.errors import UserError
-from data_prep.sources.source_text import Decoder, reduced
+from data_prep.sources.source_text import reduced
+from data_prep.text.documents import Decoder
 
 LONGEST_VALUE_BYTES = 256 << 20
 _SHOWN_KEYS = 8

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bert_tf.util.errors import UserError
 from bert_tf.util.parquet import open_parquet, parquet_batches
 from data_prep.sources.json_files import paragraphs_in
-from data_prep.sources.source_text import Decoder
+from data_prep.text.documents import Decoder
 
 MAGIC = b"PAR1"
 _BATCH_ROWS = 256

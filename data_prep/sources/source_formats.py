@@ -9,22 +9,32 @@ Another format is a module with a reader and a row of ``_ROWS``.
 
 from __future__ import annotations
 
+import codecs
 import collections
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, ClassVar, NamedTuple, Protocol
 
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
 from bert_tf.util.errors import UserError
 from bert_tf.util.parquet import import_parquet
-from data_prep.sources import json_files, mediawiki_dump, parquet_files, wikiextractor_files
+from data_prep.sources import (
+    json_files,
+    mediawiki_dump,
+    parquet_files,
+    warc_files,
+    wikiextractor_files,
+)
 from data_prep.sources.containers import Source
 from data_prep.sources.plain_text_files import read_text
-from data_prep.sources.source_text import Decoder, as_utf8, require_no_html
+from data_prep.sources.source_text import as_utf8, require_no_html
+from data_prep.text.documents import Decoder
 from data_prep.text.mediawiki_text import Options, plain_text
 
 AUTO, TEXT, DOCUMENTS, PARQUET = "auto", "text", "documents", "parquet"
 MEDIAWIKI, JSON_LINES, JSON, WIKIEXTRACTOR = "mediawiki", "jsonl", "json", "wikiextractor"
-DEFAULT_TEXT_FIELD = "text"
+WARC = "warc"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BINARY = {
@@ -36,25 +46,6 @@ _BINARY = {
     b"ARROW1": "an Arrow file",
     b"\x7fELF": "a program",
 }
-
-
-class Reading(NamedTuple):
-    """How sources are read.
-
-    Attributes:
-      format: one of FORMATS; AUTO recognises each file's.
-      text_field: of JSON and Parquet.
-      rows_per_document: lines of JSON, or rows of Parquet, that make one document.
-      encoding: of text without a byte order mark.
-      lists, headings: what is kept of a wiki's pages.
-    """
-
-    format: str = AUTO
-    text_field: str = DEFAULT_TEXT_FIELD
-    rows_per_document: int = 1
-    encoding: str = "utf-8"
-    lists: bool = False
-    headings: bool = False
 
 
 class Piece(Protocol):
@@ -96,12 +87,18 @@ class FormatRow(NamedTuple):
       pieces: reads a source.
       begins: whether the first bytes of a file, without a byte order mark and white space, are its.
       suffixes: of files whose content leaves open what they are.
+      require: raises UserError if the package that reads it is missing.
+      is_read_by_path: a file as it is, so that none inside another file can be read.
+      made_by: the packages on whose results its text depends.
     """
 
     name: str
     pieces: Callable[[Opened], Iterator[Piece]]
     begins: Callable[[bytes], bool] = lambda _: False
     suffixes: tuple[str, ...] = ()
+    require: Callable[[], object] = lambda: None
+    is_read_by_path: bool = False
+    made_by: tuple[str, ...] = ()
 
 
 class Article(NamedTuple):
@@ -127,12 +124,13 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
     """
     head = source.head
     found = _format_of(head, source.suffix) if reading.format == AUTO else reading.format
-    if found == PARQUET:
-        import_parquet()
+    row = _ROWS[found]
+    row.require()
+    if row.is_read_by_path:
         if not source.is_plain:
             raise UserError(
-                f"--input_file: {source.name} is a Parquet file inside another file, where it "
-                "cannot be read; unpack it first."
+                f"--input_file: {source.name} is a {found.capitalize()} file inside another file, "
+                "where it cannot be read; unpack it first."
             )
     elif what := next((w for magic, w in _BINARY.items() if head.startswith(magic)), None):
         raise UserError(f"--input_file: {source.name} is {what}, not text; leave it out.")
@@ -148,14 +146,20 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
 
 def _format_of(head: bytes, suffix: str) -> str:
     start = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
-    named = (row for row in _ROWS if suffix in row.suffixes)
-    row = next((row for row in _ROWS if row.begins(start)), None) or next(named, None)
+    rows = _ROWS.values()
+    named = (row for row in rows if suffix in row.suffixes)
+    row = next((row for row in rows if row.begins(start)), None) or next(named, None)
     return row.name if row else TEXT
 
 
 def read_pieces(opened: Opened, found: str) -> Iterator[Piece]:
     """The pieces of a source of a format that was recognised."""
-    return next(row for row in _ROWS if row.name == found).pieces(opened)
+    return _ROWS[found].pieces(opened)
+
+
+def packages_of(formats: Collection[str | None]) -> list[str]:
+    """The packages on whose results the text of files in these formats depends."""
+    return [name for row in _ROWS.values() if row.name in formats for name in row.made_by]
 
 
 def _articles(opened: Opened) -> Iterator[Article]:
@@ -167,7 +171,7 @@ def _articles(opened: Opened) -> Iterator[Article]:
         elif page.is_redirect:
             opened.totals["redirects"] += 1
         else:
-            options = Options(site.hidden, reading.lists, reading.headings, site.language)
+            options = Options(site.hidden, reading.keep_lists, reading.keep_headings, site.language)
             yield Article(page.text, options)
 
 
@@ -204,18 +208,82 @@ def _wikiextractor(opened: Opened) -> Iterator[Piece]:
     return wikiextractor_files.read_wikiextractor(opened.text(), opened.source.name)
 
 
+def _warc(opened: Opened) -> Iterator[Piece]:
+    source, reading = opened.source, opened.reading
+    return warc_files.read_warc(
+        source.stream, source.name, opened.totals, encoding=reading.encoding
+    )
+
+
 def _begins_dump(start: bytes) -> bool:
     return start.startswith(b"<") and b"<mediawiki" in start[:1024]
 
 
 # In this order a file is compared with them.
-_ROWS = (
-    FormatRow(MEDIAWIKI, _articles, _begins_dump, (".xml",)),
-    FormatRow(JSON_LINES, _json_lines, json_files.begins_with_object, (".jsonl", ".ndjson")),
-    FormatRow(JSON, _json_file, suffixes=(".json",)),
-    FormatRow(PARQUET, _parquet, lambda start: start.startswith(parquet_files.MAGIC)),
-    FormatRow(TEXT, _text),
-    FormatRow(DOCUMENTS, _document),
-    FormatRow(WIKIEXTRACTOR, _wikiextractor, lambda s: s.startswith(wikiextractor_files.BEGIN)),
-)
-FORMATS = (AUTO, *(row.name for row in _ROWS))
+_ROWS = {
+    row.name: row
+    for row in (
+        FormatRow(MEDIAWIKI, _articles, _begins_dump, (".xml",), made_by=("mwparserfromhell",)),
+        FormatRow(JSON_LINES, _json_lines, json_files.begins_with_object, (".jsonl", ".ndjson")),
+        FormatRow(JSON, _json_file, suffixes=(".json",)),
+        FormatRow(
+            PARQUET,
+            _parquet,
+            lambda start: start.startswith(parquet_files.MAGIC),
+            require=import_parquet,
+            is_read_by_path=True,
+        ),
+        FormatRow(
+            WARC,
+            _warc,
+            lambda start: start.startswith(warc_files.MAGIC),
+            (".warc", ".wet"),
+            require=warc_files.import_warcio,
+            made_by=("warcio",),
+        ),
+        FormatRow(TEXT, _text),
+        FormatRow(DOCUMENTS, _document),
+        FormatRow(WIKIEXTRACTOR, _wikiextractor, lambda s: s.startswith(wikiextractor_files.BEGIN)),
+    )
+}
+FORMATS = (AUTO, *_ROWS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading(Settings):
+    """How sources are read."""
+
+    heading: ClassVar[str] = "Extraction"
+    format: str = setting(
+        AUTO,
+        "Format of the files; auto recognises each one's. Plain text has blank lines between "
+        "documents (text), or a file is one document (documents).",
+        choices=FORMATS,
+    )
+    text_field: str = setting(
+        "text", "Field of JSON objects, or column of Parquet files, that has the text."
+    )
+    rows_per_document: int = setting(
+        1,
+        "JSON lines, or rows of Parquet, that make one document; more than 1 for collections with "
+        "a sentence a row.",
+        bounds=AT_LEAST_ONE,
+    )
+    encoding: str = setting(
+        "utf-8",
+        "Encoding of text files without a byte order mark, and of records of WARC without charset.",
+    )
+    keep_lists: bool = setting(False, "Keep the lines of lists in dumps.")
+    keep_headings: bool = setting(False, "Keep the headings of sections that have text, in dumps.")
+
+    def contradictions(self) -> Iterator[str]:
+        """An encoding that is unknown or not of text."""
+        try:
+            "".encode(self.encoding)
+            codecs.getincrementaldecoder(self.encoding)
+        except (LookupError, ValueError):
+            yield (
+                f"{self.given('encoding')} is not an encoding of text; give one such as utf-16 or "
+                "windows-1252."
+            )
+        yield from super().contradictions()

@@ -1,4 +1,4 @@
-"""What the readers of all sources share: bytes to text, and text to the lines of a document."""
+"""What the readers of all sources share: streams in UTF-8, and text as lines of a document."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import IO, Any
 
 from bert_tf.util.errors import UserError
 from data_prep.sources.containers import Source
+from data_prep.text.documents import REPLACED, UTF_8, require_few_nulls
 
-UTF_8 = "utf-8"
-NULLS, REPLACED = "null_characters", "replaced_characters"
+NULLS = "null_characters"
 
 # The longer mark first: that of UTF-32 begins with that of UTF-16.
 _MARKS = {
@@ -31,14 +31,13 @@ _HTML = re.compile(
 _TRANSCODED_BYTES = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REDUCED_CHARACTERS = 1 << 20
-_MANY_NULLS = 0.1
 
 
 def as_utf8(source: Source, encoding: str) -> IO[bytes]:
     """The stream of a source in UTF-8, without a byte order mark, which overrides ``encoding``.
 
     Raises UserError, while it is read, for bytes that are not of another encoding; those that are
-    no UTF-8 are left to :class:`Decoder`. Raises it at once if the content cannot be text.
+    no UTF-8 are left to ``documents.Decoder``. Raises it at once if the content cannot be text.
     """
     head = source.head
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
@@ -50,16 +49,6 @@ def as_utf8(source: Source, encoding: str) -> IO[bytes]:
         source.stream.read(len(codecs.BOM_UTF8))
         return source.stream
     return io.BufferedReader(_Transcoded(source, encoding), _TRANSCODED_BYTES)
-
-
-def require_few_nulls(content: bytes, name: object) -> None:
-    """Raises UserError for content full of null bytes, which then is no UTF-8."""
-    if content.count(0) > _MANY_NULLS * len(content):
-        raise UserError(
-            f"--input_file: {name} is not text in UTF-8: it is full of null bytes; if it is in "
-            "UTF-16, read it by data_prep.extract --encoding=utf-16-le (or utf-16-be), otherwise "
-            "leave it out."
-        )
 
 
 def require_no_html(head: bytes, name: object) -> None:
@@ -103,40 +92,13 @@ class _Transcoded(io.RawIOBase):
         return size
 
 
-class Decoder:
-    """Decodes UTF-8.
-
-    Attributes:
-      counts: characters that were put in place of other bytes, under REPLACED.
-    """
-
-    def __init__(self, invalid_utf8: str):
-        """``invalid_utf8`` is "error" or "replace", by U+FFFD."""
-        self._replaces = invalid_utf8 == "replace"
-        self.counts: collections.Counter[str] = collections.Counter()
-
-    def __call__(self, content: bytes, where: str) -> str:
-        """Decodes text; raises UserError that says ``where`` unless bytes are replaced."""
-        try:
-            return content.decode(UTF_8)
-        except UnicodeDecodeError as error:
-            if not self._replaces:
-                raise UserError(
-                    f"--input_file: {where} is not UTF-8 (at its byte {error.start}); give its "
-                    "--encoding, such as windows-1252, or --invalid_utf8=replace to put U+FFFD in "
-                    "place of such bytes."
-                ) from None
-        text = content.decode(UTF_8, "replace")
-        self.counts[REPLACED] += text.count("\ufffd") - content.count("\ufffd".encode())
-        return text
-
-
 def reduced(lines: Iterable[str]) -> list[str]:
     """Lines with single blanks as their only white space; without those that have nothing else."""
-    return [line for line in map(_reduced, lines) if line]
+    return [line for line in map(reduced_line, lines) if line]
 
 
-def _reduced(line: str) -> str:
+def reduced_line(line: str) -> str:
+    """A line with single blanks as its only white space."""
     if len(line) <= _REDUCED_CHARACTERS:
         return " ".join(line.split())
     # The list of all words would take many times the memory of the line.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from bert_tf.util.errors import UserError
-from data_prep.sources.source_text import Decoder, reduced
-from data_prep.text.blocks import split_lines
+from data_prep.sources.source_text import reduced
+from data_prep.text.documents import Decoder, split_lines
 
 BEGIN, END = b"<doc ", b"</doc>"
 _LONGEST_BYTES = 64 << 20

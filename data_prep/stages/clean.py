@@ -8,30 +8,30 @@ import functools
 import itertools
 import unicodedata
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from absl import flags
 
-from bert_tf.cli.flags import Number, flag_group
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import NOT_NEGATIVE, setting
 from bert_tf.stages.journal import AppendedFile, Journal
-from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval
 from bert_tf.util.versions import UNICODE, maker
+from data_prep.stages.settings import CallSettings, FileSettings, output_parameters
 from data_prep.stages.stage import (
     LANGUAGES,
     NumberedFiles,
     begin_progress,
-    choose_executor,
-    define_common_flags,
-    define_workers_flag,
+    define_settings,
     find_text_files,
     languages_of,
-    output_parameters,
-    settings_from_flags,
 )
-from data_prep.text.blocks import (
+from data_prep.text.documents import (
     CUT_DOCUMENTS,
     CUT_LINES,
     Block,
@@ -47,37 +47,42 @@ REASONS = TOO_SHORT, FEW_LETTERS, REPETITIVE = "too_short", "few_letters", "repe
 EXACT, NEAR = "exact_duplicates", "near_duplicates"
 _BLOCK_BYTES = 1 << 20
 _MAX_DOCUMENT_BYTES = 4 << 20
+_SHARE = Interval(0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the stage.
+class CleaningRules(declared.Settings):
+    """What is removed."""
 
-    Attributes:
-      input_file: comma-separated files, globs and directories.
-      output_dir: output directory for the text.
-      min_characters: of a document, without white space.
-      min_letter_share: least share of letters (and marks on them) among characters that are no
-        white space.
-      max_repeated_share: largest share of a document's characters in lines that it had before.
-      near_duplicate_similarity: Jaccard similarity of runs of five words from which a document is
-        left out as similar to an earlier one; 0 keeps similar documents.
-      keep_duplicates: keep equal and similar documents.
-      num_workers: processes, 0 for all cores.
-      scheduler: address of a Dask scheduler, whose workers are used instead.
-      other_versions: "remake" or "keep", what becomes of output that other versions made.
-    """
+    heading: ClassVar[str] = "Cleaning"
+    min_characters: int = setting(
+        200,
+        "Remove documents with fewer characters, not counting white space.",
+        bounds=NOT_NEGATIVE,
+    )
+    min_letter_share: float = setting(
+        0.6,
+        "Remove documents with a smaller share of letters (and marks on them) among these "
+        "characters.",
+        bounds=_SHARE,
+    )
+    max_repeated_share: float = setting(
+        0.3,
+        "Remove documents with a larger share of characters in lines that they had before.",
+        bounds=_SHARE,
+    )
+    near_duplicate_similarity: float = setting(
+        0.8,
+        "Remove documents that are that similar to an earlier one (Jaccard similarity of runs of "
+        "five words); 0 removes equal ones only.",
+        bounds=_SHARE,
+    )
+    keep_duplicates: bool = setting(False, "Keep equal and similar documents.")
 
-    input_file: str
-    output_dir: str
-    min_characters: int = 200
-    min_letter_share: float = 0.6
-    max_repeated_share: float = 0.3
-    near_duplicate_similarity: float = 0.8
-    keep_duplicates: bool = False
-    num_workers: int = 0
-    scheduler: str | None = None
-    other_versions: str = REMAKE
+
+@dataclasses.dataclass(frozen=True)
+class Settings(CallSettings, CleaningRules, FileSettings):
+    """Settings of the stage."""
 
 
 class Judged(NamedTuple):
@@ -96,20 +101,8 @@ class Judged(NamedTuple):
     num_bytes: int
 
 
-def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
-    if settings.min_characters < 0:
-        raise UserError(f"--min_characters={settings.min_characters} must not be negative.")
-    for name in ("min_letter_share", "max_repeated_share", "near_duplicate_similarity"):
-        value = getattr(settings, name)
-        if not 0 <= value <= 1:
-            raise UserError(f"--{name}={value:g}: give a share from 0 to 1.")
-    choose_executor(settings.num_workers, settings.scheduler)
-
-
 def run(settings: Settings) -> Path:
     """Cleans the input files; returns the output directory."""
-    validate(settings)
     files = find_text_files(settings.input_file)
     parameters = output_parameters(settings)
     if languages := languages_of(files):
@@ -174,7 +167,7 @@ def _judge_all(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)
         for path in files
     )
-    results = choose_executor(settings.num_workers, settings.scheduler).map(
+    results = settings.executor.map(
         functools.partial(Judge, settings),
         journal.remaining(group_documents(documents, block_bytes=_BLOCK_BYTES)),
         what=STAGE,
@@ -193,7 +186,7 @@ def _judge_all(
 class Judge:
     """Applies the rules to blocks of documents; one instance per worker process."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: CleaningRules):
         self._settings = settings
         self._compares = not settings.keep_duplicates
         self._compares_similar = self._compares and settings.near_duplicate_similarity > 0
@@ -259,45 +252,16 @@ def _compared(text: str, piece: int) -> str:
     return " ".join(f"{piece}:{word}" for word in text.split()) if piece else text
 
 
-@flag_group("Cleaning")
-def define_parameter_flags() -> None:
-    """Defines the flags of this stage only."""
-    flags.DEFINE_integer(
-        "min_characters",
-        Settings.min_characters,
-        "Remove documents with fewer characters, not counting white space.",
-    )
-    _define_share(
-        "min_letter_share",
-        "Remove documents with a smaller share of letters among these characters.",
-    )
-    _define_share(
-        "max_repeated_share",
-        "Remove documents with a larger share of characters in lines that they had before.",
-    )
-    _define_share(
-        "near_duplicate_similarity",
-        "Remove documents that are that similar to an earlier one (Jaccard similarity of runs of "
-        "five words); 0 removes equal ones only.",
-    )
-    flags.DEFINE_bool("keep_duplicates", False, "Keep equal and similar documents.")
-
-
-def _define_share(name: str, about: str) -> None:
-    flags.DEFINE(Number(), name, getattr(Settings, name), about)
-
-
-@flag_group("Input and output")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.clean``."""
-    define_common_flags(
-        input_help="Text files: comma-separated files, globs and directories.",
-        output_help="Directory for the text.",
+    define_settings(
+        Settings,
+        values=values,
+        input_file="Text files: comma-separated files, globs and directories.",
+        output_dir="Directory for the text.",
     )
-    define_workers_flag()
-    define_parameter_flags()
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the stage with the settings that the flags give."""
-    run(settings_from_flags(Settings, values))
+    run(from_flags(Settings, values))

@@ -6,15 +6,15 @@ import codecs
 import collections
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
 
-from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import from_flags
 from bert_tf.stages.journal import Journal
-from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.versions import maker
@@ -22,27 +22,18 @@ from data_prep.sources.containers import open_sources
 from data_prep.sources.input_tree import InputFile, find_input_tree
 from data_prep.sources.mediawiki_dump import language_of
 from data_prep.sources.source_formats import (
-    AUTO,
-    DEFAULT_TEXT_FIELD,
-    FORMATS,
     MEDIAWIKI,
     TEXT,
     Opened,
     Reading,
+    packages_of,
     read_pieces,
     recognise,
 )
-from data_prep.sources.source_text import Decoder, encode
-from data_prep.stages.sentences import INVALID_UTF8, define_invalid_utf8_flag
-from data_prep.stages.stage import (
-    LANGUAGES,
-    NumberedFiles,
-    begin_progress,
-    choose_executor,
-    define_common_flags,
-    define_workers_flag,
-    settings_from_flags,
-)
+from data_prep.sources.source_text import encode
+from data_prep.stages.settings import CallSettings, FileSettings
+from data_prep.stages.stage import LANGUAGES, NumberedFiles, begin_progress, define_settings
+from data_prep.text.documents import Decoder, DecodingSettings
 
 STAGE = "extract"
 VERSION = 1  # goes up when the output of equal input changes
@@ -51,47 +42,8 @@ _OF_DUMPS = ("articles", "articles_without_text", "redirects", "other_pages")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the stage.
-
-    Attributes:
-      input_file: comma-separated files, globs and directories.
-      output_dir: output directory for the text.
-      format: one of ``source_formats.FORMATS``.
-      text_field: field of JSON objects, or column of Parquet files, with the text.
-      rows_per_document: JSON lines, or rows of Parquet, that make one document.
-      encoding: of text files without a byte order mark.
-      invalid_utf8: "error" or "replace", as for ``data_prep.sentences``.
-      keep_lists, keep_headings: keep the lines of lists, and the headings of sections with text.
-      num_workers: processes, 0 for all cores.
-      scheduler: address of a Dask scheduler, whose workers are used instead.
-      other_versions: "remake" or "keep", what becomes of output that other versions made.
-    """
-
-    input_file: str
-    output_dir: str
-    format: str = AUTO
-    text_field: str = DEFAULT_TEXT_FIELD
-    rows_per_document: int = 1
-    encoding: str = "utf-8"
-    invalid_utf8: str = "error"
-    keep_lists: bool = False
-    keep_headings: bool = False
-    num_workers: int = 0
-    scheduler: str | None = None
-    other_versions: str = REMAKE
-
-    @property
-    def reading(self) -> Reading:
-        """The settings that determine how files are read."""
-        return Reading(
-            self.format,
-            self.text_field,
-            self.rows_per_document,
-            self.encoding,
-            self.keep_lists,
-            self.keep_headings,
-        )
+class Settings(CallSettings, DecodingSettings, Reading, FileSettings):
+    """Settings of the stage."""
 
 
 class Extracted(NamedTuple):
@@ -110,29 +62,10 @@ class Recognised(NamedTuple):
     language: str | None
 
 
-def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
-    for name, values in (("format", FORMATS), ("invalid_utf8", INVALID_UTF8)):
-        if getattr(settings, name) not in values:
-            raise UserError(f"--{name}={getattr(settings, name)}: give one of {values}.")
-    if settings.rows_per_document < 1:
-        raise UserError(f"--rows_per_document={settings.rows_per_document}: give at least 1.")
-    try:
-        "".encode(settings.encoding)
-        codecs.getincrementaldecoder(settings.encoding)
-    except (LookupError, ValueError) as error:
-        raise UserError(
-            f"--encoding={settings.encoding} is not an encoding of text; give one such as utf-16 "
-            "or windows-1252."
-        ) from error
-    choose_executor(settings.num_workers, settings.scheduler)
-
-
 def run(settings: Settings) -> Path:
     """Extracts the text; returns the output directory."""
-    validate(settings)
     files = find_input_tree(settings.input_file)
-    recognised = [recognise_file(file, settings.reading) for file in files]
+    recognised = [recognise_file(file, settings) for file in files]
     found = {file.format for file in recognised}
     languages = sorted({file.language for file in recognised if file.language})
     if len(languages) > 1:
@@ -148,15 +81,11 @@ def run(settings: Settings) -> Path:
             **({LANGUAGES: languages} if languages else {}),
         },
         inputs=[file.path for file in files],
-        made_by=_versions(found),
+        made_by=maker(VERSION, *packages_of(found)),
         other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files, found),
         journaled=True,
     )
-
-
-def _versions(formats: Collection[str]) -> dict[str, str]:
-    return maker(VERSION, *(["mwparserfromhell"] if MEDIAWIKI in formats else []))
 
 
 def recognise_file(file: InputFile, reading: Reading) -> Recognised:
@@ -206,9 +135,9 @@ def _build(
     progress = begin_progress(STAGE, journal, None, unit="MB of input")
     # Counted anew by a call that continues, since it reads all files again.
     left_out: collections.Counter[str] = collections.Counter()
-    results = choose_executor(settings.num_workers, settings.scheduler).map(
+    results = settings.executor.map(
         functools.partial(Extractor, settings.invalid_utf8),
-        journal.remaining(_batches(files, settings.reading, left_out)),
+        journal.remaining(_batches(files, settings, left_out)),
         what=STAGE,
     )
     with NumberedFiles(directory, "articles", journal) as output:
@@ -261,49 +190,17 @@ class Extractor:
         return Extracted(text, len(with_text), counts, sum(piece.size for piece in batch))
 
 
-@flag_group("Extraction")
-def define_parameter_flags() -> None:
-    """Defines the flags of this stage only."""
-    flags.DEFINE_enum(
-        "format",
-        AUTO,
-        FORMATS,
-        "Format of the files; auto recognises each one's. Plain text has blank lines between "
-        "documents (text), or a file is one document (documents).",
-    )
-    flags.DEFINE_string(
-        "text_field",
-        DEFAULT_TEXT_FIELD,
-        "Field of JSON objects, or column of Parquet files, that has the text.",
-    )
-    flags.DEFINE_integer(
-        "rows_per_document",
-        Settings.rows_per_document,
-        "JSON lines, or rows of Parquet, that make one document; more than 1 for collections with "
-        "a sentence a row.",
-    )
-    flags.DEFINE_string(
-        "encoding", Settings.encoding, "Encoding of text files without a byte order mark."
-    )
-    flags.DEFINE_bool("keep_lists", False, "Keep the lines of lists in dumps.")
-    flags.DEFINE_bool(
-        "keep_headings", False, "Keep the headings of sections that have text, in dumps."
-    )
-
-
-@flag_group("Input and output")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.extract``."""
-    define_common_flags(
-        input_help="Dumps, JSON, Parquet, text, or archives of them: comma-separated files, globs "
-        "and directories.",
-        output_help="Directory for the text.",
+    define_settings(
+        Settings,
+        values=values,
+        input_file="Dumps, JSON, Parquet, WARC, text, or archives of them: comma-separated files, "
+        "globs and directories.",
+        output_dir="Directory for the text.",
     )
-    define_workers_flag()
-    define_parameter_flags()
-    define_invalid_utf8_flag()
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the stage with the settings that the flags give."""
-    run(settings_from_flags(Settings, values))
+    run(from_flags(Settings, values))

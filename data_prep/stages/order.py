@@ -17,6 +17,7 @@ class StageRow(NamedTuple):
     Attributes:
       name: that of its module, its command and its manifests.
       reads: the stages whose output it may read, the one that it reads if there is one first.
+      writes_text: whether its output is text.
       writes_sentences: whether its text has one sentence per line.
       has_workers: whether it takes ``--num_workers``.
       room: the package of its module.
@@ -24,25 +25,31 @@ class StageRow(NamedTuple):
 
     name: str
     reads: tuple[str, ...] = ()
+    writes_text: bool = True
     writes_sentences: bool = False
     has_workers: bool = True
     room: str = "data_prep.stages"
 
     @property
     def module(self) -> ModuleType:
-        """Its ``Settings``, ``validate`` and ``run``."""
+        """Its ``Settings`` and ``run``."""
         return importlib.import_module(f"{self.room}.{self.name}")
 
 
 STAGES = {
     row.name: row
     for row in (
-        StageRow("download", has_workers=False, room="data_prep.downloads"),
+        StageRow("download", writes_text=False, has_workers=False, room="data_prep.downloads"),
         StageRow("extract", reads=("download",)),
-        StageRow("clean", reads=("extract", "download")),
-        StageRow("sentences", reads=("clean", "extract", "download"), writes_sentences=True),
+        StageRow("filter_language", reads=("extract", "download")),
+        StageRow("clean", reads=("filter_language", "extract", "download")),
+        StageRow(
+            "sentences",
+            reads=("clean", "filter_language", "extract", "download"),
+            writes_sentences=True,
+        ),
         StageRow("shards", reads=("sentences",), writes_sentences=True, has_workers=False),
-        StageRow("vocabulary", reads=("shards",)),
-        StageRow("create_pretraining_data", reads=("shards",)),
+        StageRow("vocabulary", reads=("shards",), writes_text=False),
+        StageRow("create_pretraining_data", reads=("shards",), writes_text=False),
     )
 }

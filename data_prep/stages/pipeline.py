@@ -11,25 +11,29 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config.declared import options_of
 from bert_tf.stages.stage import remove_outputs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import make_output_dir
 from data_prep.downloads import download
-from data_prep.stages import clean, create_pretraining_data, extract, sentences, shards, vocabulary
-from data_prep.stages.order import STAGES
-from data_prep.stages.stage import (
-    define_common_flags,
-    define_language_flag,
-    define_workers_flag,
-    settings_from_flags,
+from data_prep.sources.source_formats import Reading
+from data_prep.stages import (
+    clean,
+    create_pretraining_data,
+    extract,
+    filter_language,
+    sentences,
+    shards,
+    vocabulary,
 )
-from data_prep.stages.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
-from data_prep.text.wikitext_corpus import PLAIN, define_markup_flag
-
-_OF_EXTRACTION = ("format", "text_field", "rows_per_document", "encoding")
-_OF_EXTRACTION += ("keep_lists", "keep_headings")
+from data_prep.stages.order import STAGES
+from data_prep.stages.settings import FileSettings
+from data_prep.stages.stage import define_settings
+from data_prep.stages.vocabulary_flags import VocabularyFiles, chosen_vocabulary
+from data_prep.text.wikitext_corpus import PLAIN
 
 
 class Call(NamedTuple):
@@ -56,9 +60,7 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    """Runs all stages that are not up to date; settings are checked before the first one."""
-    for stage, of_stage in settings.calls:
-        STAGES[stage].module.validate(of_stage)
+    """Runs all stages that are not up to date."""
     for stage, of_stage in settings.calls:
         STAGES[stage].module.run(of_stage)
     if settings.heldout is None:
@@ -68,7 +70,7 @@ def run(settings: Settings) -> None:
 
 def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
     """Turns the flags of the pipeline into the settings of its stages."""
-    chosen = chosen_vocabulary(values)
+    chosen = chosen_vocabulary(from_flags(VocabularyFiles, values), values.max_seq_length)
     _check_vocabulary_size(values, chosen)
     extracts = _check_source(values)
     if "," in values.output_dir:
@@ -80,7 +82,7 @@ def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
     shards_in = Path(glob.escape(str(root))) / "shards"
     vocabulary_settings = None
     if chosen is None:
-        vocabulary_settings = settings_from_flags(
+        vocabulary_settings = from_flags(
             vocabulary.Settings,
             values,
             input_file=str(shards_in / "train-*.txt"),
@@ -92,12 +94,11 @@ def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
         chosen = TokenizerFiles(**{flag: trained}, do_lower_case=vocabulary_settings.do_lower_case)
 
     def records(kind: str, **others: object) -> create_pretraining_data.Settings:
-        return settings_from_flags(
+        return from_flags(
             create_pretraining_data.Settings,
             values,
             input_file=str(shards_in / f"{kind}-*.txt"),
             output_dir=str(root / "records" / kind),
-            output_file=None,
             tokenizer_files=chosen,
             **others,
         )
@@ -106,7 +107,7 @@ def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
         *_calls_for_sentences(values, root, extracts=extracts),
         Call(
             "shards",
-            settings_from_flags(
+            from_flags(
                 shards.Settings,
                 values,
                 input_file=str(root / "sentences"),
@@ -135,26 +136,42 @@ def _calls_for_sentences(values: flags.FlagValues, root: Path, *, extracts: bool
     if values.source:
         yield Call(
             "download",
-            download.settings_from_download_flags(
-                values, output_dir=str(root / "download"), url=(), checksum_file=None
-            ),
+            from_flags(download.Settings, values, output_dir=str(root / "download")),
         )
         text = str(root / "download")
     if extracts:
-        settings = settings_from_flags(
+        settings = from_flags(
             extract.Settings, values, input_file=text, output_dir=str(root / "text")
         )
         yield Call("extract", settings)
         text = str(root / "text")
         if not values["line_breaks"].present:
             line_breaks = "paragraph"
+    if values.keep_languages is not None:
+        settings = from_flags(
+            filter_language.Settings,
+            values,
+            input_file=text,
+            output_dir=str(root / "filter_language"),
+        )
+        if len(settings.keep_languages) > 1 and values.language is None:
+            raise UserError(
+                f"--keep_languages={values.keep_languages}: give the --language by whose rules the "
+                "sentences of all of them should end, or prepare each language by itself."
+            )
+        yield Call("filter_language", settings)
+        text = str(root / "filter_language")
+    elif values["min_language_probability"].present:
+        raise UserError(
+            "--min_language_probability belongs to --keep_languages; give both or neither."
+        )
     if values.clean or (values.clean is None and values.source):
-        settings = settings_from_flags(
+        settings = from_flags(
             clean.Settings, values, input_file=text, output_dir=str(root / "clean")
         )
         yield Call("clean", settings)
         text = str(root / "clean")
-    settings = settings_from_flags(
+    settings = from_flags(
         sentences.Settings,
         values,
         output_dir=str(root / "sentences"),
@@ -171,10 +188,10 @@ def _check_source(values: flags.FlagValues) -> bool:
             "give either --input_file, your own text, or --source, a collection to download."
         )
     if values.source is None:
-        for name in ("date", "mirror", "num_connections"):
-            if values[name].present:
+        for name in options_of(download.SourceSettings):
+            if name not in ("source", "language") and values[name].present:
                 raise UserError(f"--{name} belongs to --source; leave it out with --input_file.")
-        extracts = any(values[name].present for name in _OF_EXTRACTION)
+        extracts = any(values[name].present for name in options_of(Reading))
         if not extracts and extract.is_plain_text(values.input_file):
             return False
     if values.markup != PLAIN:
@@ -202,31 +219,34 @@ def _check_vocabulary_size(values: flags.FlagValues, chosen: TokenizerFiles | No
         )
 
 
-@flag_group("Cleaning")
-def _define_clean_flag() -> None:
-    flags.DEFINE_bool(
-        "clean", None, "Remove what is no running text, and duplicates; the default with --source."
-    )
-
-
-@flag_group("Vocabulary")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.pipeline``."""
-    define_common_flags(
-        input_help="Text, dumps, JSON, Parquet or archives: comma-separated files, globs and "
-        "directories.",
-        output_help="Directory for all outputs.",
-        input_is_required=False,
+    define_settings(
+        FileSettings,
+        *(row.module.Settings for row in STAGES.values()),
+        values=values,
+        without=(create_pretraining_data.CallFiles, "checksum_file", "do_lower_case"),
+        optional=("input_file", "vocab_size", "keep_languages"),
+        input_file="Text, dumps, JSON, Parquet, WARC or archives: comma-separated files, globs "
+        "and directories.",
+        output_dir="Directory for all outputs.",
     )
-    define_workers_flag()
-    define_markup_flag()
-    define_language_flag()
-    download.define_source_flags()
-    _define_clean_flag()
-    for row in STAGES.values():
-        if row.name != "download":
-            row.module.define_parameter_flags()
-    define_vocabulary_flags(otherwise=", instead of training one")
+    define_settings(
+        VocabularyFiles,
+        values=values,
+        vocab_file="WordPiece vocabulary (vocab.txt), instead of training one.",
+    )
+    _define_clean_flag(flags.FLAGS if values is None else values)
+
+
+@flag_group("Cleaning")
+def _define_clean_flag(values: flags.FlagValues) -> None:
+    flags.DEFINE_bool(
+        "clean",
+        None,
+        "Remove what is no running text, and duplicates; the default with --source.",
+        flag_values=values,
+    )
 
 
 def run_from_flags(values: flags.FlagValues) -> None:

@@ -9,30 +9,39 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from absl import flags
 
-from bert_tf.cli.flags import flag_group
-from bert_tf.stages.executor import Executor
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import setting
 from bert_tf.stages.journal import Journal
-from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.versions import UNICODE, maker
-from data_prep.sources.source_text import require_few_nulls, require_no_html
+from data_prep.sources.source_text import require_no_html
+from data_prep.stages.settings import CallSettings, FileSettings, LanguageSettings
 from data_prep.stages.stage import (
     NumberedFiles,
     begin_progress,
-    choose_executor,
-    define_common_flags,
-    define_language_flag,
-    define_workers_flag,
+    define_settings,
     find_text_files,
     languages_of,
-    settings_from_flags,
 )
-from data_prep.text.blocks import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
+from data_prep.text.documents import (
+    CUT_DOCUMENTS,
+    REPLACED,
+    Decoder,
+    DecodingSettings,
+    Part,
+    between_blank_lines,
+    cut_long_sentences,
+    last_blank_line,
+    read_parts,
+    require_few_nulls,
+)
 from data_prep.text.languages import (
     DEFAULT_LANGUAGE,
     Choice,
@@ -45,22 +54,18 @@ from data_prep.text.wikitext_corpus import (
     PLAIN,
     UNKNOWN,
     WIKITEXT,
+    MarkupSettings,
     articles,
-    define_markup_flag,
     is_heading,
     last_title,
-    parameters_of,
-    validate_markup,
 )
 
 STAGE = "sentences"
 VERSION = 1  # goes up when the output of equal input changes
 LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")
-INVALID_UTF8 = ("error", "replace")
 
 MAX_DOCUMENT_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
-_CHUNK_BYTES = 1 << 20  # read at a time; a chunk has up to twice as much
 _BOUNDARY_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be split
 _MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; plausible widths of wrapped text
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -68,46 +73,30 @@ _SENTENCE_END = re.compile(r"[.!?:;…。！？؟।][\"'’”»)\]]*$")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the stage.
+class SplittingRules(declared.Settings):
+    """Where sentences end."""
 
-    Attributes:
-      input_file: comma-separated files, globs and directories.
-      output_dir: output directory for the sentences.
-      line_breaks: meaning of a line end within a document. "wrapped": none, lines are joined;
-        "paragraph": a sentence ends there, and a line may have several; "sentence": each line is a
-        sentence; "auto": "paragraph", after joining lines that look wrapped.
-      invalid_utf8: "error" refuses files with bytes that are not UTF-8, "replace" replaces them by
-        U+FFFD (which tokenization drops) and counts them in the manifest.
-      markup: "plain" or "wikitext".
-      language: code of the text's language, such as "de", by whose rules sentences end; None for
-        that of the dump which the text is from, else DEFAULT_LANGUAGE.
-      num_workers: processes, 0 for all cores.
-      scheduler: address of a Dask scheduler, whose workers are used instead.
-      other_versions: "remake" or "keep", what becomes of output that other versions made.
-    """
-
-    input_file: str
-    output_dir: str
-    line_breaks: str = "auto"
-    invalid_utf8: str = "error"
-    markup: str = PLAIN
-    language: str | None = None
-    num_workers: int = 0
-    scheduler: str | None = None
-    other_versions: str = REMAKE
+    heading: ClassVar[str] = "Sentences"
+    line_breaks: str = setting(
+        "auto",
+        "Meaning of a line end within a document: none (wrapped), the end of a sentence "
+        "(paragraph), the only kind of sentence end (sentence); auto: paragraph, after joining "
+        "lines that look wrapped.",
+        choices=LINE_BREAKS,
+    )
 
 
-class Chunk(NamedTuple):
-    """Whole documents of a file, and their byte offset.
+@dataclasses.dataclass(frozen=True)
+class Settings(
+    CallSettings, LanguageSettings, MarkupSettings, DecodingSettings, SplittingRules, FileSettings
+):
+    """Settings of the stage."""
 
-    If ``is_cut``, the last document continues in the next chunk.
-    """
-
-    path: Path
-    offset: int
-    content: bytes
-    is_cut: bool = False
+    def contradictions(self) -> Iterator[str]:
+        """Raises UserError for what is not the code of a language."""
+        if self.language is not None:
+            validate_language(self.language)
+        yield from super().contradictions()
 
 
 class Sentences(NamedTuple):
@@ -118,22 +107,8 @@ class Sentences(NamedTuple):
     num_input_bytes: int
 
 
-def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
-    if settings.line_breaks not in LINE_BREAKS:
-        raise UserError(f"--line_breaks={settings.line_breaks}: give one of {LINE_BREAKS}.")
-    if settings.invalid_utf8 not in INVALID_UTF8:
-        raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
-    validate_markup(settings.markup)
-    if settings.language is not None:
-        validate_language(settings.language)
-    choose_executor(settings.num_workers, settings.scheduler)
-
-
 def run(settings: Settings) -> Path:
     """Splits the input files into sentences; returns the output directory."""
-    validate(settings)
-    executor = choose_executor(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
     of_text = languages_of(files)
     chosen = choose_language(settings.language, of_text)
@@ -151,12 +126,12 @@ def run(settings: Settings) -> Path:
             "max_document_bytes": MAX_DOCUMENT_BYTES,
             "language": chosen.language,
             "splitter": splitter_version(chosen.language),
-            **parameters_of(settings.markup),
+            **settings.markup_parameters,
         },
         inputs=files,
         made_by=maker(VERSION, UNICODE),
         other_versions=settings.other_versions,
-        build=functools.partial(_build, settings, chosen, files, executor),
+        build=functools.partial(_build, settings, chosen, files),
         journaled=True,
     )
 
@@ -165,7 +140,6 @@ def _build(
     settings: Settings,
     chosen: Choice,
     files: list[Path],
-    executor: Executor,
     directory: Path,
     journal: Journal,
 ) -> Built:
@@ -183,7 +157,7 @@ def _build(
         settings.markup,
         chosen.language,
     )
-    results = executor.map(splitter, journal.remaining(chunks), what=STAGE)
+    results = settings.executor.map(splitter, journal.remaining(chunks), what=STAGE)
     totals = journal.totals
     with NumberedFiles(directory, STAGE, journal) as output:
         for result in results:
@@ -218,25 +192,19 @@ def _report_wikitext(totals: Mapping[str, int]) -> None:
 
 def read_chunks(
     path: Path, *, markup: str = PLAIN, language: str = DEFAULT_LANGUAGE
-) -> Iterator[Chunk]:
-    """Splits a file at blank lines into chunks that depend only on its content.
+) -> Iterator[Part]:
+    """Splits a file at blank lines; if a part is cut, its last document continues in the next.
 
     WikiText is split at titles instead. If there is no such place within two MiB, the file is split
     at a sentence boundary.
     """
-    find_cut = last_title if markup == WIKITEXT else last_blank_line
     with open(path, "rb") as file:
-        pending, offset = b"", 0
-        while block := file.read(_CHUNK_BYTES):
-            pending += block
-            cut, is_cut = find_cut(pending), False
-            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut, is_cut = _last_sentence_boundary(pending, language), True
-            if cut:
-                yield Chunk(path, offset, pending[:cut], is_cut)
-                pending, offset = pending[cut:], offset + cut
-        if pending:
-            yield Chunk(path, offset, pending)
+        yield from read_parts(
+            file,
+            path,
+            border=last_title if markup == WIKITEXT else last_blank_line,
+            cut=functools.partial(_last_sentence_boundary, language=language),
+        )
 
 
 def _last_sentence_boundary(content: bytes, language: str) -> int:
@@ -265,11 +233,11 @@ class SentenceSplitter:
         self._markup = markup
         self._language = language
 
-    def __call__(self, chunk: Chunk) -> Sentences:
+    def __call__(self, chunk: Part) -> Sentences:
         """Splits all documents of a chunk."""
-        require_few_nulls(chunk.content, chunk.path)
+        require_few_nulls(chunk.content, chunk.name)
         if not chunk.offset:
-            require_no_html(chunk.content[:_HEAD_BYTES], chunk.path)
+            require_no_html(chunk.content[:_HEAD_BYTES], chunk.name)
         text, num_replaced = self._decode(chunk)
         output: list[str] = []
         counts = {"documents": 0, "sentences": 0, "replaced_bytes": num_replaced}
@@ -291,21 +259,13 @@ class SentenceSplitter:
         encoded = "".join(f"{line}\n" for line in output).encode("utf-8")
         return Sentences(encoded, counts, len(chunk.content))
 
-    def _decode(self, chunk: Chunk) -> tuple[str, int]:
-        content = chunk.content
-        if not chunk.offset and content.startswith(_BYTE_ORDER_MARK):
-            content = content[len(_BYTE_ORDER_MARK) :]
-        try:
-            return content.decode("utf-8"), 0
-        except UnicodeDecodeError as error:
-            if self._invalid_utf8 == "error":
-                position = chunk.offset + len(chunk.content) - len(content) + error.start
-                raise UserError(
-                    f"--input_file: {chunk.path} is not UTF-8 at byte {position}; convert it, or "
-                    "give --invalid_utf8=replace to put U+FFFD in place of such bytes."
-                ) from None
-        text = content.decode("utf-8", "replace")
-        return text, text.count("\ufffd") - content.count("\ufffd".encode())
+    def _decode(self, chunk: Part) -> tuple[str, int]:
+        # The other stages read what this one or data_prep.extract wrote, without such a mark.
+        if not chunk.offset and chunk.content.startswith(_BYTE_ORDER_MARK):
+            size = len(_BYTE_ORDER_MARK)
+            chunk = chunk._replace(offset=size, content=chunk.content[size:])
+        decode = Decoder(self._invalid_utf8)
+        return decode(chunk.content, chunk.place), decode.counts[REPLACED]
 
     def _split_lines(self, lines: list[str]) -> list[str]:
         """The sentences of a document; WikiText headings are kept whole."""
@@ -363,21 +323,20 @@ def join_wrapped_lines(lines: list[str]) -> list[str]:
 
 
 def _documents(text: str) -> Iterator[list[str]]:
-    """The non-blank lines of each document, with white space reduced to single blanks."""
-    lines: list[str] = []
+    """The non-blank lines of each document, with white space reduced to single blanks.
+
+    A carriage return among line feeds is white space; for ``split_lines`` it ends a line.
+    """
     if "\n" not in text:  # lines may end in carriage returns alone
         text = text.replace("\r", "\n")
-    for line in text.replace("\0", "").split("\n"):
-        line = line.strip()
-        if line:
-            # Of white space, only blanks are printable.
-            is_regular = line.isprintable() and "  " not in line
-            lines.append(line if is_regular else " ".join(line.split()))
-        elif lines:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
+    return between_blank_lines(map(_normalized, text.replace("\0", "").split("\n")))
+
+
+def _normalized(line: str) -> str:
+    line = line.strip()
+    # Of white space, only blanks are printable.
+    is_regular = line.isprintable() and "  " not in line
+    return line if is_regular else " ".join(line.split())
 
 
 def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
@@ -398,43 +357,16 @@ def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
         yield part
 
 
-@flag_group("Sentences")
-def define_parameter_flags() -> None:
-    """Defines the flags of this stage only."""
-    flags.DEFINE_enum(
-        "line_breaks",
-        "auto",
-        LINE_BREAKS,
-        "Meaning of a line end within a document: none (wrapped), the end of a sentence "
-        "(paragraph), the only kind of sentence end (sentence); auto: paragraph, after joining "
-        "lines that look wrapped.",
-    )
-    define_invalid_utf8_flag()
-
-
-def define_invalid_utf8_flag() -> None:
-    """Defines --invalid_utf8."""
-    flags.DEFINE_enum(
-        "invalid_utf8",
-        "error",
-        INVALID_UTF8,
-        "What to do with bytes that are not UTF-8: refuse the file, or replace them by U+FFFD.",
-    )
-
-
-@flag_group("Input and output")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.sentences``."""
-    define_common_flags(
-        input_help="Text files: comma-separated files, globs and directories.",
-        output_help="Directory for the sentences.",
+    define_settings(
+        Settings,
+        values=values,
+        input_file="Text files: comma-separated files, globs and directories.",
+        output_dir="Directory for the sentences.",
     )
-    define_language_flag()
-    define_workers_flag()
-    define_markup_flag()
-    define_parameter_flags()
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the stage with the settings that the flags give."""
-    run(settings_from_flags(Settings, values))
+    run(from_flags(Settings, values))

@@ -10,26 +10,25 @@ import heapq
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from absl import flags
 
-from bert_tf.cli.flags import Number, flag_group
-from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import NOT_NEGATIVE, setting
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
-from data_prep.stages.stage import (
-    define_common_flags,
-    find_text_files,
-    settings_from_flags,
-)
-from data_prep.text.blocks import read_documents
+from data_prep.stages.settings import FileSettings, VersionSettings
+from data_prep.stages.stage import define_settings, find_text_files
+from data_prep.text.documents import read_documents
 
 STAGE = "shards"
 VERSION = 1  # goes up when the output of equal input changes
-DEFAULT_HELDOUT_FRACTION = 0.03
-DEFAULT_SHARD_MEGABYTES = 16.0
 
 MAX_DOCUMENT_BYTES = 4 << 20  # larger ones, not from data_prep.sentences, are split at a line end
 _BUFFER_BYTES = 32 << 20
@@ -37,42 +36,36 @@ _HASH_RANGE = 1 << 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the stage.
+class ShardRules(declared.Settings):
+    """How documents are distributed.
 
-    Attributes:
-      input_file: comma-separated files, globs and directories.
-      output_dir: output directory for the shards.
-      heldout_fraction: expected fraction of documents that are held out, at most 0.5.
-      num_shards: number of training shards; 0 derives it from shard_megabytes. The number of
-        held-out shards follows from their share of the text and is at least one.
-      shard_megabytes: approximate size of a shard, 10^6 bytes.
-      other_versions: "remake" or "keep", what becomes of output that other versions made.
+    The number of held-out shards follows from their share of the text and is at least one.
     """
 
-    input_file: str
-    output_dir: str
-    heldout_fraction: float = DEFAULT_HELDOUT_FRACTION
-    num_shards: int = 0
-    shard_megabytes: float = DEFAULT_SHARD_MEGABYTES
-    other_versions: str = REMAKE
+    heading: ClassVar[str] = "Shards"
+    heldout_fraction: float = setting(
+        0.03,
+        "Expected fraction of documents that are held out for evaluation, 0 for none.",
+        bounds=Interval(0, 0.5),
+    )
+    num_shards: int = setting(
+        0,
+        "Number of training shards; 0 derives it from --shard_megabytes.",
+        bounds=NOT_NEGATIVE,
+        advice="0 derives it from --shard_megabytes",
+    )
+    shard_megabytes: float = setting(
+        16.0, "Approximate size of a shard, in 10^6 bytes.", bounds=Interval(0, open_low=True)
+    )
 
 
-def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
-    if not 0 <= settings.heldout_fraction <= 0.5:
-        raise UserError(
-            f"--heldout_fraction={settings.heldout_fraction}: give a share from 0 to 0.5."
-        )
-    if settings.num_shards < 0:
-        raise UserError(f"--num_shards={settings.num_shards}: give a positive number, or 0.")
-    if not settings.shard_megabytes > 0:
-        raise UserError(f"--shard_megabytes={settings.shard_megabytes}: give a positive size.")
+@dataclasses.dataclass(frozen=True)
+class Settings(VersionSettings, ShardRules, FileSettings):
+    """Settings of the stage."""
 
 
 def run(settings: Settings) -> Path:
     """Splits the documents of the input files; returns the output directory."""
-    validate(settings)
     files = find_text_files(settings.input_file)
     parameters = {
         "heldout_fraction": settings.heldout_fraction,
@@ -205,33 +198,16 @@ class _ShardWriter:
         self._buffered_bytes = 0
 
 
-@flag_group("Shards")
-def define_parameter_flags() -> None:
-    """Defines the flags of this stage only."""
-    flags.DEFINE(
-        Number(),
-        "heldout_fraction",
-        DEFAULT_HELDOUT_FRACTION,
-        "Fraction of documents that are held out for evaluation, 0 for none.",
-    )
-    flags.DEFINE_integer(
-        "num_shards", 0, "Number of training shards; 0 derives it from --shard_megabytes."
-    )
-    flags.DEFINE(
-        Number(), "shard_megabytes", DEFAULT_SHARD_MEGABYTES, "Approximate size of a shard."
-    )
-
-
-@flag_group("Input and output")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.shards``."""
-    define_common_flags(
-        input_help="Text, one sentence per line: comma-separated files, globs and directories.",
-        output_help="Directory for the shards.",
+    define_settings(
+        Settings,
+        values=values,
+        input_file="Text, one sentence per line: comma-separated files, globs and directories.",
+        output_dir="Directory for the shards.",
     )
-    define_parameter_flags()
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the stage with the settings that the flags give."""
-    run(settings_from_flags(Settings, values))
+    run(from_flags(Settings, values))

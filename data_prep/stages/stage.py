@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Callable, TypeVar
+from typing import Callable
 
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.stages.executor import Executor, Processes
+from bert_tf.cli.settings_flags import Definer, from_flags
+from bert_tf.config.declared import Settings, options_of
 from bert_tf.stages.journal import Journal
 from bert_tf.stages.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
-from bert_tf.stages.stage import KEEP, REMAKE
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import Written, expand_input_files, require_file, sync_file
 from bert_tf.util.progress import Progress
-from data_prep.text.languages import DEFAULT_LANGUAGE
-
-Settings = TypeVar("Settings")
+from data_prep.stages.settings import WorkerSettings
 
 LANGUAGES = "languages"  # the parameter of stages under which they are recorded
 
@@ -128,98 +126,47 @@ def begin_progress(
     return progress
 
 
-@flag_group("Input and output")
-def define_common_flags(
-    *, input_help: str, output_help: str, input_is_required: bool = True
+def define_settings(
+    *kinds: type[Settings],
+    values: flags.FlagValues | None = None,
+    without: Collection[str | type[Settings]] = (),
+    optional: Collection[str] = (),
+    **help_texts: str,
 ) -> None:
-    """Defines --input_file and --output_dir."""
-    flags.DEFINE_string("input_file", None, input_help)
-    if input_is_required:
-        flags.mark_flag_as_required("input_file")
-    define_output_flag(output_help)
-    define_versions_flag()
+    """Defines the flags of classes of settings and of their base classes.
 
-
-@flag_group("Input and output")
-def define_output_flag(help_text: str) -> None:
-    """Defines --output_dir, for stages without input."""
-    flags.DEFINE_string("output_dir", None, help_text)
-    flags.mark_flag_as_required("output_dir")
-
-
-@flag_group("Input and output")
-def define_versions_flag() -> None:
-    """Defines --other_versions."""
-    flags.DEFINE_enum(
-        "other_versions",
-        REMAKE,
-        [REMAKE, KEEP],
-        "What becomes of finished output that other versions of this program or of its libraries "
-        "made from the same input.",
-    )
-
-
-@flag_group("Input and output")
-def define_language_flag() -> None:
-    """Defines --language, of a text or of a collection to download."""
-    flags.DEFINE_string(
-        "language",
-        None,
-        "The code of the text's language, such as de: of the Wikipedia to download, and of the "
-        "rules by which sentences end. By default that of the dump which the text is from, else "
-        f"{DEFAULT_LANGUAGE}.",
-    )
-
-
-@flag_group("Processes")
-def define_workers_flag(*, here_only: bool = False) -> None:
-    """Defines --num_workers and, unless work stays on this machine, --scheduler."""
-    flags.DEFINE_integer(
-        "num_workers", 0, "Worker processes; 0 means all cores. The output does not depend on it."
-    )
-    if here_only:
-        return
-    flags.DEFINE_string(
-        "scheduler",
-        None,
-        "Instead of --num_workers: address of a Dask scheduler, such as tcp://host:8786, whose "
-        "workers are used. The output does not depend on it.",
-    )
-
-
-def choose_executor(num_workers: int, scheduler: str | None = None) -> Executor:
-    """Processes of this machine, or the workers of a scheduler if its address is given.
-
-    Raises UserError for a negative number, and for any that is given with a scheduler.
+    Args:
+      kinds: the classes; a base class of several is defined once.
+      values: where the flags are defined; None is the program.
+      without: settings, or classes of them, whose flags this command does not have.
+      optional: settings without a default whose flags may be left out.
+      **help_texts: setting -> its help text in this command, where that is another.
     """
-    if not scheduler:
-        return Processes.of(num_workers)
-    if num_workers:
-        raise UserError(
-            f"--num_workers={num_workers} and --scheduler contradict each other: the scheduler's "
-            "workers do the work; leave out one of them."
-        )
-    from bert_tf.stages.cluster import DaskWorkers  # Dask is needed for this only
-
-    return DaskWorkers(scheduler)
+    define = Definer(flags.FLAGS if values is None else values)
+    names = [name for name in without if isinstance(name, str)]
+    changes = {name: {"help_text": text} for name, text in help_texts.items()}
+    for base in dict.fromkeys(base for kind in kinds for base in reversed(kind.__mro__)):
+        if dataclasses.is_dataclass(base) and base not in without:
+            # The settings of masks, which training has too, are without a heading.
+            own = flag_group(getattr(base, "heading", "Records"))(_define_own)
+            own(define, base, names, optional, changes)
 
 
-# Settings of a call that do not decide what it writes, or are recorded otherwise.
-_OF_CALL = ("input_file", "output_dir", "num_workers", "scheduler", "other_versions")
-
-
-def output_parameters(settings: Any, *others: str) -> dict[str, Any]:
-    """The settings that decide a stage's output, for its manifest; ``others`` are left out, too."""
-    left_out = {*_OF_CALL, *others}
-    return {k: v for k, v in dataclasses.asdict(settings).items() if k not in left_out}
-
-
-def settings_from_flags(
-    settings_class: type[Settings], values: flags.FlagValues, **others: object
-) -> Settings:
-    """A stage's settings; each field comes from ``others`` or the flag of the same name."""
-    names = {field.name for field in dataclasses.fields(settings_class)} - set(others)
-    return settings_class(**others, **{name: values[name].value for name in names})
+def _define_own(
+    define: Definer,
+    kind: type[Settings],
+    without: Collection[str],
+    optional: Collection[str],
+    changes: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Defines the flags of one class; those of settings without a default are required."""
+    own = vars(kind).get("__annotations__", {}).keys() - {*without, *optional}
+    if own:
+        define.settings(kind, without=without, **changes)
+    for field in dataclasses.fields(kind):
+        option = options_of(kind).get(field.name)
+        if field.name in own and option and field.default is dataclasses.MISSING:
+            flags.mark_flag_as_required(option.flag, define.values)
 
 
 def run_main(define_flags: Callable[[], None], run: Callable[[flags.FlagValues], object]) -> None:
@@ -232,5 +179,5 @@ def _run(run: Callable[[flags.FlagValues], object]) -> None:
     """Runs a stage, and returns None, since absl uses main's return value as the exit status."""
     values = flags.FLAGS
     if "scheduler" in values:
-        choose_executor(values.num_workers, values.scheduler).check()
+        from_flags(WorkerSettings, values).executor.check()
     run(values)

@@ -11,46 +11,40 @@ import re
 import zlib
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from absl import flags
 
-from bert_tf.cli.flags import Number, flag_group
-from bert_tf.stages.executor import Executor
-from bert_tf.stages.stage import REMAKE, Built, run_stage
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import AT_LEAST_ONE, setting
+from bert_tf.stages.stage import Built, run_stage
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
+from bert_tf.util.options import Interval
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import UNICODE, maker
-from data_prep.sources.source_text import require_few_nulls
-from data_prep.stages.stage import (
-    choose_executor,
-    define_common_flags,
-    define_workers_flag,
-    find_text_files,
-    output_parameters,
-    settings_from_flags,
+from data_prep.stages.settings import CallSettings, FileSettings, output_parameters
+from data_prep.stages.stage import define_settings, find_text_files
+from data_prep.text.documents import (
+    Decoder,
+    Part,
+    cut_long_sentences,
+    cut_position,
+    read_parts,
+    require_few_nulls,
 )
-from data_prep.text.blocks import cut_long_sentences, cut_position
-from data_prep.text.wikitext_corpus import (
-    PLAIN,
-    WIKITEXT,
-    define_markup_flag,
-    parameters_of,
-    validate_markup,
-    without_unknown_words,
-)
+from data_prep.text.wikitext_corpus import WIKITEXT, MarkupSettings, without_unknown_words
 
 STAGE = "vocabulary"
 VERSION = 1  # goes up when the output of equal input changes
 TOKENIZERS = ("wordpiece", "sentencepiece")
 FILE_NAMES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 
-_CHUNK_BYTES = 1 << 20
 _WORDS_AT_A_TIME = 10_000  # passed to the trainer
 _SENTENCEPIECE_THREADS = 16  # fixed: its sums, and so its pieces, depend on this number
 _SENTENCEPIECE_LINE_BYTES = 1 << 14  # longer lines are cut: the trainer leaves them out
@@ -58,37 +52,41 @@ _SHOWN_BYTES = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the stage.
+class VocabularyRules(declared.Settings):
+    """What the vocabulary is made of."""
 
-    Attributes:
-      input_file: comma-separated files, globs and directories; one sentence per line.
-      output_dir: output directory for vocab.txt or spm.model.
-      vocab_size: number of entries, special ones and characters included.
-      tokenizer: "wordpiece" or "sentencepiece".
-      do_lower_case: as for :func:`bert_tf.text.tokenizer_files.load_tokenizer`.
-      character_coverage: share of the text whose characters become entries, the most frequent ones
-        first; words with other characters are unknown.
-      min_frequency: WordPiece: minimum number of occurrences for a pair to become an entry.
-      vocab_sample_megabytes: maximum amount of text to train on, 10^6 bytes.
-      markup: "plain", or "wikitext", whose <unk> is not a word.
-      num_workers: processes, 0 for all cores.
-      scheduler: address of a Dask scheduler, whose workers are used instead.
-      other_versions: "remake" or "keep", what becomes of output that other versions made.
-    """
+    heading: ClassVar[str] = "Vocabulary"
+    vocab_size: int = setting(
+        ...,
+        "Number of entries of the vocabulary to train, special ones and characters included.",
+        kind=int,
+        bounds=Interval(len(SPECIAL_TOKENS) + 1),
+        advice=f"{len(SPECIAL_TOKENS)} are the special entries",
+    )
+    tokenizer: str = setting("wordpiece", "Kind of vocabulary to train.", choices=TOKENIZERS)
+    do_lower_case: bool = setting(True, "Lower-case the text; WordPiece also strips its accents.")
+    character_coverage: float = setting(
+        0.9999,
+        "Share of the text whose characters become entries, the most frequent ones first; words "
+        "with other characters are unknown.",
+        bounds=Interval(0, 1, open_low=True),
+    )
+    min_frequency: int = setting(
+        2,
+        "WordPiece: minimum number of occurrences for a pair to become an entry.",
+        bounds=AT_LEAST_ONE,
+    )
+    vocab_sample_megabytes: float = setting(
+        100.0,
+        "Maximum amount of text to train on, in 10^6 bytes; of a larger corpus, lines are sampled "
+        "by hash.",
+        bounds=Interval(0, open_low=True),
+    )
 
-    input_file: str
-    output_dir: str
-    vocab_size: int
-    tokenizer: str = "wordpiece"
-    do_lower_case: bool = True
-    character_coverage: float = 0.9999
-    min_frequency: int = 2
-    vocab_sample_megabytes: float = 100.0
-    markup: str = PLAIN
-    num_workers: int = 0
-    scheduler: str | None = None
-    other_versions: str = REMAKE
+
+@dataclasses.dataclass(frozen=True)
+class Settings(CallSettings, MarkupSettings, VocabularyRules, FileSettings):
+    """Settings of the stage; the text has one sentence per line."""
 
 
 class SampleRule(NamedTuple):
@@ -116,10 +114,8 @@ class Sample(NamedTuple):
 
 def run(settings: Settings) -> Path:
     """Trains the vocabulary; returns the path of its file."""
-    validate(settings)
-    executor = choose_executor(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
-    parameters = output_parameters(settings, "markup") | parameters_of(settings.markup)
+    parameters = output_parameters(settings, "markup") | settings.markup_parameters
     directory = run_stage(
         STAGE,
         settings.output_dir,
@@ -127,7 +123,7 @@ def run(settings: Settings) -> Path:
         inputs=files,
         made_by=_versions(settings),
         other_versions=settings.other_versions,
-        build=functools.partial(_build, settings, files, executor),
+        build=functools.partial(_build, settings, files),
     )
     return directory / FILE_NAMES[settings.tokenizer]
 
@@ -138,29 +134,7 @@ def _versions(settings: Settings) -> dict[str, str]:
     return maker(VERSION, "sentencepiece")
 
 
-def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
-    validate_markup(settings.markup)
-    if settings.tokenizer not in TOKENIZERS:
-        raise UserError(f"--tokenizer={settings.tokenizer}: give one of {TOKENIZERS}.")
-    if settings.vocab_size <= len(SPECIAL_TOKENS):
-        raise UserError(
-            f"--vocab_size={settings.vocab_size}: give more than the {len(SPECIAL_TOKENS)} special "
-            "entries."
-        )
-    if not 0 < settings.character_coverage <= 1:
-        raise UserError(
-            f"--character_coverage={settings.character_coverage}: give a share above 0, at most 1."
-        )
-    if settings.min_frequency < 1:
-        raise UserError(f"--min_frequency={settings.min_frequency}: give 1 or more.")
-    if not settings.vocab_sample_megabytes > 0:
-        raise UserError(
-            f"--vocab_sample_megabytes={settings.vocab_sample_megabytes}: give a positive size."
-        )
-
-
-def _build(settings: Settings, files: list[Path], executor: Executor, directory: Path) -> Built:
+def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
     total_bytes = sum(path.stat().st_size for path in files)
     max_bytes = int(settings.vocab_sample_megabytes * 1e6)
     # Aims slightly below the limit, so that the end of the corpus is rarely cut off.
@@ -171,7 +145,7 @@ def _build(settings: Settings, files: list[Path], executor: Executor, directory:
     else:
         worker = functools.partial(LineSampler, rule, settings.do_lower_case, settings.markup)
     chunks = (chunk for path in files for chunk in read_lines(path))
-    samples = executor.map(worker, chunks, what=STAGE)
+    samples = settings.executor.map(worker, chunks, what=STAGE)
     counts = {"sample_bytes": 0}
     taken = _until_limit(samples, max_bytes, total_bytes, counts)
     path = directory / FILE_NAMES[settings.tokenizer]
@@ -205,27 +179,12 @@ def _until_limit(
     report(f"{STAGE}: training on {counts['sample_bytes'] / 1e6:,.1f} MB")
 
 
-class Lines(NamedTuple):
-    """A part of a file."""
-
-    path: Path
-    content: bytes
-
-
-def read_lines(path: Path) -> Iterator[Lines]:
+def read_lines(path: Path) -> Iterator[Part]:
     """A file in parts that end at line ends; a line of more than 2 MiB is cut after a word."""
     with open(path, "rb") as file:
-        pending = b""
-        while block := file.read(_CHUNK_BYTES):
-            pending += block
-            cut = pending.rfind(b"\n") + 1
-            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut = cut_position(pending)
-            if cut:
-                yield Lines(path, pending[:cut])
-                pending = pending[cut:]
-        if pending:
-            yield Lines(path, pending)
+        yield from read_parts(
+            file, path, border=lambda content: content.rfind(b"\n") + 1, cut=cut_position
+        )
 
 
 class WordCounter:
@@ -236,10 +195,10 @@ class WordCounter:
         self._markup = markup
         self._basic = BasicTokenizer(lower_case=do_lower_case)
 
-    def __call__(self, chunk: Lines) -> Sample:
+    def __call__(self, chunk: Part) -> Sample:
         """Counts words, in the order in which they first appear."""
         content = b"\n".join(self._rule.lines(chunk.content))
-        words = self._basic.words(_text_of(content, chunk.path, self._markup))
+        words = self._basic.words(_text_of(content, chunk.name, self._markup))
         return Sample(dict(collections.Counter(words)), len(content), len(chunk.content))
 
 
@@ -251,10 +210,10 @@ class LineSampler:
         self._markup = markup
         self._do_lower_case = do_lower_case
 
-    def __call__(self, chunk: Lines) -> Sample:
+    def __call__(self, chunk: Part) -> Sample:
         """Returns the lines that are in the sample; the trainer would leave out longer ones."""
         content = b"\n".join(self._rule.lines(chunk.content))
-        text = _text_of(content, chunk.path, self._markup).replace("\0", "")
+        text = _text_of(content, chunk.name, self._markup).replace("\0", "")
         if self._do_lower_case:
             text = text.lower()
         lines = [line for line in text.split("\n") if line.strip()]
@@ -262,16 +221,14 @@ class LineSampler:
         return Sample(lines, len(content), len(chunk.content))
 
 
-def _text_of(content: bytes, path: Path, markup: str) -> str:
-    require_few_nulls(content, path)
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[content.rfind(b"\n", 0, error.start) + 1 : error.end]
-        raise UserError(
-            f"--input_file: {path} is not UTF-8: it has the bytes {line[-_SHOWN_BYTES:]!a}; "
-            "convert it first."
-        ) from None
+def _text_of(content: bytes, name: str, markup: str) -> str:
+    require_few_nulls(content, name)
+
+    def where(position: int) -> str:
+        line = content[content.rfind(b"\n", 0, position) + 1 : position + 1]
+        return f"a line of {name} with the bytes {line[-_SHOWN_BYTES:]!a}"
+
+    text = Decoder()(content, where)
     return without_unknown_words(text) if markup == WIKITEXT else text
 
 
@@ -382,47 +339,16 @@ def _explain_sentencepiece(message: str, vocab_size: int) -> str:
     return f"SentencePiece could not train on this text: {message}"
 
 
-@flag_group("Vocabulary")
-def define_parameter_flags() -> None:
-    """Defines the flags of this stage only."""
-    defaults = Settings("", "", 0)
-    flags.DEFINE_integer("vocab_size", None, "Number of entries of the vocabulary to train.")
-    flags.DEFINE_enum("tokenizer", defaults.tokenizer, TOKENIZERS, "Kind of vocabulary to train.")
-    flags.DEFINE(
-        Number(),
-        "character_coverage",
-        defaults.character_coverage,
-        "Share of the text whose characters become entries, the most frequent ones first.",
-    )
-    flags.DEFINE_integer(
-        "min_frequency",
-        defaults.min_frequency,
-        "WordPiece: minimum number of occurrences for a pair to become an entry.",
-    )
-    flags.DEFINE(
-        Number(),
-        "vocab_sample_megabytes",
-        defaults.vocab_sample_megabytes,
-        "Maximum amount of text to train on; of a larger corpus, lines are sampled by hash.",
-    )
-
-
-@flag_group("Vocabulary")
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.vocabulary``."""
-    define_common_flags(
-        input_help="Text, one sentence per line: comma-separated files, globs and directories.",
-        output_help="Directory for vocab.txt or spm.model.",
+    define_settings(
+        Settings,
+        values=values,
+        input_file="Text, one sentence per line: comma-separated files, globs and directories.",
+        output_dir="Directory for vocab.txt or spm.model.",
     )
-    define_workers_flag()
-    define_markup_flag()
-    define_parameter_flags()
-    flags.DEFINE_bool(
-        "do_lower_case", True, "Lower-case the text; WordPiece also strips its accents."
-    )
-    flags.mark_flag_as_required("vocab_size")
 
 
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the stage with the settings that the flags give."""
-    run(settings_from_flags(Settings, values))
+    run(from_flags(Settings, values))

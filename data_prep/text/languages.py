@@ -107,17 +107,22 @@ def validate_language(code: str) -> None:
     """Raises UserError, with similar codes, for what is not the code of a language."""
     if is_language(code):
         return
-    spelt = code.lower().replace("_", "-")
-    codes = {name: right for right, names in _MISTAKEN.items() for name in names.split()}
-    codes |= {right: right for right in _KNOWN}
-    is_found = spelt in codes or is_language(spelt)
-    near = [spelt] if is_found else difflib.get_close_matches(spelt, codes, cutoff=0.7)
-    similar = list(dict.fromkeys(codes.get(name, name) for name in near))
+    similar = similar_codes(code)
     hint = f"did you mean {' or '.join(similar)}? Give" if similar else "give"
     raise UserError(
         f"--language={code} is not the code of a language; {hint} one as in the address of a "
         "Wikipedia, such as en, de or zh-yue."
     )
+
+
+def similar_codes(code: str) -> list[str]:
+    """Codes that may be meant by another one, or by the name of a language."""
+    spelt = code.lower().replace("_", "-")
+    codes = {name: right for right, names in _MISTAKEN.items() for name in names.split()}
+    codes |= {right: right for right in _KNOWN}
+    is_found = spelt in codes or is_language(spelt)
+    near = [spelt] if is_found else difflib.get_close_matches(spelt, codes, cutoff=0.7)
+    return list(dict.fromkeys(codes.get(name, name) for name in near))
 
 
 def choose_language(given: str | None, of_text: Collection[str]) -> Choice:

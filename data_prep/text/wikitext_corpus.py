@@ -11,14 +11,12 @@ perplexities are comparable with published ones.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
-from typing import Callable
+from typing import Callable, ClassVar
 
-from absl import flags
-
-from bert_tf.cli.flags import flag_group
-from bert_tf.util.errors import UserError
+from bert_tf.config.declared import Settings, setting
 
 PLAIN, WIKITEXT = "plain", "wikitext"
 MARKUPS = (PLAIN, WIKITEXT)
@@ -29,27 +27,22 @@ _TITLE_LINE = re.compile(rb"^[ \t]*= [^=\s][^\n]* =[ \t]*\r?\n", re.MULTILINE)
 _UNKNOWN_WORD = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
 
 
-@flag_group("Text")
-def define_markup_flag() -> None:
-    """Defines --markup, for the stages that interpret text."""
-    flags.DEFINE_enum(
-        "markup",
+@dataclasses.dataclass(frozen=True)
+class MarkupSettings(Settings):
+    """The markup of a text."""
+
+    heading: ClassVar[str] = "Text"
+    markup: str = setting(
         PLAIN,
-        MARKUPS,
         "wikitext: an article is one document, <unk> is one unknown token; plain: text without "
         "markup.",
+        choices=MARKUPS,
     )
 
-
-def validate_markup(markup: str) -> None:
-    """Raises UserError for an unknown markup."""
-    if markup not in MARKUPS:
-        raise UserError(f"--markup={markup}: give one of {MARKUPS}.")
-
-
-def parameters_of(markup: str) -> dict[str, str]:
-    """The entry in a manifest's parameters; none for plain text, the default."""
-    return {} if markup == PLAIN else {"markup": markup}
+    @property
+    def markup_parameters(self) -> dict[str, str]:
+        """The entry in a manifest's parameters; none for plain text, the default."""
+        return {} if self.markup == PLAIN else {"markup": self.markup}
 
 
 def is_heading(line: str) -> bool:

@@ -17,13 +17,23 @@ from pathlib import Path
 
 from bert_tf.stages import journal
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from data_prep.stages import clean, create_pretraining_data, extract, sentences, stage
+from data_prep.stages import (
+    clean,
+    create_pretraining_data,
+    extract,
+    filter_language,
+    sentences,
+    stage,
+)
+from data_prep.text import documents as reading
+from data_prep.text.language_identification import IDENTIFIED
 
 journal.SECONDS_BETWEEN_ENTRIES = 0.0
 stage._OUTPUT_FILE_BYTES = 1500
 create_pretraining_data._BLOCK_BYTES = 900
-sentences._CHUNK_BYTES = 700
+reading._READ_BYTES = 700
 clean._BLOCK_BYTES = 900
+filter_language._BLOCK_BYTES = 900
 extract._BATCH_BYTES = 600
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 
@@ -81,6 +91,16 @@ STAGES = {
         ),
     ),
     "extract": (extract, make_dump),
+    "filter_language": (
+        filter_language,
+        lambda directory, out: filter_language.Settings(
+            make_text(directory),
+            str(out),
+            tuple(sorted(IDENTIFIED)),
+            min_language_probability=0,
+            num_workers=1,
+        ),
+    ),
 }
 
 

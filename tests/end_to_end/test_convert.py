@@ -58,8 +58,8 @@ def test_the_command_needs_no_torch_and_says_what_it_did(tmp_path, binary):
         f"{binary / 'pytorch_model.bin'}: 41 variables converted",
         "format: Hugging Face; exact GELU (gelu_erf)",
         "warning: the model was made with the exact GELU, which bert_config.json calls gelu_erf; "
-        "Google's and NVIDIA's code refuse that name, and with \"gelu\" they compute the tanh "
-        "form, so that outputs differ slightly",
+        "Google's and NVIDIA's code refuse that name and with \"gelu\" they compute the tanh "
+        "form, so outputs differ slightly",
         "no vocabulary is stored with the checkpoint; --vocab_file adds one",
         f"{target} (Google): bert_config.json, bert_model.ckpt.data-00000-of-00001, "
         "bert_model.ckpt.index, bert_model.ckpt.meta",

@@ -126,6 +126,28 @@ def test_links_lead_somewhere():
                 assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
 
 
+def sections_of(page):
+    """The heading and the text of each section, with the sections around it."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    around = []
+    for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE)[1:]:
+        depth = len(section) - len(section.lstrip("#"))
+        around = [*(outer for outer in around if outer[0] < depth), (depth, section)]
+        yield section.partition("\n")[0], section, "".join(text for _, text in around)
+
+
+def test_measured_tables_say_what_was_measured():
+    for page in sorted((ROOT / "docs/measurements").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        assert page.stem == "index" or re.search(r"\bpython |run_\w+\.py|[Nn]o benchmark", text), (
+            page
+        )
+        for heading, section, with_outer in sections_of(page):
+            if len(re.findall(r"^\|.*\| *\**\d", section, flags=re.MULTILINE)) > 1:
+                commit = re.search(r"\bcommits?\s+[0-9a-f]{7}\b", with_outer, flags=re.IGNORECASE)
+                assert commit, f"{page.name}: {heading}"
+
+
 @pytest.mark.slow
 def test_the_three_commands_and_the_pages(directory):
     """One test, since later commands use what earlier ones made."""

@@ -16,6 +16,7 @@ SLOW = pytest.mark.slow
     [
         "create_pretraining_data",
         "sentences",
+        pytest.param("filter_language", marks=SLOW),
         pytest.param("clean", marks=SLOW),
         pytest.param("extract", marks=SLOW),
     ],

@@ -1,4 +1,4 @@
-"""Archives and Parquet files, as collections of text are published in."""
+"""Archives, Parquet and WET files, as collections of text are published in."""
 
 from __future__ import annotations
 
@@ -34,3 +34,24 @@ def parquet_of(path, columns, **options):
 
     table = columns if isinstance(columns, pyarrow.Table) else pyarrow.table(columns)
     parquet.write_table(table, path, **options)
+
+
+def wet_of(texts, *, compresses=True):
+    """A WET file as Common Crawl's, by warcio: what it is, and a record for the text of a page."""
+    pytest.importorskip("warcio")
+    from warcio.warcwriter import WARCWriter
+
+    content = io.BytesIO()
+    writer = WARCWriter(content, gzip=compresses)
+    software = {"software": "a test", "format": "WARC File Format 1.0"}
+    writer.write_record(writer.create_warcinfo_record("a.warc.wet.gz", software))
+    for text in texts:
+        writer.write_record(
+            writer.create_warc_record(
+                "http://example.org",
+                "conversion",
+                payload=io.BytesIO(text.encode()),
+                warc_content_type="text/plain",
+            )
+        )
+    return content.getvalue()

@@ -49,7 +49,8 @@ from bert_tf.util.files import read_json_object
 from data_prep.conversion import record_inputs
 from data_prep.sources import source_formats
 from data_prep.sources.containers import open_sources
-from data_prep.sources.source_text import Decoder, encode
+from data_prep.sources.source_text import encode
+from data_prep.text.documents import Decoder
 from tests.helpers.archives import parquet_of, tar_of, zip_of
 from tests.helpers.mediawiki import dump, page
 
@@ -271,6 +272,21 @@ _DUMP = dump(
     page("L", "talk &nbsp; <!-- m -->", namespace=1),
 )
 _WIKIEXTRACTOR = b'<doc id="1" url="u" title="T">\nT\n\nOne.\nTwo.\n\n</doc>\n'
+_WARC = b"".join(
+    b"WARC/1.0\r\nWARC-Type: %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b\r\n\r\n"
+    % (kind, media, len(body), body)
+    for kind, media, body in (
+        (b"warcinfo", b"application/warc-fields", b"software: a"),
+        (b"conversion", b"text/plain", "Ünïcode.\nTwo.".encode()),
+        (
+            *(b"response", b"application/http; msgtype=response"),
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-16\r\nTransfer-Encoding: "
+            b"chunked\r\nContent-Encoding: gzip\r\n\r\n2a\r\n"
+            + gzip.compress("One ä.\n\nTwo.".encode("utf-16"), mtime=0).ljust(42, b"\0")
+            + b"\r\n0\r\n\r\n",
+        ),
+    )
+)
 _ARCHIVES = (
     bz2.compress(_TEXT) + bz2.compress(_LINES),
     gzip.compress(_TEXT, mtime=0) + gzip.compress(_LINES, mtime=0),
@@ -424,9 +440,12 @@ READERS = {
     "wikiextractor": Reader("wiki_00", _sources(_WIKIEXTRACTOR), _extract("wikiextractor")),
     "archives": Reader("archive", _sources(*_ARCHIVES), _extract("documents")),
     "any_source": Reader(
-        "source", _sources(_DUMP, _LINES, _TEXT, _WIKIEXTRACTOR, *_ARCHIVES[:3]), _extract("auto")
+        "source",
+        _sources(_DUMP, _LINES, _TEXT, _WIKIEXTRACTOR, _WARC, *_ARCHIVES[:3]),
+        _extract("auto"),
     ),
     "parquet": Reader("a.parquet", _parquet, _extract("parquet")),
+    "warc": Reader("a.warc", _sources(_WARC, gzip.compress(_WARC, mtime=0)), _extract("warc")),
 }
 
 _INSERTED = (

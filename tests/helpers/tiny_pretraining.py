@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import TFRecordWriter
@@ -78,9 +79,7 @@ def pretraining_settings(directory: Path, *, vocabulary: str = "ab") -> Pretrain
             train_patterns=str(directory / "train"),
             eval_patterns="",
             max_seq_length=S,
-            max_predictions_per_seq=P,
-            masked_lm_prob=0.15,
-            whole_word=False,
+            masks=MaskingOptions(max_predictions_per_seq=P),
         ),
         run=run_settings(
             directory / "model",

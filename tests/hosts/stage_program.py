@@ -11,9 +11,9 @@ import runpy
 import sys
 
 from bert_tf.stages import journal
-from data_prep.text import blocks
+from data_prep.text import documents as module
 
-group_documents = blocks.group_documents
+group_documents = module.group_documents
 
 
 def small_blocks(documents, *, block_bytes):
@@ -27,6 +27,6 @@ def small_blocks(documents, *, block_bytes):
 
 if __name__ == "__main__":
     journal.SECONDS_BETWEEN_ENTRIES = 0.0
-    blocks.group_documents = small_blocks
+    module.group_documents = small_blocks
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

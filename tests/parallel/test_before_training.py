@@ -78,7 +78,7 @@ def test_staged_and_copied_records_give_the_same_training(data, run_two, tmp_pat
     assert losses(tmp_path / "out") == losses(tmp_path / "plain")
     small = [f"--local_cache_dir={tmp_path / 'small'}", "--local_cache_gb=0.000001"]
     done = run_two(data, tmp_path / "again", *flags[1:], *small)
-    assert f"warning: host {HOST} reads the records from where they are" in done.stdout
+    assert f"warning: host {HOST} reads the original records" in done.stdout
     assert losses(tmp_path / "again") == losses(tmp_path / "plain")
 
 

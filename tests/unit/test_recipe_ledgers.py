@@ -173,7 +173,9 @@ def test_the_ledger_is_the_published_one(name, parsed):
     settings = parsed(name)
     ledger = ledger_of(settings.optimization, ranks, records=published.sequences // 4)
     assert settings.data.max_seq_length == published.length
-    assert settings.data.max_predictions_per_seq == {64: 20, 128: 20, 512: 80}[published.length]
+    assert (
+        settings.data.masks.max_predictions_per_seq == {64: 20, 128: 20, 512: 80}[published.length]
+    )
     batch = ledger["batch"]
     assert (batch["micro_batch"], batch["accumulation_steps"]) == (micro, accumulation)
     assert batch["global_batch"] == ranks * micro * accumulation
@@ -244,8 +246,8 @@ def test_what_makes_the_fast_recipe_fast(parsed):
     assert (settings.next_sentence, settings.optimization.optimizer) == (False, "muon")
     assert settings.network["hidden_dropout_prob"] == 0
     assert settings.network["attention_probs_dropout_prob"] == 0
-    most = settings.data.masked_lm_prob * settings.data.max_seq_length
-    assert most <= settings.data.max_predictions_per_seq < most + 1
+    most = settings.data.masks.masked_lm_prob * settings.data.max_seq_length
+    assert most <= settings.data.masks.max_predictions_per_seq < most + 1
 
 
 def test_the_table_in_the_documentation():

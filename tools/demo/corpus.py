@@ -3,11 +3,11 @@
     python -m tools.demo.corpus --output_dir=corpus
 
 Takes the docstrings of the standard library and of all packages of the running interpreter, and
-the descriptions (READMEs) in their metadata; keeps paragraphs of prose, each once; writes one
+the descriptions (READMEs) in their metadata; keeps distinct paragraphs of prose; writes one
 document per module or description, ordered by a hash of the module's path, until
 ``--max_megabytes`` is reached. The same installation gives the same bytes.
 
-Memory: about 60 MB, and 150 MB more for each worker process (the largest syntax tree).
+Memory: about 60 MB, plus 150 MB for each worker process (the largest syntax tree).
 """
 
 from __future__ import annotations
@@ -22,23 +22,19 @@ import platform
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable, ClassVar, NamedTuple
 
-from absl import flags
-
-from bert_tf.cli.flags import Number, flag_group
-from bert_tf.stages.executor import Executor, Processes
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import setting
 from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import hash_of_json
+from bert_tf.util.options import Interval
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
-from data_prep.stages.stage import (
-    define_output_flag,
-    define_workers_flag,
-    run_main,
-    settings_from_flags,
-)
+from data_prep.stages.settings import OutputSettings, WorkerSettings
+from data_prep.stages.stage import define_settings, run_main
 from tools.demo.docstrings import description_of_metadata, docstrings_of_module, prose_paragraphs
 
 STAGE = "demo_corpus"
@@ -51,22 +47,22 @@ _OTHER_DIRECTORIES = {"test", "tests", "site-packages", "dist-packages", "__pyca
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """The settings of the stage.
+class CorpusRules(declared.Settings):
+    """How much is gathered."""
 
-    Attributes:
-      output_dir: directory for corpus.txt.
-      max_megabytes: maximum amount of text, in 10^6 bytes.
-      num_workers: number of processes, 0 for one per core.
-    """
+    heading: ClassVar[str] = "Corpus"
+    max_megabytes: float = setting(
+        12.0, "Maximum amount of text, in 10^6 bytes.", bounds=Interval(0, open_low=True)
+    )
 
-    output_dir: str
-    max_megabytes: float = 12.0
-    num_workers: int = 0
+
+@dataclasses.dataclass(frozen=True)
+class Settings(WorkerSettings, CorpusRules, OutputSettings):
+    """The settings of the stage."""
 
 
 class SourceFile(NamedTuple):
-    """A module or a METADATA file, and its path inside the installation."""
+    """A module or METADATA file, and its path inside the installation."""
 
     path: str
     name: str
@@ -74,9 +70,6 @@ class SourceFile(NamedTuple):
 
 def run(settings: Settings) -> Path:
     """Gathers the corpus; returns the path of its file."""
-    if not settings.max_megabytes > 0:
-        raise UserError(f"--max_megabytes={settings.max_megabytes}: give a positive size.")
-    executor = Processes.of(settings.num_workers)
     packages = sorted(
         (distribution.metadata["Name"] or "", distribution.version)
         for distribution in importlib.metadata.distributions()
@@ -91,19 +84,19 @@ def run(settings: Settings) -> Path:
         settings.output_dir,
         parameters=parameters,
         inputs=(),
-        build=functools.partial(_build, settings, executor),
+        build=functools.partial(_build, settings),
         made_by=maker(1),
     )
     return directory / FILE_NAME
 
 
-def _build(settings: Settings, executor: Executor, directory: Path) -> Built:
+def _build(settings: Settings, directory: Path) -> Built:
     paths = sysconfig.get_paths()
     files = find_source_files(
         *dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))
     )
     batches = [files[i : i + _FILES_PER_BATCH] for i in range(0, len(files), _FILES_PER_BATCH)]
-    results = executor.map(make_reader, batches, what=STAGE)
+    results = settings.executor.map(make_reader, batches, what=STAGE)
     progress = Progress(STAGE, settings.max_megabytes, "MB of text")
     max_bytes = int(settings.max_megabytes * 1e6)
     counts = {"documents": 0, "unreadable_files": 0}
@@ -141,7 +134,7 @@ def find_source_files(*roots: str) -> list[SourceFile]:
 
 
 def make_reader() -> Callable[[list[SourceFile]], list[list[str] | None]]:
-    """The worker: a batch of files -> their paragraphs, None for a file that cannot be read."""
+    """The worker: a batch of files -> their paragraphs, None for unreadable files."""
     return lambda batch: [_read_paragraphs(file) for file in batch]
 
 
@@ -162,7 +155,7 @@ def _read_paragraphs(file: SourceFile) -> list[str] | None:
 def unique_documents(
     batches: Iterable[list[list[str] | None]], counts: dict[str, int]
 ) -> Iterator[str]:
-    """Documents without the paragraphs of earlier ones; counts unreadable files."""
+    """Documents without paragraphs that occurred earlier; counts unreadable files."""
     seen: set[int] = set()
     for paragraphs in itertools.chain.from_iterable(batches):
         if paragraphs is None:
@@ -179,17 +172,14 @@ def unique_documents(
             yield "".join(f"{paragraph}\n" for paragraph in new) + "\n"
 
 
-@flag_group("Corpus")
 def define_flags() -> None:
     """Defines the flags of ``python -m tools.demo.corpus``."""
-    define_output_flag("Directory for corpus.txt.")
-    define_workers_flag(here_only=True)
-    flags.DEFINE(Number(), "max_megabytes", 12.0, "Maximum amount of text, in MB.")
+    define_settings(Settings, without=("scheduler",), output_dir="Directory for corpus.txt.")
 
 
 def main() -> None:
     """Runs the stage from its flags."""
-    run_main(define_flags, lambda values: run(settings_from_flags(Settings, values)))
+    run_main(define_flags, lambda values: run(from_flags(Settings, values)))
 
 
 if __name__ == "__main__":

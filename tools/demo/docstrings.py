@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 
 _MIN_WORDS, _MIN_WORDS_WITHOUT_END = 5, 10  # for a paragraph with or without a full stop
-_MIN_PROSE_SHARE = 0.85  # share of letters, blanks and prose punctuation
+_MIN_PROSE_SHARE = 0.85  # fraction of letters, spaces and prose punctuation
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE_SIGNS = re.compile(r">>>|\.\.\. |::$|\|.*\||==|\+--|--\+|#!/|^\.\.|^%|[{};]$")
 _LIST_MARK = re.compile(r"^([-*+•]|\d+[.)]|#+|:\w+(?: [\w*]+)*:|\(?[a-z\d]\))\s+")
@@ -37,7 +37,7 @@ _MARK_UP = (
 
 
 def docstrings_of_module(source: str) -> list[str]:
-    """The docstrings of a module, its classes and functions, in the order of the source.
+    """The docstrings of a module, its classes and functions, in source order.
 
     Raises SyntaxError, ValueError or RecursionError for source that cannot be parsed.
     """
@@ -48,7 +48,7 @@ def docstrings_of_module(source: str) -> list[str]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """The docstrings of a node and of definitions inside it; expressions are not visited."""
+    """The docstrings of a node and of the definitions in it; expressions are not visited."""
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         docstring = ast.get_docstring(node)
         if docstring:

@@ -2,15 +2,15 @@
 
     python -m tools.demo.questions --input_file=corpus --output_dir=questions --num_questions=5000
 
-A context is some successive sentences of a document. The question is a piece of one of them, in
+A context is a few consecutive sentences of a document. The question is a piece of one of them, in
 which a phrase of one to three words is replaced by ``_``; the answer is that phrase, which occurs
-once in the context. Writes ``train.json`` and ``dev.json`` in SQuAD's format (v1.1), each document
-in one of them. The same text and seed give the same bytes. The text has blank lines between
+once in the context. Writes ``train.json`` and ``dev.json`` in SQuAD's format (v1.1); each document
+goes into one of them. The same text and seed give the same bytes. Blank lines in the text separate
 documents.
 
-Whoever finds the piece in the context again has the answer; comparing strings does. A score
-therefore says how well a model has learnt to align two texts, and nothing about understanding or
-about SQuAD.
+Finding the piece in the context gives the answer, so comparing strings suffices. A score therefore
+shows how well a model has learnt to align two texts, but neither understanding nor performance on
+SQuAD.
 """
 
 from __future__ import annotations
@@ -22,22 +22,18 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from absl import flags
-
-from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import from_flags
+from bert_tf.config import declared
+from bert_tf.config.declared import setting
 from bert_tf.stages.stage import Built, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_lines, write_json
+from bert_tf.util.options import Interval
 from bert_tf.util.versions import maker
-from data_prep.stages.stage import (
-    define_common_flags,
-    find_text_files,
-    output_parameters,
-    run_main,
-    settings_from_flags,
-)
+from data_prep.stages.settings import FileSettings, output_parameters
+from data_prep.stages.stage import define_settings, find_text_files, run_main
 
 STAGE = "demo_questions"
 TRAIN_NAME, DEV_NAME = "train.json", "dev.json"
@@ -47,7 +43,7 @@ _DEV_EVERY = 10  # documents
 _WORDS_AROUND_GAP = 6  # on either side; a longer question would not fit small models
 _SENTENCE = re.compile(r".+?[.!?](?=\s+[^\sa-z]|\s*$)")
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
-# Words that no phrase begins or ends with, so that answers are mostly names of things.
+# Words with which no phrase begins or ends, so that answers are mostly names of things.
 _FUNCTION_WORDS = {
     "a", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "each", "for",
     "from", "had", "has", "have", "he", "her", "his", "if", "in", "into", "is", "it", "its",
@@ -59,33 +55,31 @@ _FUNCTION_WORDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """The settings of the stage.
+class QuestionRules(declared.Settings):
+    """Which questions are made."""
 
-    Attributes:
-      input_file: text files, globs or directories.
-      output_dir: directory for train.json and dev.json.
-      num_questions: questions in both files together; fewer where the text ends before.
-      max_context_words: maximum number of words of a context.
-      random_seed: seed of the choice of sentences and phrases.
-    """
+    heading: ClassVar[str] = "Questions"
+    num_questions: int = setting(
+        5000,
+        "Questions in both files together; fewer if the text is too short.",
+        bounds=Interval(2),
+    )
+    max_context_words: int = setting(
+        80,
+        "Maximum number of words of a context.",
+        bounds=Interval(2 * _WORDS_AROUND_GAP + 1),
+        advice="a question has as many",
+    )
+    random_seed: int = setting(12345, "Seed of the choice of sentences and phrases.")
 
-    input_file: str
-    output_dir: str
-    num_questions: int = 5000
-    max_context_words: int = 80
-    random_seed: int = 12345
+
+@dataclasses.dataclass(frozen=True)
+class Settings(QuestionRules, FileSettings):
+    """The settings of the stage."""
 
 
 def run(settings: Settings) -> Path:
     """Makes the questions; returns the directory of train.json and dev.json."""
-    if settings.num_questions < 2:
-        raise UserError(f"--num_questions={settings.num_questions}: give at least 2.")
-    least = 2 * _WORDS_AROUND_GAP + 1
-    if settings.max_context_words < least:
-        raise UserError(
-            f"--max_context_words={settings.max_context_words}: give at least {least}, a question."
-        )
     inputs = find_text_files(settings.input_file)
     parameters = output_parameters(settings)
     return run_stage(
@@ -129,9 +123,9 @@ def documents(lines: Iterable[str]) -> Iterator[str]:
 
 
 def paragraphs(document: str, settings: Settings, used: set[str]) -> Iterator[dict[str, Any]]:
-    """The contexts of a document in SQuAD's format, each with its question.
+    """A document's contexts in SQuAD's format, each with its question.
 
-    ``used`` are the ids of questions so far: a context that occurs again is left out.
+    ``used`` contains the ids of earlier questions: contexts that occur again are left out.
     """
     for context in contexts(document, settings.max_context_words):
         question = cloze(context, settings.random_seed)
@@ -141,7 +135,7 @@ def paragraphs(document: str, settings: Settings, used: set[str]) -> Iterator[di
 
 
 def contexts(document: str, max_words: int) -> Iterator[str]:
-    """Successive sentences, two at least, of ``max_words`` words at most."""
+    """Consecutive sentences, at least two, with at most ``max_words`` words in total."""
     held: list[str] = []
     for sentence in [match[0].strip() for match in _SENTENCE.finditer(document)]:
         if sum(len(text.split()) for text in [*held, sentence]) > max_words:
@@ -154,7 +148,7 @@ def contexts(document: str, max_words: int) -> Iterator[str]:
 
 
 def cloze(context: str, seed: int) -> dict[str, Any] | None:
-    """A sentence of a context with a gap, as SQuAD's question; None where none is suitable."""
+    """A sentence of a context with a gap, as SQuAD's question; None if none is suitable."""
     candidates = [
         (sentence, phrase)
         for sentence in _SENTENCE.finditer(context)
@@ -175,7 +169,7 @@ def cloze(context: str, seed: int) -> dict[str, Any] | None:
 
 
 def _phrases(context: str, sentence: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Where the phrases of a sentence are that its context has once."""
+    """The bounds of a sentence's phrases that occur once in its context."""
     words = list(_WORD.finditer(context, sentence.start(), sentence.end()))
     for length in (1, 2, 3):
         for first, last in zip(words[1:], words[length:]):
@@ -190,21 +184,18 @@ def _phrases(context: str, sentence: re.Match[str]) -> Iterator[tuple[int, int]]
                 yield start, end
 
 
-@flag_group("Questions")
 def define_flags() -> None:
     """Defines the flags of ``python -m tools.demo.questions``."""
-    define_common_flags(
-        input_help="Text files, globs or directories.",
-        output_help="Directory for train.json and dev.json.",
+    define_settings(
+        Settings,
+        input_file="Text files, globs or directories.",
+        output_dir="Directory for train.json and dev.json.",
     )
-    flags.DEFINE_integer("num_questions", 5000, "Questions to make, for both files together.")
-    flags.DEFINE_integer("max_context_words", 80, "Maximum number of words of a context.")
-    flags.DEFINE_integer("random_seed", 12345, "Seed of the choice of sentences and phrases.")
 
 
 def main() -> None:
     """Runs the stage from its flags."""
-    run_main(define_flags, lambda values: run(settings_from_flags(Settings, values)))
+    run_main(define_flags, lambda values: run(from_flags(Settings, values)))
 
 
 if __name__ == "__main__":

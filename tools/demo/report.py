@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
@@ -22,7 +23,7 @@ NUM_EXAMPLES = 10
 
 
 def report(output_dir: Path, *, config_file: Path, data: Path, model: Path) -> dict[str, float]:
-    """Prints the report and returns the figures of ``summary.json``."""
+    """Prints the report and returns the metrics of ``summary.json``."""
     environment.prepare_environment(verbose=False, use_xla=False)
     config = BertConfig.from_json_file(config_file)
     tokenizer = load_tokenizer(vocab_file=data / "vocabulary" / "vocab.txt")
@@ -66,7 +67,7 @@ def _records(data: Path, part: str) -> dict[str, np.ndarray]:
 
 
 def token_counts(records: dict[str, np.ndarray], vocab_size: int) -> np.ndarray:
-    """The number of occurrences of each id in the training records, float64 [vocab_size]."""
+    """The count of each id in the training records, float64 [vocab_size]."""
     used = records["input_ids"][records["input_mask"] == 1]
     return np.bincount(used, minlength=vocab_size).astype(np.float64)
 
@@ -76,8 +77,8 @@ def unigram_perplexity(
 ) -> float:
     """Perplexity of held-out tokens under their training frequencies, with add-one smoothing.
 
-    Only tokens that can be masked are counted, so the figure is comparable with that of the
-    network, which predicts a random sample of them.
+    Counts only tokens that can be masked, so that it is comparable with the perplexity of the
+    network, which predicts a random sample of these.
     """
     counts = counts + 1
     for special in (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id):
@@ -100,10 +101,9 @@ def show_masks(
         length = int(held_out["input_mask"][index].sum())
         ids = held_out["input_ids"][index, :length].copy()
         settings = MaskingSettings(
-            masked_lm_prob=1 / length,
-            max_predictions_per_seq=1,
-            vocab_size=config.vocab_size,
-            special_ids=describe_vocabulary(tokenizer).special_ids,
+            MaskingOptions(masked_lm_prob=1 / length, max_predictions_per_seq=1),
+            config.vocab_size,
+            describe_vocabulary(tokenizer).special_ids,
         )
         drawn = mask_batch(
             ids[None],

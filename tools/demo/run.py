@@ -36,7 +36,7 @@ MODEL = {
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
-    # So narrow a network starts to learn much sooner with larger weights than BERT's 0.02.
+    # With weights larger than BERT's 0.02, such a narrow network starts to learn much sooner.
     "initializer_range": 0.08,
 }
 MAX_VOCAB_SIZE = 6000
@@ -64,13 +64,13 @@ def run(module: list[str], *flags: str) -> None:
 
 
 def vocab_size_for(text: str) -> int:
-    """A vocabulary size for which the text has enough different words."""
+    """A vocabulary size for which the text contains enough distinct words."""
     size = sum(path.stat().st_size for path in expand_input_files(text, flag="text"))
     return min(MAX_VOCAB_SIZE, max(BYTES_PER_WORD, size // BYTES_PER_WORD))
 
 
 def remove_model_of_another_vocabulary(model: Path, data: Path) -> None:
-    """Removes a model of another text; with the same text, the run is resumed."""
+    """Removes a model made from another text; with the same text, the run resumes."""
     record = read_run_record(model)
     if record is None:
         return

@@ -1,10 +1,10 @@
 """The question-answering demo: a smoke test on cloze questions about the demo's text.
 
-Called by ``make demo-qa``, after ``make demo``. Questions about the text that the demo's model was
-trained on are made (:mod:`tools.demo.questions`), that model (or the weights given by
-``--init_checkpoint``) is fine-tuned on them with run_squad.py, and its answers to questions about
-other documents are scored next to two trivial baselines. It is for users without a SQuAD file and
-shows that everything works; what its score means is printed with it.
+Called by ``make demo-qa``, after ``make demo``. Makes questions about the text on which the demo's
+model was trained (:mod:`tools.demo.questions`), fine-tunes that model (or the weights given by
+``--init_checkpoint``) on them with run_squad.py, and scores its answers to questions about other
+documents next to two trivial baselines. It is for users without a SQuAD file and shows that
+everything works; an explanation of the score is printed with it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tools.demo.run import run  # noqa: E402
 LABEL = "cloze questions, only a smoke test"
 MEANING = """\
 A question is a piece of its context with a phrase left out, so comparing strings answers it. An F1
-near 100 means that the model has learnt to find the piece again, one near the baselines that it has
-not; neither says anything about SQuAD."""
+near 100 means that the model has learnt to find the piece in the context, an F1 near the baselines
+that it has not; neither allows conclusions about SQuAD."""
 NUM_SHOWN = 3
 
 
@@ -42,9 +42,9 @@ class Recipe(NamedTuple):
     """The amount of data and training: about five minutes on two cores, more for BERT-base.
 
     Attributes:
-      num_questions: questions for training and scoring together.
-      max_context_words: maximum number of words of a context.
-      max_seq_length: maximum tokens of question and context; fewer if the model has fewer
+      num_questions: total number of questions for training and scoring.
+      max_context_words: maximum number of words in a context.
+      max_seq_length: maximum number of tokens in question and context; lower if the model has fewer
         positions.
       epochs: passes over the training questions.
       batch_size: sequences per update.
@@ -59,7 +59,7 @@ class Recipe(NamedTuple):
     learning_rate: float
 
 
-# The demo's model is small and knows little, so it gets more and shorter contexts, more often.
+# The demo's model is small and weak, so it gets more and shorter contexts, and more epochs.
 DEMO_MODEL_RECIPE = Recipe(8000, 45, 128, 4.0, 32, 1e-3)
 GIVEN_MODEL_RECIPE = Recipe(1500, 80, 128, 2.0, 16, 5e-5)
 
@@ -118,7 +118,7 @@ def training_flags(model: Model, epochs: float | None) -> list[str]:
 def trivial_answers(train: Sequence[Example], dev: Sequence[Example]) -> dict[str, dict]:
     """Baseline answers without a model: name of the baseline -> {question id: answer}.
 
-    ``first words`` gives as many words of the context as answers have on average,
+    ``first words`` returns as many words of the context as answers have on average,
     ``most frequent`` the most frequent answer to training questions.
     """
     answers = [example.answers[0].text for example in train]
@@ -166,7 +166,7 @@ def _main_scores(score: Mapping[str, float]) -> dict[str, float]:
 
 
 def remove_model_of_another_demo(output_dir: Path, model_dir: Path, made_of: dict) -> None:
-    """Removes a model of other questions, weights or flags; otherwise the run is resumed."""
+    """Removes a model of other questions, weights or flags; otherwise the run resumes."""
     record = output_dir / "made_of.json"
     if record.is_file() and read_json(record, what="record of the demo") != made_of:
         print(f"questions, weights or flags have changed: removing the model in {model_dir}")
@@ -230,6 +230,6 @@ if __name__ == "__main__":
     parser.add_argument(
         "--init_checkpoint", type=Path, help="directory of a model, instead of the demo's"
     )
-    parser.add_argument("--num_questions", type=int, help="questions to make, in all")
+    parser.add_argument("--num_questions", type=int, help="total number of questions to make")
     parser.add_argument("--epochs", type=float, help="passes over the training questions")
     exit_on_user_error(main, parser.parse_args())

@@ -21,7 +21,7 @@ class _InitializeIterator(tf.train.SessionRunHook):
 
 
 def arguments(function: Callable[..., Any]) -> set[str]:
-    """Names of the arguments that a caller may give, except those bound by a partial."""
+    """Names of the arguments that a caller may pass, except those bound by a partial."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     bound = function.keywords if isinstance(function, functools.partial) else {}
@@ -40,7 +40,7 @@ def call_input_fn(
     """Adds an input to the current graph.
 
     Returns:
-      Features and labels of a batch, with None for missing labels, and hooks that the input needs.
+      Features and labels of a batch, None for missing labels, and hooks that the input needs.
 
     Raises:
       ValueError: the function returns a tuple that is not a pair.

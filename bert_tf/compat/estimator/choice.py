@@ -1,4 +1,4 @@
-"""The choice between TensorFlow's Estimator and ours."""
+"""Chooses between TensorFlow's Estimator and ours."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.compat.estimator import estimator as our_estimator
 
-# TensorFlow includes Estimators up to 2.15, loaded when a name in tf.estimator is first used.
+# TensorFlow includes Estimators up to 2.15, loaded on the first use of a name in tf.estimator.
 tf_estimator = getattr(tf, "estimator", our_estimator)

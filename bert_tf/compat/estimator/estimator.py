@@ -1,9 +1,9 @@
 """Trains, evaluates, predicts with and exports the model of a ``model_fn``, in one process.
 
-Names and behaviour are those of ``tf.estimator.Estimator``, built from the parts of it that
-TensorFlow still has: monitored sessions and their hooks. Unsupported features (distribution
-strategies, clusters, warm starts, Keras metrics) are rejected. Every call builds a new graph, so
-that calls share nothing but the checkpoints in ``model_dir``.
+Names and behaviour follow ``tf.estimator.Estimator``, built from the parts of it that TensorFlow
+still has: monitored sessions and their hooks. Unsupported features (distribution strategies,
+clusters, warm starts, Keras metrics) are rejected. Every call builds a new graph, so calls share
+nothing but the checkpoints in ``model_dir``.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Estimator:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """A copy of the ``params`` that functions are passed."""
+        """A copy of the ``params`` passed to functions."""
         return copy.deepcopy(self._params)
 
     @property
@@ -96,15 +96,15 @@ class Estimator:
         return model_fn
 
     def latest_checkpoint(self) -> str | None:
-        """The prefix of the newest checkpoint's files, None if there is none."""
+        """The prefix of the newest checkpoint's files; None if there is none."""
         return tf.train.latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
-        """Names of all variables of the newest checkpoint; raises ValueError if there is none."""
+        """The newest checkpoint's variable names; raises ValueError if there is no checkpoint."""
         return [name for name, _ in tf.train.list_variables(self._require_checkpoint())]
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """A variable of the newest checkpoint; raises ValueError if there is none."""
+        """A variable in the newest checkpoint; raises ValueError if there is no checkpoint."""
         return tf.train.load_variable(self._require_checkpoint(), name)
 
     def eval_dir(self, name: str | None = None) -> str:
@@ -125,13 +125,13 @@ class Estimator:
           input_fn: the data.
           hooks: run before the hooks of the EstimatorSpec.
           steps: updates in this call, or
-          max_steps: ``global_step`` to stop at; a checkpoint of that step is not trained further.
+          max_steps: ``global_step`` at which to stop; a checkpoint at that step is kept as it is.
           saving_listeners: called for the checkpoints requested by RunConfig.
 
         Raises:
           ValueError: both limits are given, or one is below 1; there are listeners but no
             checkpoints are written.
-          TypeError: a hook or listener has a wrong type.
+          TypeError: a hook or listener has the wrong type.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("steps and max_steps are both given; give only one.")
@@ -149,8 +149,8 @@ class Estimator:
         with tf.Graph().as_default() as graph, graph.device(self._config.device_fn):
             tf.set_random_seed(self._config.tf_random_seed)
             tf.train.create_global_step()
-            # Hooks share one read of the step, created here as in tf.estimator: the graphs that are
-            # written are the same.
+            # Hooks share one read of the step, created here as in tf.estimator, so that written
+            # graphs are the same.
             tf.train.StepCounterHook().begin()
             features, labels, input_hooks = self._call_input_fn(input_fn, ModeKeys.TRAIN)
             spec = self._call_model_fn(features, labels, ModeKeys.TRAIN)
@@ -244,7 +244,7 @@ class Estimator:
 
         Args:
           input_fn: the data; labels are ignored.
-          predict_keys: names of predictions to yield, None for all.
+          predict_keys: names of predictions to yield; None for all.
           hooks: run before the hooks of the EstimatorSpec.
           checkpoint_path: None for the newest; if there is none, variables are initialised.
           yield_single_examples: whether to split batches along their first dimension.
@@ -252,7 +252,7 @@ class Estimator:
         Raises (with the first prediction):
           ValueError: ``predict_keys`` match no prediction; predictions of different sizes cannot be
             split.
-          TypeError: a hook has a wrong type.
+          TypeError: a hook has the wrong type.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         checkpoint = checkpoint_path or self.latest_checkpoint()
@@ -283,18 +283,18 @@ class Estimator:
     ) -> dict[str, Any]:
         """Returns the metrics of a checkpoint, its mean ``loss`` and its ``global_step``.
 
-        They are also written as summaries to ``eval_dir(name)``.
+        Also writes them as summaries to ``eval_dir(name)``.
 
         Args:
           input_fn: the data.
-          steps: number of batches, None for all.
+          steps: number of batches; None for all.
           hooks: run before the hooks of the EstimatorSpec.
           checkpoint_path: None for the newest; if there is none, variables are initialised.
           name: name of the evaluation, if there are several.
 
         Raises:
           ValueError: ``steps`` is below 1; a metric is named ``loss`` or ``global_step``.
-          TypeError: a hook has a wrong type.
+          TypeError: a hook has the wrong type.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         _check_positive("steps", steps)
@@ -314,7 +314,7 @@ class Estimator:
             values[tf.GraphKeys.GLOBAL_STEP] = tf.train.get_global_step()
             update = tf.group(*(update for _, (_, update) in metrics))
             scaffold = spec.scaffold
-            if scaffold.local_init_op is not None:  # created before the metric of the loss
+            if scaffold.local_init_op is not None:  # created before the loss metric
                 both = tf.group(scaffold.local_init_op, tf.train.Scaffold.default_local_init_op())
                 scaffold = tf.train.Scaffold(local_init_op=both, copy_from_scaffold=scaffold)
             at_end = tf.train.FinalOpsHook(values)

@@ -1,6 +1,6 @@
-"""Writes the model of an Estimator as a SavedModel.
+"""Writes an Estimator's model as a SavedModel.
 
-Names and meaning of inputs and outputs are those of ``tf.estimator.export``.
+Names and meaning of inputs and outputs follow ``tf.estimator.export``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ServingInputReceiver(_Receiver):
       receiver_tensors: the tensors to feed; a single tensor becomes {"input": tensor}.
       receiver_tensors_alternatives: alternative tensors to feed, by name.
 
-    Raises ValueError for anything but tensors by name, whose names are strings or, of features,
+    Raises ValueError for anything except tensors by name; names must be strings or, for features,
     integers.
     """
 
@@ -114,7 +114,7 @@ def _check_tensor(tensor: object, name: str) -> None:
 def build_raw_serving_input_receiver_fn(
     features: Mapping[str, tf.Tensor], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """For a model fed with tensors like ``features``, by default in batches of any size."""
+    """For models fed with tensors like ``features``, by default in batches of any size."""
     kinds = {
         name: (tensor.dtype, _batch_shape(tensor, default_batch_size), tensor.op.name)
         for name, tensor in features.items()
@@ -128,14 +128,14 @@ def build_raw_serving_input_receiver_fn(
 
 
 def _batch_shape(tensor: tf.Tensor, batch_size: int | None) -> list[int | None] | None:
-    """The shape of a tensor in batches of another size; None if its rank is not known."""
+    """The shape of a tensor in batches of another size; None if its rank is unknown."""
     return None if tensor.shape.rank is None else [batch_size, *tensor.shape[1:]]
 
 
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """For a model fed with serialized tf.train.Examples, parsed according to ``feature_spec``."""
+    """For models fed with serialized tf.train.Examples, parsed according to ``feature_spec``."""
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
         examples = tf.placeholder(tf.string, [default_batch_size], "input_example_tensor")
@@ -155,7 +155,7 @@ def write(
     assets_extra: Mapping[str, str],
     as_text: bool,
 ) -> bytes:
-    """Writes the model of the current graph to a directory in ``base`` named after the time.
+    """Writes the model in the current graph to a directory in ``base`` named after the time.
 
     Args:
       base: created if needed.
@@ -199,7 +199,7 @@ def write(
 
 
 def _signatures(receiver: ServingInputReceiver, spec: EstimatorSpec) -> dict[str, SignatureDef]:
-    """The possible signatures from any alternative of the inputs to any output."""
+    """The possible signatures, from each alternative of the inputs to each output."""
     signatures = {}
     for alternative, inputs in receiver.all_inputs().items():
         for output_name, output in spec.export_outputs.items():

@@ -1,6 +1,6 @@
-"""The outputs of an exported model, as the values of an EstimatorSpec's ``export_outputs``.
+"""The outputs of an exported model, as values of an EstimatorSpec's ``export_outputs``.
 
-Names and meaning are those of ``tf.estimator.export``.
+Names and meaning follow ``tf.estimator.export``.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class RegressionOutput:
 
 
 def complete_outputs(outputs: Any, predictions: Tensors) -> dict[str, Any]:
-    """The outputs to export with one that is called ``DEFAULT``, by default the predictions.
+    """The outputs to export, including one named ``DEFAULT``, by default the predictions.
 
-    A single output is also the default one. Raises TypeError for outputs of wrong types, ValueError
-    if none of several has that name.
+    A single output is also the default one. Raises TypeError for outputs of the wrong type,
+    ValueError if there are several, none of which has that name.
     """
     if not outputs:
         return {DEFAULT: PredictOutput(predictions)}
@@ -74,7 +74,7 @@ def complete_outputs(outputs: Any, predictions: Tensors) -> dict[str, Any]:
 
 
 def _named(tensors: Tensors, name: str) -> dict[str, tf.Tensor]:
-    """``tensors`` by name; a single tensor gets ``name``, and tuples as keys are joined."""
+    """``tensors`` by name; a single tensor gets ``name``, and tuple keys are joined."""
     if not isinstance(tensors, Mapping):
         tensors = {name: tensors}
     return {"/".join(key) if isinstance(key, tuple) else key: t for key, t in tensors.items()}

@@ -1,4 +1,4 @@
-"""Results of predictions and evaluations."""
+"""Processes the results of predictions and evaluations."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def split_examples(batch: Any) -> Iterator[Any]:
 def write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str | None) -> None:
     """Writes metrics and their checkpoint as summaries for the checkpoint's step.
 
-    A metric may itself be a serialized tf.Summary, whose values are called ``METRIC/0`` and so on.
-    Metrics that are none of this are left out.
+    A metric may itself be a serialized tf.Summary, whose values are named ``METRIC/0`` and so on.
+    Metrics of other types are left out.
     """
     step = results[tf.GraphKeys.GLOBAL_STEP]
     summary = tf.Summary()

@@ -1,4 +1,4 @@
-"""Inputs of an Estimator: the mode, the settings of a run, and the graph of a ``model_fn``.
+"""An Estimator's inputs: the mode, the settings of a run, and the graph of a ``model_fn``.
 
 Names, order, defaults and checks of the fields follow ``tf.estimator``.
 """
@@ -49,9 +49,9 @@ class ModeKeys:
 
 @dataclasses.dataclass
 class RunConfig:
-    """Settings of a run in one process; each Horovod rank is a process of its own.
+    """Settings of a run in one process; each Horovod rank is a separate process.
 
-    A program may add attributes of its own, which its functions find in their ``config``.
+    Programs may add attributes of their own, which their functions find in their ``config``.
 
     Attributes:
       model_dir: the directory for checkpoints and summaries.
@@ -60,11 +60,11 @@ class RunConfig:
       save_checkpoints_steps, save_checkpoints_secs: updates or seconds between checkpoints, not
         both; every 600 seconds if neither is given, never if both are None or 0.
       session_config: a tf.ConfigProto.
-      keep_checkpoint_max: the number of newest checkpoints to keep, None or 0 for all.
+      keep_checkpoint_max: the number of newest checkpoints to keep; None or 0 keeps all.
       keep_checkpoint_every_n_hours: also keeps one checkpoint for each period of this many hours.
       log_step_count_steps: updates between log lines with the loss and the speed, or None.
       device_fn: maps a tf.Operation of the training graph to its device.
-      session_creation_timeout_secs: no effect in one process.
+      session_creation_timeout_secs: has no effect in one process.
       checkpoint_save_graph_def: whether to write ``graph.pbtxt`` and ``.meta`` files.
 
     Raises ValueError for inconsistent values and for distribution strategies, which are not
@@ -133,7 +133,7 @@ class RunConfig:
             )
 
     def _check_types(self) -> None:
-        """Raises ValueError for values that would fail later, or be ignored."""
+        """Raises ValueError for values that would fail later or be ignored."""
         hours = self.keep_checkpoint_every_n_hours
         if hours is not None and hours <= 0:
             raise ValueError(
@@ -157,7 +157,7 @@ class RunConfig:
     def replace(self, **changes: Any) -> RunConfig:
         """A copy with changes; steps between checkpoints replace seconds, and vice versa.
 
-        Raises ValueError for a name that is not a setting, and as for a new RunConfig.
+        Raises ValueError for names that are not settings, and in the same cases as RunConfig.
         """
         settings = {field.name for field in dataclasses.fields(self)}
         for name in changes.keys() - settings:
@@ -166,16 +166,16 @@ class RunConfig:
         for kind, other in (kinds, kinds[::-1]):
             if changes.get(kind) is not None:
                 changes.setdefault(other, None)
-        replaced = copy.copy(self)  # with the attributes that a program added
+        replaced = copy.copy(self)  # including attributes that a program added
         vars(replaced).update(changes)
         replaced.__post_init__()
         return replaced
 
 
 def complete_config(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
-    """The settings with a directory, temporary if none is given, and a session configuration.
+    """The settings with a directory, by default a temporary one, and a session configuration.
 
-    Raises ValueError for two different directories, and if ``config`` is not a RunConfig.
+    Raises ValueError for two different directories, or if ``config`` is not a RunConfig.
     """
     if not isinstance(config, RunConfig):
         raise ValueError(f"config must be a RunConfig, not {config!r}.")
@@ -217,10 +217,10 @@ _REQUIRED = {
 class EstimatorSpec(_Fields):
     """The return value of a ``model_fn``: the graph of a mode.
 
-    In mode PREDICT there is always a default entry in ``export_outputs``.
+    In mode PREDICT, ``export_outputs`` always has a default entry.
 
-    Raises ValueError for missing fields that a mode needs, for a loss that is not a scalar, and for
-    tensors of another graph; TypeError for values of a wrong type.
+    Raises ValueError if fields that a mode needs are missing, the loss is not a scalar, or tensors
+    belong to another graph; TypeError for values of the wrong type.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
@@ -301,7 +301,7 @@ def _check_tensor(name: str, tensor: object) -> None:
 
 
 def _check_operation(name: str, operation: object) -> None:
-    """For tensors, too: their operation is meant."""
+    """Accepts tensors, too, and checks their operation."""
     if not isinstance(operation, tf.Operation):
         _check_tensor(name, operation)
     _check_graph(name, operation)

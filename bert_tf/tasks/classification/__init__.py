@@ -1,1 +1,1 @@
-"""Classification and regression of sentences and pairs, on GLUE's files."""
+"""Classification and regression of sentences and sentence pairs, on GLUE's files."""

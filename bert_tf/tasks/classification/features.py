@@ -1,8 +1,8 @@
 """Encodes sentences and pairs as records, once per combination of file, vocabulary and length.
 
 This is a stage (records/sequences.py): records are written on all cores and kept in a separate
-directory with a manifest, so that later runs reuse them. Their ``unique_ids`` are row numbers from
-0.
+directory with a manifest, so that later runs reuse them. Their ``unique_ids`` are row numbers,
+counted from 0.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def feature_stage(
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
-    The ``counts`` of the records are ``examples``, and ``cut_examples`` for those with more tokens
-    than positions.
+    The ``counts`` of the records are ``examples``, and ``cut_examples``, the number of those with
+    more tokens than positions.
 
     Args:
       file: the rows; for training, all of them have labels.
@@ -62,7 +62,7 @@ def feature_stage(
       long_texts: what becomes of texts with more tokens than positions.
 
     Raises:
-      UserError: an impossible length or number of workers.
+      UserError: if the length is too small or the number of workers invalid.
     """
     check_length(file.task, max_seq_length)
     executor = Processes.of(num_workers, at_most=-(-len(file.rows) // _ROWS_PER_WORKER))

@@ -61,7 +61,7 @@ GLUE_TASKS = {
         lowest=0.0,
         highest=5.0,
         metrics=("spearman", "pearson"),
-        # For the files of the original STS benchmark, from which GLUE's were made.
+        # For the files of the original STS benchmark, of which GLUE's files were made.
         columns=("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2"),
         optional_columns=("source1", "source2"),
         file_names=("{split}.tsv", "sts-{split}.csv"),
@@ -77,7 +77,7 @@ GLUE_TASKS = {
 
 
 def find_task(name: str, *, flag: str) -> str:
-    """The key in ``GLUE_TASKS`` of a task's name, ignoring case and hyphens.
+    """Finds the key of a task in ``GLUE_TASKS``, ignoring case and hyphens in its name.
 
     Raises UserError for an unknown name.
     """
@@ -107,10 +107,10 @@ def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> T
       task: the task, which defines the columns.
       path: the file.
       flag: the flag by which the user named it.
-      needs_labels: if False, labels are ignored, and None in all rows.
+      needs_labels: if False, labels are ignored, and are None in all rows.
 
     Raises:
-      UserError: the file cannot be read, has other columns, an invalid label or no rows; the
+      UserError: if the file cannot be read or has other columns, an invalid label or no rows; the
         message names the line.
     """
     lines = read_lines(path, flag=flag)
@@ -153,7 +153,7 @@ def _columns(count: int) -> str:
 
 
 def _label(task: GlueTask, text: str, *, where: str) -> float:
-    """A class number or a score; ``where`` is the beginning of the message of a UserError."""
+    """A class number or a score; ``where`` begins the message of a UserError."""
     if not task.is_regression:
         if text in task.classes:
             return float(task.classes.index(text))

@@ -24,7 +24,7 @@ def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
 def matthews_correlation(labels: np.ndarray, predicted: np.ndarray) -> float:
     """Matthews correlation of zeros and ones; 0 if one argument is constant.
 
-    For two classes it equals Pearson's correlation (Matthews 1975).
+    For two classes this equals Pearson's correlation (Matthews 1975).
     """
     return pearson(labels, predicted)
 

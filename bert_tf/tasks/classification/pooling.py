@@ -1,4 +1,4 @@
-"""How a head for classes reads the encoder: one vector for each sequence.
+"""How a classification head pools the encoder's output: one vector per sequence.
 
 Dimensions: B sequences, S positions, D the width of the network.
 """
@@ -17,10 +17,10 @@ from bert_tf.model.variables import Variables, VariableSpec, dense_specs
 
 
 class Pooling(Protocol):
-    """A way from the encoder's output to a vector for each sequence; it keeps no tensor.
+    """Pools the encoder's output into one vector per sequence; holds no tensors.
 
     Attributes:
-      scope: of its variables, which a checkpoint without a head for classes may lack.
+      scope: scope of its variables, which checkpoints without a classification head may lack.
     """
 
     scope: str
@@ -29,9 +29,9 @@ class Pooling(Protocol):
         """Its variables, all under ``scope``."""
 
     def positions_read(self, mask: tf.Tensor) -> tf.Tensor:
-        """Where the encoder's output is read, [B, S] integers, from the mask of tokens [B, S].
+        """The positions to read, [B, S] integers, from the mask of tokens [B, S].
 
-        Elsewhere the output is undefined.
+        At other positions the encoder's output is undefined.
         """
 
     def pool(
@@ -41,7 +41,7 @@ class Pooling(Protocol):
         variables: Variables,
         options: ForwardOptions,
     ) -> tf.Tensor:
-        """[B, S, D] float32 -> [B, D]; ``variables`` are the network's, from the root."""
+        """Pools [B, S, D] float32 to [B, D]; ``variables`` are the network's, from the root."""
 
 
 class ClsPooling:

@@ -1,4 +1,4 @@
-"""Classification of sentences and pairs: fine-tuning on GLUE tasks, scores and predictions."""
+"""Classification of sentences and sentence pairs: fine-tuning on GLUE tasks and prediction."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from bert_tf.util.errors import UserError
 
 
 def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
-    """Trains, evaluates and predicts according to the settings, once or with each of the seeds.
+    """Trains, evaluates and predicts as the settings say, once or once per seed.
 
     ``pooling`` is how the head reads the encoder. Returns the results of the evaluation (with
-    several seeds, those of the last one), None without ``do_eval``. Raises UserError for bad input.
+    several seeds, those of the last), None without ``do_eval``. Raises UserError for bad input.
     """
     return run_with_seeds(settings, functools.partial(_run_once, pooling))
 

@@ -1,4 +1,4 @@
-"""The settings of classification."""
+"""The settings of classification runs."""
 
 from __future__ import annotations
 

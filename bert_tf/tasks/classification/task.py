@@ -1,7 +1,7 @@
-"""The task of classification or regression of sentences and pairs.
+"""The task of classification or regression of sentences and sentence pairs.
 
 Devlin et al. 2019, section 4.1: a dense layer on the pooled output (``pooling.py``), with cross
-entropy for classes and the squared error for a regression.
+entropy for classes and squared error for regression.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ClassificationTask(EncoderTask):
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """The head for classes, with its pooling."""
+        """The classification head with its pooling."""
         return (CLASSIFICATION_HEAD._replace(only_reader_of=self.pooling.scope),)
 
     @property
@@ -73,7 +73,7 @@ class ClassificationTask(EncoderTask):
         return {LABEL: self.loss.metrics}
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of the encoder, of the pooling and of the head."""
+        """The variables of the encoder, the pooling and the head."""
         return [
             *bert_specs(self.config, pooler=False),
             *self.pooling.specs(self.config),
@@ -81,7 +81,7 @@ class ClassificationTask(EncoderTask):
         ]
 
     def positions_read(self, features: Features) -> tf.Tensor:
-        """Where the pooling reads."""
+        """The positions that the pooling reads."""
         return self.pooling.positions_read(features["input_mask"])
 
     def head_outputs(
@@ -98,7 +98,7 @@ class ClassificationTask(EncoderTask):
     def decisions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> Decisions:
-        """The choice of a class, or the score of a regression, for every sequence."""
+        """The class logits, or the regression score, of every sequence."""
         del features, options
         if self.loss.kind == MULTI_LABEL:  # each class is a choice of its own: no or yes
             pairs = tf.reshape(tf.stack([tf.zeros_like(outputs), outputs], axis=-1), [-1, 2])
@@ -122,12 +122,12 @@ class ClassificationTask(EncoderTask):
     def predictions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
-        """``logits`` [B, num_classes] float32; in a regression, the score itself."""
+        """``logits`` [B, num_classes] float32; for regression, the score itself."""
         del features, options
         return {"logits": outputs}
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None, since metrics such as correlations need all predictions."""
+        """Empty: metrics such as correlations need all predictions."""
         del sums
         return {}
 

@@ -1,1 +1,1 @@
-"""A teacher: its losses, its targets on disk, and the student that learns from it."""
+"""Distillation: the teacher, its losses, its cached targets, and the student's initial weights."""

@@ -1,7 +1,7 @@
-"""The flags of a teacher, and the settings made from them.
+"""The teacher's flags and the settings made from them.
 
-Names are those of Hugging Face's distillation examples (``train.py`` and
-``run_squad_w_distillation.py``) where they have such a flag.
+Flags are named as in Hugging Face's distillation examples (``train.py`` and
+``run_squad_w_distillation.py``) where those have an equivalent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.util.console import warn
 
-# What only pre-training with a teacher lets its users choose.
+# Options that are offered only for pre-training with a teacher.
 FOR_PRETRAINING = (
     "restrict_ce_to_mask", "min_target_probability", "top_k_targets", "teacher_cache",
 )  # fmt: skip
@@ -26,16 +26,16 @@ FOR_PRETRAINING = (
 def define_teacher_flags(
     define: Definer, *, label_flag: str, without: tuple[str, ...] = (), **changes: Mapping[str, Any]
 ) -> None:
-    """Defines the teacher and the weights of the losses, as ``Definer.settings``.
+    """Defines the flags of the teacher and of the loss weights (see ``Definer.settings``).
 
-    ``label_flag`` names the weight of the labels.
+    ``label_flag`` is the name of the flag for the weight of the labels.
     """
     label = {"flag": label_flag, **changes.pop("alpha_label", {})}
     define.settings(DistillationSettings, without=without, alpha_label=label, **changes)
 
 
 def teacher_settings(values: flags.FlagValues) -> DistillationSettings | None:
-    """The settings of :func:`define_teacher_flags`, None without a teacher; raises UserError."""
+    """The settings parsed from the teacher's flags, None without a teacher; raises UserError."""
     if values.teacher_checkpoint:
         return from_flags(DistillationSettings, values)
     kinds = ((name, getattr(values[name], "setting", None)) for name in values)

@@ -1,9 +1,9 @@
-"""A teacher's soft targets on disk, so that it computes each record once however long training is.
+"""A cache on disk of a teacher's soft targets, so that each record is computed only once.
 
-Only records with stored masks have the same targets in every epoch. A directory has pieces of
-consecutive records, each a TFRecord file that is complete or does not exist, and ``manifest.json``,
-which says what they are targets of. A record of a piece is the structured array of its targets: all
-have the same size, so no offsets are needed, and each has the format's checksum.
+Only records with stored masks have the same targets in every epoch. A cache has pieces of
+consecutive records, each a TFRecord file that is complete or absent, and ``manifest.json``, which
+identifies teacher, records and settings. A record of a piece is the structured array of an
+example's targets: all have the same size, so no offsets are needed, and each has a checksum.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BATCHES_OF_A_PIECE = _RECORDS_OF_A_PIECE // _BATCH_SIZE
 _MOST_OPEN_PIECES = 1024
 _MOST_SHORT_CLASSES = 1 << 16
 
-# Of what ranks may have different, unless their flags differ.
+# Names, for messages, of entries that can differ between ranks although their flags agree.
 _MESSAGE_NAMES = {
     "data_sha256": "training data",
     "num_records": "number of records",
@@ -56,14 +56,14 @@ _MESSAGE_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TargetFiles:
-    """The targets of all records in a directory.
+    """The cached targets of all records, in one directory.
 
     Attributes:
-      directory: where the pieces are, seen by all ranks.
-      num_records: N, of all pieces.
-      predictions: P, masked tokens of a record.
-      targets: K, kept classes of each of them.
-      num_classes: bound of the classes.
+      directory: where the pieces are; every rank must see it.
+      num_records: N, over all pieces.
+      predictions: P, masked tokens per record.
+      targets: K, classes kept per masked token.
+      num_classes: upper bound of the class ids.
     """
 
     directory: Path
@@ -74,28 +74,28 @@ class TargetFiles:
 
     @property
     def dtype(self) -> np.dtype:
-        """A target: its class, and its probability rounded to half precision."""
+        """The dtype of one target: its class, and its probability rounded to half precision."""
         short = self.num_classes <= _MOST_SHORT_CLASSES
         return np.dtype([(CLASSES, "<u2" if short else "<i4"), (PROBABILITIES, "<f2")])
 
     @property
     def num_bytes(self) -> int:
-        """The size of all pieces."""
+        """The total size of all pieces in bytes."""
         return self.num_records * self.frame_bytes
 
     @property
     def shape(self) -> tuple[int, int]:
-        """P and K, of a record's targets."""
+        """(P, K), the shape of one record's targets."""
         return self.predictions, self.targets
 
     @property
     def frame_bytes(self) -> int:
-        """The size of a record's targets in a piece, with their checksum."""
+        """The size in bytes of one record's targets in a piece, checksum included."""
         return self.predictions * self.targets * self.dtype.itemsize + FRAMING_BYTES
 
     @property
     def num_pieces(self) -> int:
-        """The number of files."""
+        """The number of piece files."""
         return -(-self.num_records // _RECORDS_OF_A_PIECE)
 
     def path(self, piece: int) -> Path:
@@ -103,7 +103,7 @@ class TargetFiles:
         return self.directory / f"targets-{piece:06d}.tfrecord"
 
     def old_path(self, piece: int) -> Path:
-        """The file of a piece that an earlier version wrote, without checksums."""
+        """The file of a piece as earlier versions wrote it, without checksums."""
         return self.path(piece).with_suffix(".npy")
 
     def missing(self) -> list[int]:
@@ -115,7 +115,7 @@ class TargetFiles:
         ]
 
     def unchecked(self) -> list[int]:
-        """The pieces that only exist without checksums."""
+        """The pieces that exist only in the old format, without checksums."""
         return [
             piece
             for piece in range(self.num_pieces)
@@ -123,20 +123,20 @@ class TargetFiles:
         ]
 
     def records_of(self, piece: int) -> range:
-        """The numbers of a piece's records."""
+        """The indices of a piece's records."""
         start = piece * _RECORDS_OF_A_PIECE
         return range(start, min(start + _RECORDS_OF_A_PIECE, self.num_records))
 
     def read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Classes, int32, and probabilities, float32, of some records: [B, P, K] each.
+        """Returns the classes, int32, and probabilities, float32, of records: [B, P, K] each.
 
-        Raises UserError for damaged ones.
+        Raises UserError if they are damaged.
         """
         found = np.stack([self._read_record(int(index)) for index in indices])
         return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
 
     def _read_record(self, index: int) -> np.ndarray:
-        """The targets of a record, [P, K]."""
+        """Returns the targets of one record, [P, K]."""
         piece, place = divmod(index, _RECORDS_OF_A_PIECE)
         records = _open_piece(self, piece)
         if records.dtype == self.dtype:
@@ -147,7 +147,7 @@ class TargetFiles:
         return np.frombuffer(record, self.dtype).reshape(self.shape)
 
     def write(self, piece: int, values: np.ndarray) -> None:
-        """Writes the targets of all records of a piece, [N, P, K] of :attr:`dtype`."""
+        """Writes the targets of all records of one piece, [N, P, K] of :attr:`dtype`."""
         with atomic_open(self.path(piece), "wb") as file:
             file.writelines(frame_of(record.tobytes()) for record in values)
 
@@ -159,10 +159,10 @@ class TargetFiles:
         batch_size: int | None,
         start_position: int,
     ) -> tf.data.Dataset:
-        """Batches of ``pipeline.training_dataset``, with the targets of their records.
+        """Joins the batches of ``pipeline.training_dataset`` with the targets of their records.
 
-        ``order`` is theirs (``pipeline.record_order``); ``batch_size`` is None if it differs
-        between batches.
+        ``order`` is the batches' record order (``pipeline.record_order``); ``batch_size`` is None
+        if it varies between batches.
         """
 
         def read(position: np.int64) -> tuple[np.ndarray, np.ndarray]:
@@ -181,7 +181,7 @@ class TargetFiles:
 
 @functools.lru_cache(maxsize=_MOST_OPEN_PIECES)
 def _open_piece(files: TargetFiles, piece: int) -> np.ndarray:
-    """The framed records of a piece, uint8 [N, bytes]; of an earlier version, the values."""
+    """Maps a piece: framed records, uint8 [N, bytes], or the values of an old-format piece."""
     path, count = files.path(piece), len(files.records_of(piece))
     if not path.is_file():
         return _open_old_piece(files.old_path(piece), (count, *files.shape), files.dtype)
@@ -192,12 +192,12 @@ def _open_piece(files: TargetFiles, piece: int) -> np.ndarray:
 
 
 def _open_old_piece(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The values of a piece without checksums, a .npy file: [N, P, K]."""
+    """Maps the values of an old-format piece, a .npy file without checksums: [N, P, K]."""
     try:
         content = np.memmap(path, np.uint8, "r")
     except (OSError, ValueError) as error:
         raise _damaged(path, first_line(error)) from error
-    # What the values are is known. The header, whose parser trips over damage, gives its own size.
+    # Shape and dtype are known. numpy's header parser fails on damage, so only its length is read.
     start = 10 + int(content[8:10].view("<u2")[0]) if len(content) > 10 else 0
     values = content[start:]
     if len(values) != math.prod(shape) * dtype.itemsize:
@@ -214,12 +214,12 @@ def _damaged(path: Path, problem: str) -> UserError:
 
 @dataclasses.dataclass(frozen=True)
 class TargetSource:
-    """What targets are computed from.
+    """What the targets are computed from.
 
     Attributes:
-      task: what the student learns.
+      task: the distillation task.
       teacher: the opened teacher.
-      records: the training records, which store their masks, for the teacher's network.
+      records: the training records, which store their masks, prepared for the teacher's network.
     """
 
     task: DistillationTask
@@ -230,18 +230,18 @@ class TargetSource:
 def make_targets(
     source: TargetSource, directory: Path, run: Run, arithmetic: Arithmetic
 ) -> TargetFiles:
-    """Computes the targets that a directory lacks, on all ranks together. Collective.
+    """Computes the targets that are missing from a directory, on all ranks together. Collective.
 
     Args:
-      source: what they are computed from.
-      directory: where they are kept, on a disk that all ranks share.
+      source: the task, teacher and records to compute the targets from.
+      directory: the cache directory, on a disk that all ranks share.
       run: the run; a dry run writes nothing.
-      arithmetic: how they are computed.
+      arithmetic: precision, layers and threads of the computation.
 
     Raises:
-      UserError: for records without masks, for targets of another teacher, of other records or
-        settings, if there is not enough disk space, and before anything is written if ranks have
-        different records.
+      UserError: if records have no stored masks, if the directory has targets of another teacher,
+        of other records or settings, if the disk is too full, or (before anything is written) if
+        ranks have different records.
     """
     task, info = source.task, source.records.info
     found = TargetFiles(
@@ -259,7 +259,7 @@ def make_targets(
     if not info.masked:
         raise UserError(
             f"--cache_teacher needs records that store their masks, but those of {info.first_file} "
-            "are masked anew in every epoch; make records with stored masks, or drop the flag."
+            "are masked again in every epoch; make records with stored masks, or drop the flag."
         )
     run.message(
         f"the teacher's targets of {found.num_records} records take {_gib(found.num_bytes)} GiB in "
@@ -276,7 +276,7 @@ def make_targets(
         if unchecked:
             run.message(
                 f"{len(unchecked)} of {found.num_pieces} pieces were written without checksums, by "
-                "an earlier version; they are used unchecked"
+                "an earlier version; they are used without verification"
             )
         _check_space(found, missing)
         write_sealed_json(directory / MANIFEST_NAME, contents)
@@ -284,7 +284,7 @@ def make_targets(
 
 
 def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
-    """What a directory's targets are of."""
+    """The manifest: what identifies the targets of a directory."""
     settings = source.task.settings
     return {
         "data_sha256": source.records.info.data_sha256,
@@ -334,7 +334,7 @@ def _compute_missing(
     if missing:
         run.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
         _compute(files, missing, source, run.ranks, arithmetic)
-    # Waits until all ranks have written theirs.
+    # A barrier: wait until all ranks have written their pieces.
     ranks.gather(None)
     if any(ranks.gather(bool(files.missing()))):
         raise UserError(
@@ -351,7 +351,7 @@ def _compute(
     ranks: Ranks,
     arithmetic: Arithmetic,
 ) -> None:
-    """Computes and writes this rank's share of the missing pieces."""
+    """Computes and writes the pieces of this rank."""
     task, options = source.task, arithmetic.options
     pieces = missing[ranks.rank :: ranks.world_size]
     progress = None
@@ -362,7 +362,7 @@ def _compute(
         batches = dataset_of_positions(
             0, len(pieces) * _BATCHES_OF_A_PIECE, _reader(source, pieces).read
         )
-        # Not a one-shot iterator, which --deterministic refuses without a seed.
+        # A one-shot iterator would fail under --deterministic, which requires a seed for it.
         iterator = tf.data.make_initializable_iterator(batches)
         features = iterator.get_next()
         network = create_network(task.teacher, options)
@@ -386,19 +386,19 @@ def _compute(
 
 
 def _reader(source: TargetSource, pieces: list[int]) -> BatchReader:
-    """Reads the records of some pieces, which must be in ascending order, in batches."""
+    """Reads the records of some pieces, given in ascending order, in batches."""
     last = source.records.info.num_records - 1
 
     def indices(position: int) -> np.ndarray:
         piece, batch = divmod(position, _BATCHES_OF_A_PIECE)
         first = pieces[piece] * _RECORDS_OF_A_PIECE + batch * _BATCH_SIZE
-        # Only the last piece may be shorter; what is read beyond it is not used.
+        # Only the last piece may be shorter; rows read beyond its end are discarded.
         return np.minimum(np.arange(first, first + _BATCH_SIZE), last)
 
     return record_reader(source.records, indices, batch_size=_BATCH_SIZE)
 
 
 def _fill(rows: np.ndarray, found: SoftTargets) -> None:
-    """Copies the targets of a batch to the rows of its records, [B, P, K]."""
+    """Copies the targets of a batch into the rows of its records, [B, P, K]."""
     for name, values in ((CLASSES, found.classes), (PROBABILITIES, found.probabilities)):
         rows[name] = values.reshape([_BATCH_SIZE, *rows.shape[1:]])[: len(rows)]

@@ -1,11 +1,11 @@
-"""Losses by which a student network learns from a teacher, and what a task must offer for them.
+"""Distillation losses, and the interface that a task must implement to use them.
 
 Sources: Hinton et al. 2015, "Distilling the knowledge in a neural network" (soft targets); Sanh et
 al. 2019, "DistilBERT" (soft targets, masked LM and cosine of the hidden states); Jiao et al. 2020,
 "TinyBERT", section 3.1 (hidden states through a projection, and attention).
 
-No gradient flows into the teacher's tensors. Dimensions: N decisions, C classes, K of them kept, B
-sequences, S positions, L pairs of layers, D width of the student, T of the teacher.
+No gradient flows into the teacher's tensors. Dimensions: N targets, C classes, K of them kept, B
+sequences, S positions, L pairs of layers, D width of the student, T width of the teacher.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from bert_tf.model.sums import Sums
 from bert_tf.model.task import Features, Task
 from bert_tf.model.variables import Variables
 
-# The smallest probability of "any other class" whose logarithm is taken.
+# Lower bound of a probability before its logarithm is taken.
 _LEAST_PROBABILITY = 1e-6
 
 
 class DistilledTask(Task, Protocol):
-    """A task whose networks can be students and teachers: an encoder, and heads on its output."""
+    """A task that supports distillation: an encoder with heads on top of its output."""
 
     @property
     def loss_name(self) -> str:
-        """What the loss of its labels is, for metrics."""
+        """Name of the loss on labels, for metrics."""
 
     @property
     def num_classes(self) -> int | None:
-        """The classes of a decision, 1 for a regression, None for positions."""
+        """Number of classes of a target; 1 for regression, None if classes are positions."""
 
     @property
     def score_all_tokens(self) -> bool:
-        """Whether there is a decision at every token, instead of one for each label."""
+        """Whether every token has a target, rather than every label."""
 
     def positions_read(self, features: Features) -> tf.Tensor | None:
-        """Where the heads read the encoder's output, [B, S] integers; None for everywhere."""
+        """The positions at which the heads read the encoder, [B, S] integers; None for all."""
 
     def head_outputs(
         self,
@@ -51,10 +51,10 @@ class DistilledTask(Task, Protocol):
         features: Features,
         options: ForwardOptions,
     ) -> Any:
-        """What ``outputs`` returns, from [B, S, D] float32 outputs of the encoder."""
+        """Computes what ``outputs`` returns from the encoder's output, [B, S, D] float32."""
 
     def decisions(self, outputs: Any, features: Features, options: ForwardOptions) -> Decisions:
-        """The choices that ``outputs`` describe."""
+        """Returns the class scores in ``outputs`` and their weights."""
 
 
 class SoftTargets(NamedTuple):
@@ -72,10 +72,10 @@ class SoftTargets(NamedTuple):
 def most_probable(
     scores: tf.Tensor, *, temperature: float, most: int, least_probability: float
 ) -> SoftTargets:
-    """At most ``most`` classes of each decision, each with at least ``least_probability``.
+    """Returns up to ``most`` classes per target, each with at least ``least_probability``.
 
-    ``scores`` are [N, C] float32. Probabilities are at the given temperature and over all classes,
-    so those of a decision may add up to less than 1.
+    ``scores`` are [N, C] float32. Probabilities are taken at the given temperature and normalised
+    over all classes, so those of one target may sum to less than 1.
     """
     scores = tf.stop_gradient(scores) / temperature
     values, classes = tf.math.top_k(scores, k=most)
@@ -88,10 +88,10 @@ def most_probable(
 def divergence_from_all(
     student: ClassScores, teacher: ClassScores, *, temperature: float, options: ForwardOptions
 ) -> tf.Tensor:
-    """The Kullback-Leibler divergence of the student's classes from the teacher's, [N] float32.
+    """The KL divergence of the student's classes from the teacher's, [N] float32.
 
-    Both at the given temperature. With native layers a single operation reads both products, [N, C]
-    each, and keeps two numbers per decision for the backward pass.
+    Both are taken at the given temperature. With native layers one operation reads both products,
+    [N, C] each, and keeps two numbers per target for the backward pass.
     """
     if student.have_native_losses(options) and teacher.product.dtype == student.product.dtype:
         divergences, _, _ = native_operations().bert_tf_divergence(
@@ -113,11 +113,11 @@ def divergence_from_all(
 def divergence_from_most_probable(
     student: ClassScores, targets: SoftTargets, *, temperature: float, options: ForwardOptions
 ) -> tf.Tensor:
-    """As :func:`divergence_from_all`, with all classes that are left out taken as one, [N] float32.
+    """As :func:`divergence_from_all`, with all classes that were not kept merged into one.
 
-    This is a lower bound of the divergence from all classes. The student keeps the probability that
-    the teacher gives to the other classes together, where targets that were normalised again would
-    teach it that these are impossible.
+    Returns [N] float32, a lower bound of the divergence over all classes. The student keeps the
+    total probability that the teacher gives to the other classes; renormalised targets would teach
+    it that these are impossible.
     """
     scaled = ClassScores(student.product / temperature, student.bias / temperature)
     scores = _scores_of(scaled, targets.classes)
@@ -125,14 +125,14 @@ def divergence_from_most_probable(
     known = targets.probabilities
     is_kept = tf.cast(known > 0, tf.float32)
     among_kept = tf.reduce_sum(known * (_safe_log(known) - log_learnt), axis=-1)
-    # Targets that were rounded may add up to a little more than 1.
+    # Rounded targets may sum to slightly more than 1.
     known_rest = tf.nn.relu(1.0 - tf.reduce_sum(known, axis=-1))
     learnt_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_learnt), axis=-1)
     return among_kept + known_rest * (_safe_log(known_rest) - _safe_log(learnt_rest))
 
 
 def _scores_of(scores: ClassScores, classes: tf.Tensor) -> tf.Tensor:
-    """The scores of [N, K] classes, [N, K] float32."""
+    """Gathers the scores of [N, K] classes, [N, K] float32."""
     products = tf.gather(scores.product, classes, batch_dims=1)
     return tf.cast(products, tf.float32) + tf.gather(scores.bias, classes)
 
@@ -140,10 +140,10 @@ def _scores_of(scores: ClassScores, classes: tf.Tensor) -> tf.Tensor:
 def _log_totals(
     scores: ClassScores, label: tf.Tensor, score: tf.Tensor, options: ForwardOptions
 ) -> tf.Tensor:
-    """The logarithm of the sum of exponentials over all classes, [N, 1] float32.
+    """The log-sum-exp of the scores over all classes, [N, 1] float32.
 
-    The native operation needs no tensor of scores: it gives the cross entropy of one ``label`` [N],
-    whose ``score`` [N, 1] completes it.
+    The native operation never materialises the scores: it returns the cross entropy of one
+    ``label`` [N], and adding its ``score`` [N, 1] gives the log-sum-exp.
     """
     if not scores.have_native_losses(options):
         return tf.reduce_logsumexp(scores.logits(options.policy), axis=-1, keepdims=True)
@@ -158,7 +158,7 @@ def _safe_log(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def squared_difference(student: ClassScores, teacher: tf.Tensor) -> tf.Tensor:
-    """(student - teacher)^2 of the scores of a regression, [N, 1] each -> [N] float32."""
+    """(student - teacher)^2 of regression scores, [N, 1] each -> [N] float32."""
     learnt = tf.cast(student.product, tf.float32) + student.bias
     return tf.reduce_sum(tf.square(learnt - tf.stop_gradient(teacher)), axis=-1)
 
@@ -171,7 +171,7 @@ def cosine_distances(student: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
 
 
 def squared_distances(student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Mean over the width, sum over L pairs of hidden states [B, S, T] -> [B, S] float32."""
+    """Mean over the width, summed over L pairs of hidden states [B, S, T] -> [B, S] float32."""
     return tf.add_n([
         tf.reduce_mean(tf.squared_difference(learnt, tf.stop_gradient(known)), axis=-1)
         for learnt, known in zip(student, teacher)
@@ -181,13 +181,13 @@ def squared_distances(student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor]
 def attention_distances(
     student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor], input_mask: tf.Tensor
 ) -> tf.Tensor:
-    """Mean over heads, sum over pairs of layers of squared differences of attention's scores.
+    """Squared differences of attention scores: mean over heads, sum over pairs of layers.
 
     Args:
       student, teacher: [B, N, S, S] for each of L layers, before the softmax.
       input_mask: [B, S]; only scores between two tokens count.
 
-    Returns: [B] float32, the sum over pairs of tokens.
+    Returns: [B] float32, summed over pairs of tokens.
     """
     mask = tf.cast(input_mask, tf.float32)
     pairs = mask[:, :, tf.newaxis] * mask[:, tf.newaxis, :]
@@ -203,14 +203,14 @@ def attention_distances(
 def scaled_sums(
     values: tf.Tensor, weights: tf.Tensor | None, total: tf.Tensor, *, factor: float, metric: str
 ) -> Sums:
-    """The sums of a term whose loss is ``factor`` times what ``metric`` shows.
+    """The sums of a loss term that is ``factor`` times the reported ``metric``.
 
     Args:
-      values: the loss of each decision, token or sequence, any shape.
-      weights: of the same shape, None for equal ones.
+      values: the loss of each target, token or sequence, any shape.
+      weights: of the same shape, None if all are equal.
       total: scalar, the weight of the term.
-      factor: the weight of the term in the sum of all terms.
-      metric: name of the loss without that factor.
+      factor: the weight of the term in the total loss.
+      metric: name under which the loss is reported, without that factor.
     """
     loss = tf.reduce_sum(values if weights is None else values * weights)
     return Sums(loss=factor * loss, weight=total, metrics={metric: loss})

@@ -25,29 +25,28 @@ def _layers(text: str) -> tuple[int, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class DistillationSettings(Settings):
-    """What a student learns from its teacher, in addition to the labels.
+    """The teacher, and the weights of the losses that compare the student with it.
 
-    The weights of the losses are those of the published DistilBERT run (the options of its training
-    command, in the README of Hugging Face's distillation example).
+    Default weights are those of the published DistilBERT run (its training command, in the README
+    of Hugging Face's distillation example).
     """
 
     teacher_checkpoint: str = setting(
         ...,
-        "Weights of the teacher: a checkpoint of Google's, NVIDIA's, Hugging Face's or this "
-        "program's, or its directory.",
+        "The teacher's weights: a checkpoint of Google's, NVIDIA's, Hugging Face's or this "
+        "program's format, or its directory.",
         kind=str,
         per_host=True,
     )
     teacher_config_file: Path | None = path_setting(
         "JSON file of the teacher's architecture (default: the one stored with it).",
-        flag="teacher_config_file",
-        must_exist=True,
+        flag_of_file="teacher_config_file",
     )
     student_layers: tuple[int, ...] | None = setting(
         None,
-        "The teacher's layers that a student without --init_checkpoint starts from, "
-        "comma-separated, from 0 (default: evenly spread, every second for half as many); none: it "
-        "starts from random weights.",
+        "The teacher's layers from which a student without --init_checkpoint is initialised, "
+        "comma-separated, from 0 (default: evenly spaced, every second one for half as many); "
+        "none: random weights.",
         kind=str,
         parse=_layers,
     )
@@ -56,7 +55,7 @@ class DistillationSettings(Settings):
         "Weight of the divergence from the teacher's soft targets, times --temperature squared.",
         bounds=NOT_NEGATIVE,
     )
-    alpha_label: float = setting(2.0, "Weight of the loss on labels.", bounds=NOT_NEGATIVE)
+    alpha_label: float = setting(2.0, "Weight of the loss on the labels.", bounds=NOT_NEGATIVE)
     alpha_cos: float = setting(
         1.0,
         "Weight of 1 - cosine between the last hidden states of student and teacher.",
@@ -74,29 +73,29 @@ class DistillationSettings(Settings):
     )
     temperature: float = setting(
         2.0,
-        "Divides the scores of both before their softmax.",
+        "Divides the logits of student and teacher before the softmax.",
         bounds=Interval(0, open_low=True),
     )
     restrict_ce_to_mask: bool = setting(
         False,
-        "Compare soft targets at masked tokens only, instead of at all tokens: several times "
+        "Compare soft targets at masked tokens only, rather than at all tokens: several times "
         "faster.",
     )
     min_target_probability: float = setting(
         0.0,
-        "Least probability of a soft target; all words below it together count as one.",
+        "Minimum probability of a soft target; all words below it are merged into one class.",
         bounds=Interval(0, 1, open_high=True),
     )
     top_k_targets: int | None = setting(
         None,
-        "Largest number of soft targets at a token, the most probable; all other words together "
-        "count as one (default: all words).",
+        "Maximum number of soft targets per token, the most probable ones; all other words are "
+        "merged into one class (default: all words).",
         kind=int,
         bounds=AT_LEAST_ONE,
     )
     teacher_cache: Path | None = path_setting(
-        "Directory, on a disk that all ranks share, where the teacher's soft targets are kept: it "
-        "computes each record once, however many epochs follow. For records with stored masks, "
+        "Directory, on a disk that all ranks share, to cache the teacher's soft targets in: each "
+        "record is computed once, however many epochs follow. Requires records with stored masks, "
         "--restrict_ce_to_mask, a bound on the targets and no comparison of hidden states.",
         flag="cache_teacher",
     )

@@ -1,4 +1,4 @@
-"""The distillation task: a student learns from labels and from a teacher, a frozen network."""
+"""The distillation task: a student learns from labels and from a frozen teacher network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bert_tf.tasks.distillation.settings import DistillationSettings
 # The prefix of the teacher's variables.
 TEACHER = "teacher"
 
-# The terms that a teacher adds, and what their metrics show, without temperature and weights.
+# The teacher's loss terms and the metric of each, reported without temperature and weight.
 SOFT_TARGETS, COSINE, HIDDEN, ATTENTION = "soft_targets", "cosine", "hidden", "attention"
 _METRICS = {
     SOFT_TARGETS: "divergence",
@@ -42,7 +42,7 @@ _METRICS = {
     ATTENTION: "squared_error",
 }
 
-# Features with a teacher's targets from disk, [B, P, K] each.
+# Features that hold cached soft targets, [B, P, K] each.
 CLASSES, PROBABILITIES = "soft_target_classes", "soft_target_probabilities"
 
 _PROJECTION = "distillation/projection/kernel"
@@ -50,7 +50,7 @@ PROJECTION_HEAD = Head("projection of the hidden states", ("distillation",), "ru
 
 
 class DistillationOutputs(NamedTuple):
-    """Outputs of both networks; None for parts of the teacher that nothing reads."""
+    """The outputs of both networks; None for parts of the teacher that are not used."""
 
     student: Any
     student_encoder: BertOutput
@@ -60,14 +60,13 @@ class DistillationOutputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DistillationTask:
-    """The student's own task with further terms that compare it with the teacher.
+    """The student's own task, with additional loss terms that compare it with the teacher.
 
-    The methods are those of :class:`bert_tf.model.task.Task`. Predictions and scores are the
-    student's.
+    Implements :class:`bert_tf.model.task.Task`. Predictions and scores are the student's.
 
     Attributes:
-      student, teacher: the same task for both networks.
-      settings: which terms there are, and their weights.
+      student, teacher: the same task for each of the two networks.
+      settings: which terms are used, and their weights.
     """
 
     student: DistilledTask
@@ -81,7 +80,7 @@ class DistillationTask:
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """The student's heads, and the projection of its hidden states."""
+        """The student's heads, plus the projection of its hidden states if there is one."""
         return (*self.student.heads, *([PROJECTION_HEAD] if self._projects else []))
 
     @property
@@ -91,13 +90,13 @@ class DistillationTask:
 
     @property
     def terms(self) -> Terms:
-        """The student's terms, and those that have a weight."""
+        """The student's terms, plus those of the teacher that have a nonzero weight."""
         name = self.student.loss_name
         labels = {term: (*metrics, name) for term, metrics in self.student.terms.items()}
         return {**labels, **{term: (_METRICS[term],) for term in self._factors()}}
 
     def specs(self) -> list[VariableSpec]:
-        """The student's variables, the projection, and the teacher's."""
+        """The variables of the student, of the projection and of the teacher."""
         width, known_width = self.config.hidden_size, self.teacher.config.hidden_size
         projection = [VariableSpec(_PROJECTION, (width, known_width))] if self._projects else []
         return [
@@ -107,9 +106,9 @@ class DistillationTask:
         ]
 
     def teacher_specs(self) -> list[VariableSpec]:
-        """The teacher's variables under its own names; without soft targets it needs no heads.
+        """The teacher's variables under its own names; no heads if soft targets are not used.
 
-        There are none if its targets are on disk.
+        Empty if its targets are cached on disk.
         """
         if self.settings.teacher_cache:
             return []
@@ -120,7 +119,7 @@ class DistillationTask:
     def outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> DistillationOutputs:
-        """The forward passes of both networks, the teacher's without dropout."""
+        """The forward passes of both networks; the teacher runs without dropout."""
         read = self._positions_read(features)
         encoded = bert_output(variables, self.config, features, options, read=read)
         heads = self.student.head_outputs(encoded.sequence_output, variables, features, options)
@@ -139,13 +138,13 @@ class DistillationTask:
         return DistillationOutputs(heads, encoded, known_heads, known)
 
     def _positions_read(self, features: Features) -> tf.Tensor | None:
-        """Where the networks' outputs are read: by the heads, or everywhere to be compared."""
+        """Positions at which the encoders are read: those of the heads, or all if compared."""
         if self._has(COSINE) or self._has(HIDDEN):
             return None
         return self.student.positions_read(features)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """The student's weights; the numbers of decisions, tokens or pairs of tokens."""
+        """The student's weights, and the numbers of targets, tokens or token pairs."""
         weights = self.student.weights(features)
         decided = weights[next(iter(self.student.terms))]
         tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=1)
@@ -160,7 +159,7 @@ class DistillationTask:
     def losses(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """The student's losses and those of the teacher's terms, times their weights."""
+        """The student's losses and the teacher's terms, each times its factor."""
         alpha, name = self.settings.alpha_label, self.student.loss_name
         labels = self.student.losses(outputs.student, features, options)
         found = {
@@ -182,7 +181,7 @@ class DistillationTask:
         return self.student.predictions(outputs.student, features, options)
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None: the student is evaluated by its own task."""
+        """Empty: the student is evaluated by its own task."""
         del sums
         return {}
 
@@ -193,7 +192,7 @@ class DistillationTask:
         features: Features,
         options: ForwardOptions,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """The losses of a term and their weights, None for equal ones."""
+        """The losses of one term and their weights, None if all are equal."""
         learnt, known = outputs.student_encoder, outputs.teacher_encoder
         with tf.name_scope(f"distillation/{term}"):
             if term == SOFT_TARGETS:
@@ -246,7 +245,7 @@ class DistillationTask:
     def soft_targets(
         self, teacher_outputs: Any, features: Features, options: ForwardOptions
     ) -> SoftTargets:
-        """The classes that are kept of the teacher's, from the outputs of its heads."""
+        """The teacher's soft targets, from the outputs of its heads."""
         known = self.teacher.decisions(teacher_outputs, features, options)
         return most_probable(
             known.scores.logits(options.policy),
@@ -256,12 +255,12 @@ class DistillationTask:
         )
 
     def most_targets(self) -> int | None:
-        """The largest number of classes in soft targets; None for all."""
+        """Maximum number of classes in soft targets; None for all."""
         settings, bounds = self.settings, [self.student.num_classes]
         if settings.top_k_targets:
             bounds.append(settings.top_k_targets)
         if settings.min_target_probability:
-            # No more classes than this can be so probable.
+            # At most 1/p classes can have a probability of p or more.
             bounds.append(int(1 / settings.min_target_probability))
         return None if len(bounds) == 1 else min(filter(None, bounds))
 
@@ -270,7 +269,7 @@ class DistillationTask:
         return list(self._factors())
 
     def _factors(self) -> dict[str, float]:
-        """The factor of each of the teacher's terms, without those that have none."""
+        """The factors of the teacher's terms, without those whose factor is 0."""
         settings = self.settings
         # Gradients of soft targets shrink with the square of the temperature (Hinton et al. 2015,
         # section 2.1).
@@ -292,28 +291,28 @@ class DistillationTask:
 
     @property
     def _projects(self) -> bool:
-        """Whether hidden states are compared and differ in width."""
+        """Whether hidden states are compared and have different widths."""
         is_wider = self.teacher.config.hidden_size != self.config.hidden_size
         return is_wider and (self._has(COSINE) or self._has(HIDDEN))
 
 
 def matching_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
-    """The teacher's layer that each of the student's is compared with, evenly spaced.
+    """For each of the student's layers, the teacher's layer to compare it with, evenly spaced.
 
-    The last ones match (Jiao et al. 2020, section 3.1: the uniform strategy).
+    The last layers match (Jiao et al. 2020, section 3.1: the uniform strategy).
     """
     layers, known = student.num_hidden_layers, teacher.num_hidden_layers
     return [math.ceil((layer + 1) * known / layers) - 1 for layer in range(layers)]
 
 
 def initial_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
-    """The teacher's layer that each of the student's starts from: every second for half as many."""
+    """For each student layer, the teacher's layer to start from: every second for half as many."""
     layers, known = student.num_hidden_layers, teacher.num_hidden_layers
     return [layer * known // layers for layer in range(layers)]
 
 
 def _projected(encoded: BertOutput, kernel: tf.Tensor) -> BertOutput:
-    """The hidden states in the teacher's width, through one product for all layers."""
+    """Projects the hidden states to the teacher's width, with one kernel for all layers."""
 
     def project(hidden: tf.Tensor) -> tf.Tensor:
         return tf.tensordot(hidden, kernel, 1)

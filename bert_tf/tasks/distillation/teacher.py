@@ -1,4 +1,4 @@
-"""The teacher of a run, and the student that starts from it and learns from it."""
+"""Opens a run's teacher, and chooses the weights that the student starts from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 
-# A student has these in common with the network that it starts from.
+# Sizes that must agree for a student to start from copied layers.
 _COPIED_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -40,20 +40,20 @@ _COPIED_SIZES = (
 )
 
 
-# Paths, and what only decides where a run starts.
+# Settings that are paths, or that only decide where a run starts.
 _NOT_IN_LEDGER = ("teacher_checkpoint", "teacher_config_file", "teacher_cache", "student_layers")
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A teacher as all ranks know it.
+    """A teacher, as every rank knows it.
 
     Attributes:
-      path: its checkpoint, as given by the user.
+      path: its checkpoint, as the user gave it.
       config: its architecture.
-      files: what is stored with its weights.
-      shapes: of its variables, by name.
-      weights_sha256: a hash of its weights, the same in every format.
+      files: the model files stored with its weights.
+      shapes: the shapes of its variables, by name.
+      weights_sha256: a hash of its weights that does not depend on their format.
     """
 
     path: str
@@ -64,9 +64,9 @@ class Teacher:
 
 
 def open_teacher(settings: DistillationSettings, run: Run) -> Teacher:
-    """Opens a teacher on rank 0, the only one that needs to see its files. Collective.
+    """Opens the teacher on rank 0, the only rank that needs access to its files. Collective.
 
-    Raises UserError for a checkpoint that cannot be read or comes without a configuration.
+    Raises UserError if the checkpoint cannot be read or has no configuration.
     """
     found = _open_teacher(settings) if run.ranks.is_chief else None
     return run.ranks.broadcast(found)
@@ -102,14 +102,14 @@ def _open_teacher(settings: DistillationSettings) -> Teacher:
 def _sha256(source: Source) -> str:
     digest = hashlib.sha256()
     for name in sorted(source.shapes):
-        # A run's own checkpoints have moments beside the weights, under the same scopes.
+        # Checkpoints of this program also have optimizer moments, under the same scopes.
         if name.startswith(("bert/", "cls/", "output_")) and not is_run_state(name):
             digest.update(name.encode() + source.read(name).tobytes())
     return digest.hexdigest()
 
 
 def check_vocabulary(teacher: Teacher, used: Vocabulary | None) -> None:
-    """Raises UserError for a teacher that is known to have another vocabulary than the data's."""
+    """Raises UserError if the teacher is known to have a different vocabulary than the data."""
     problem, _ = other_vocabulary(teacher.files, used)
     if problem:
         raise UserError(
@@ -119,7 +119,7 @@ def check_vocabulary(teacher: Teacher, used: Vocabulary | None) -> None:
 
 
 def student_config(settings: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """The teacher's architecture with the chosen layers, or with half as many of them."""
+    """The teacher's architecture with the chosen number of layers, by default half as many."""
     chosen = settings.student_layers
     layers = len(chosen) if chosen else max(1, teacher.num_hidden_layers // 2)
     return dataclasses.replace(teacher, num_hidden_layers=layers)
@@ -132,18 +132,18 @@ def with_teacher(
     settings: DistillationSettings,
     run: Run,
 ) -> RunModel:
-    """The student of a run, with its teacher and the weights that it starts from. Collective.
+    """Adds the teacher to a run's model, and chooses the student's initial weights. Collective.
 
     Args:
-      model: what would be trained without a teacher.
+      model: the model that would be trained without a teacher.
       teacher: the opened teacher.
       teacher_task: the same task for the teacher's architecture.
-      settings: what is learnt from it.
+      settings: the losses.
       run: the run.
 
     Raises:
-      UserError: for a teacher of another vocabulary, without the head that soft targets need, or of
-        sizes that the losses cannot compare; and for layers that it does not have.
+      UserError: if the teacher has another vocabulary, lacks the head that soft targets need, has
+        sizes that the losses cannot compare, or lacks one of the chosen layers.
     """
     task = DistillationTask(model.task, teacher_task, settings)
     _check_sizes(task, run)
@@ -176,8 +176,8 @@ def _check_sizes(task: DistillationTask, run: Run) -> None:
     compared = task.compared_terms()
     if not compared:
         raise UserError(
-            "nothing is learnt from the teacher: all of --alpha_ce, --alpha_cos, --alpha_hidden "
-            "and --alpha_attention are 0; raise one, or train without --teacher_checkpoint."
+            "no teacher loss is enabled: all of --alpha_ce, --alpha_cos, --alpha_hidden and "
+            "--alpha_attention are 0; raise one, or train without --teacher_checkpoint."
         )
     if SOFT_TARGETS in compared and student.num_classes != teacher.num_classes:
         raise UserError(
@@ -190,8 +190,8 @@ def _check_sizes(task: DistillationTask, run: Run) -> None:
     ):
         raise UserError(
             f"the student has {task.config.num_hidden_layers} layers and the teacher "
-            f"{teacher.config.num_hidden_layers}, but --alpha_hidden and --alpha_attention compare "
-            "each of the student's with another one of the teacher's; give fewer layers."
+            f"{teacher.config.num_hidden_layers}, but --alpha_hidden and --alpha_attention match "
+            "each of the student's layers with a different one of the teacher's; give fewer layers."
         )
     if ATTENTION in compared:
         heads, known = task.config.num_attention_heads, teacher.config.num_attention_heads
@@ -202,13 +202,13 @@ def _check_sizes(task: DistillationTask, run: Run) -> None:
             )
         if run.runtime.recompute:
             raise UserError(
-                "--alpha_attention needs attention's scores, which --recompute does not keep; drop "
+                "--alpha_attention needs the attention scores, which --recompute discards; drop "
                 "one of them."
             )
 
 
 def _check_files(model: RunModel, teacher: Teacher, task: DistillationTask) -> None:
-    """Compares vocabularies, and looks for the heads that are needed."""
+    """Compares vocabularies, and checks that the teacher has the heads that are needed."""
     check_vocabulary(teacher, model.vocabulary)
     if SOFT_TARGETS not in task.compared_terms():
         return
@@ -227,7 +227,7 @@ def _check_files(model: RunModel, teacher: Teacher, task: DistillationTask) -> N
 def _initial_weights(
     run: Run, settings: DistillationSettings, teacher: BertConfig, model: RunModel
 ) -> InitialWeights:
-    """The weights that the student starts from: those given, or layers of its teacher's."""
+    """The student's initial weights: those the user gave, or layers of the teacher."""
     chosen, given, student = settings.student_layers, model.initial, model.config
     if run.start.checkpoint is not None:
         return given
@@ -281,7 +281,7 @@ def _check_layers(layers: Sequence[int], teacher: BertConfig, student: BertConfi
 
 
 def _differences(teacher: BertConfig, student: BertConfig) -> str:
-    """Why weights cannot be copied, the empty string if they can."""
+    """The reason why weights cannot be copied; empty if they can."""
     before, now = (config.with_explicit_gelu() for config in (teacher, student))
     changed: Iterable[tuple[str, Any, Any]] = (
         (name, getattr(before, name), getattr(now, name)) for name in _COPIED_SIZES

@@ -1,1 +1,1 @@
-"""What fine-tuning tasks share: models, records, seeds and predictions."""
+"""Shared parts of the fine-tuning tasks: models, records, seeds and predictions."""

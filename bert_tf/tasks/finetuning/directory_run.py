@@ -1,4 +1,4 @@
-"""What fine-tunings on the files of a directory share: train, evaluate, predict a test set."""
+"""Fine-tuning on the files of a directory: training, evaluation, and prediction of a test set."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from bert_tf.util.errors import UserError
 
 
 class Files(NamedTuple):
-    """The contents of a run's files, as the task reads them; None for those that it does not use.
+    """The contents of a run's files, as the task reads them; None for files that are not used.
 
-    Each has a ``path``.
+    Each non-None entry has a ``path``.
     """
 
     train: Any
@@ -40,14 +40,14 @@ class Files(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FileTask:
-    """How a task treats its files.
+    """How a task processes its files.
 
     Attributes:
-      name: of what it trains on, in the ledger.
+      name: the name of the training data in the ledger.
       stage: makes a file's records; called with the file, ``training``, ``tokenizer_files``,
         ``max_seq_length`` and ``num_workers``.
-      evaluation, prediction: called as :class:`PredictionEvaluation` is, with the file first.
-      predictions_name: the file that a prediction writes.
+      evaluation, prediction: called like :class:`PredictionEvaluation`, with the file first.
+      predictions_name: the name of the file that predictions are written to.
     """
 
     name: str
@@ -67,10 +67,10 @@ def read_files(
     """Reads the files that a run uses.
 
     Args:
-      settings: those of the run.
-      find: finds a split in a directory; called with both and ``flag``.
+      settings: the settings of the run.
+      find: finds a split in a directory; called with directory, split and ``flag``.
       read: reads a file; called with its path, ``flag`` and ``needs_labels``.
-      splits: the names of those for training, evaluation and prediction.
+      splits: the names of the splits for training, evaluation and prediction.
     """
     uses = settings.run.do_train, settings.run.evaluation.do_eval, settings.do_predict
     given = {
@@ -94,8 +94,8 @@ def read_files(
 def check_trained_on(run: Run, name: str, *, advice: Callable[[str], str] = lambda _: "") -> None:
     """Raises UserError if a run would use the head of another task, whose shape may be the same.
 
-    Training may start from the weights of any task. ``name`` is that of this one in ledgers;
-    ``advice`` says what else a user may do, from the name of the other.
+    Training may start from the weights of any task. ``name`` is this task's name in ledgers;
+    ``advice`` returns further advice for the message, given the name of the other task.
     """
     source, record = run.start.checkpoint, run.record
     if source is None and run.settings.start.init_checkpoint and not run.settings.do_train:
@@ -111,15 +111,15 @@ def check_trained_on(run: Run, name: str, *, advice: Callable[[str], str] = lamb
 
 @dataclasses.dataclass(frozen=True)
 class OpenedFiles:
-    """A run on files, see :class:`bert_tf.train.prepare.Opened`.
+    """A run on the files of a directory (see :class:`bert_tf.train.prepare.Opened`).
 
     Attributes:
       settings: what the user requested.
       model: the network.
-      max_seq_length: positions of the longest sequence.
-      max_records: an upper bound on the training records; 1 without a training file.
-      files: what it reads.
-      task: how it treats them.
+      max_seq_length: length of the longest sequence.
+      max_records: an upper bound on the number of training records; 1 without a training file.
+      files: the files to read.
+      task: how they are processed.
     """
 
     settings: DirectorySettings
@@ -133,11 +133,11 @@ class OpenedFiles:
 
     @property
     def optimization(self) -> OptimizationSettings:
-        """What the user requested."""
+        """The optimization settings that the user requested."""
         return self.settings.optimization
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
-        """Makes the records of the files."""
+        """Makes the records of all files."""
         del arithmetic
         settings, model, files, task = self.settings, self.model, self.files, self.task
         directory = run.until_end.enter_context(
@@ -176,7 +176,7 @@ class OpenedFiles:
 
 
 def run_on_files(opened: OpenedFiles, run: Run) -> Results | None:
-    """Makes the records, trains, evaluates and predicts; returns the results of the evaluation."""
+    """Makes the records, trains, evaluates and predicts; returns the evaluation's results."""
     results = execute(prepare(opened, run))
     test = opened.files.test
     if test is not None and run.keeps_files:

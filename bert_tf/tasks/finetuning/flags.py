@@ -1,4 +1,4 @@
-"""The flags that the fine-tuning scripts share, and the settings made from them."""
+"""Flags shared by the fine-tuning scripts, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bert_tf.util.errors import UserError
 _Settings = TypeVar("_Settings", bound=FinetuningSettings)
 _OfDirectory = TypeVar("_OfDirectory", bound=DirectorySettings)
 
-# The teacher's losses in Hugging Face's run_squad_w_distillation.py, which compares no hidden
+# The loss weights of Hugging Face's run_squad_w_distillation.py, which does not compare hidden
 # states.
 _TEACHER_DEFAULTS = {
     "alpha_ce": {"default": 0.5},
@@ -51,11 +51,11 @@ def define_finetuning_flags(
     """Defines the flags of a fine-tuning script.
 
     Args:
-      define: defines them.
-      define_task_flags: defines those of its task.
-      examples: the word for a record's contents in help texts.
-      label_flag: as for ``define_teacher_flags``.
-      max_seq_length: the default and the help text of the length, whose meaning differs.
+      define: the definer to use.
+      define_task_flags: defines the task's own flags.
+      examples: what help texts call the contents of a record.
+      label_flag: see ``define_teacher_flags``.
+      max_seq_length: default and help text of that flag, whose meaning depends on the task.
     """
     define_model_flags(define)
     define_task_flags(define)
@@ -69,33 +69,33 @@ def define_finetuning_flags(
         define,
         without=["ramp"],
         num_train_epochs={"default": 3.0, "help_text": epochs},
-        warmup_proportion={"default": 0.1, "help_text": "Share of the steps used for warm-up."},
+        warmup_proportion={"default": 0.1, "help_text": "Fraction of the steps used for warm-up."},
     )
     define_runtime_flags(define)
 
 
 @flag_group("Model")
 def define_model_flags(define: Definer) -> None:
-    """Defines the network and its vocabulary, for weights that are not stored with them."""
+    """Defines the flags of network and vocabulary, for weights stored without them."""
     default = " (default: the one stored with --init_checkpoint)."
     define.string("bert_config_file", None, f"JSON file of the model's architecture{default}")
     define.string("vocab_file", None, f"WordPiece vocabulary{default}")
     define.string("spm_model_file", None, f"SentencePiece model{default}")
     define.per_host("bert_config_file", "vocab_file", "spm_model_file")
-    define.boolean("do_lower_case", None, "Lower-case the text (default: as suits the vocabulary).")
+    define.boolean("do_lower_case", None, "Lower-case the text (default: as the vocabulary).")
 
 
 @flag_group("Fine-tuning")
 def _define_record_flags(define: Definer, examples: str, length: Mapping[str, Any]) -> None:
-    """Defines length and batches of sequences, seeds and the directory of the records."""
+    """Defines the flags of sequence length, batching, seeds and the directory of the records."""
     where = f"Directory of the {examples}' records (output_dir/features)."
     define.settings(FinetuningSettings, max_seq_length=length, features_dir={"help_text": where})
 
 
 def define_directory_flags(define: Definer, *, files: str, predictions: str) -> None:
-    """Defines what is done with the files of a directory.
+    """Defines the flags for working on the files of a directory.
 
-    The arguments are words of help texts: the files, and what is written.
+    ``files`` and ``predictions`` are inserted in help texts: the input files, and the output.
     """
     define.settings(
         DirectorySettings,
@@ -114,8 +114,8 @@ def directory_settings(
 ) -> _OfDirectory:
     """As :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
 
-    Raises UserError also for a directory that is missing, unless files without a flag of their own
-    need none.
+    Also raises UserError if a file has no flag of its own and --data_dir is missing, unless
+    ``needs_directory`` is false.
     """
     settings = finetuning_settings(kind, values, does=["do_train", "do_eval", "do_predict"])
     if needs_directory and settings.missing_files():
@@ -131,7 +131,7 @@ def directory_settings(
 def finetuning_settings(
     kind: type[_Settings], values: flags.FlagValues, *, does: Iterable[str], **task_settings: Any
 ) -> _Settings:
-    """The settings of a run: ``task_settings``, and those that its flags are for.
+    """The settings of a run, made from its flags and ``task_settings``.
 
     ``does`` is as in ``run_settings``. Raises UserError for invalid flags.
     """

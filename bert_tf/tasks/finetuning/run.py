@@ -53,7 +53,7 @@ Settings = TypeVar("Settings", bound=FinetuningSettings)
 def run_with_seeds(
     settings: Settings, run_once: Callable[[Settings, dict[int, Results]], Results | None]
 ) -> Results | None:
-    """Calls ``run_once`` once, or with each of the seeds, each in its own directory.
+    """Calls ``run_once`` once, or once per seed in a directory of its own.
 
     ``run_once`` receives the results of earlier seeds and adds its own. Returns the result of the
     last call.
@@ -94,7 +94,7 @@ def report_seeds(
 
 
 def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
-    """Mean, sample standard deviation and values of every metric, over the seeds."""
+    """The mean, sample standard deviation and values of every metric over the seeds."""
     names = next(iter(by_seed.values()))
     summary: dict[str, dict[str, object]] = {}
     for name in names:
@@ -110,13 +110,13 @@ def open_finetuning(
 ) -> tuple[RunModel, int]:
     """Opens the network of a run, and its teacher if it has one. Collective.
 
-    Returns the model, whose vocabulary and casing are known, and the maximum length of its
-    sequences. Raises UserError as :func:`open_model`, for sequences that do not fit the network,
-    and for settings that do not suit the teacher.
+    Returns the model, with its vocabulary and casing, and the maximum sequence length. Raises
+    UserError as :func:`open_model`, and if sequences do not fit the network or settings do not suit
+    the teacher.
     """
     teacher, distillation = None, settings.distillation
     if distillation is not None and settings.run.do_train:
-        # Runs without a teacher do not load it.
+        # Imported here so that runs without a teacher do not load it.
         from bert_tf.tasks.distillation.teacher import open_teacher, with_teacher
 
         teacher = open_teacher(distillation, run)
@@ -138,10 +138,10 @@ def open_finetuning(
 def open_model(
     settings: FinetuningSettings, run: Run, *, teacher: Teacher | None = None
 ) -> CompleteModel:
-    """The network's configuration and vocabulary, as given or as stored with the weights.
+    """The network's configuration and vocabulary, as the user gave them or stored with the weights.
 
-    A student without weights has the architecture of its teacher, with fewer layers. Raises
-    UserError if something is missing.
+    A student without weights gets its teacher's architecture with fewer layers. Raises UserError
+    if something is missing.
     """
     weights = Path(settings.run.start.init_checkpoint or settings.run.output_dir)
     has_weights = settings.run.start.init_checkpoint or run.start.checkpoint
@@ -174,11 +174,11 @@ def directory_of_new_records(run: Run, features_dir: Path) -> Iterator[Path]:
     directory = Path(run.ranks.broadcast(made and made.name))
     try:
         yield directory
-        run.ranks.gather(None)  # waits until no rank reads them any more
+        run.ranks.gather(None)  # a barrier: wait until no rank reads them any more
     finally:
         if made is not None:
             made.cleanup()
-        elif run.ranks.local_rank == 0:  # of another host
+        elif run.ranks.local_rank == 0:  # on another host
             shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -190,13 +190,13 @@ def obtain_records(
     *,
     kind: str,
 ) -> SequenceRecords:
-    """The records of a file, written by local rank 0 of each host if they do not exist yet.
+    """The records of a file, written by local rank 0 of each host unless they exist already.
 
     Args:
-      settings, run: those of the run.
+      settings, run: the settings and the run.
       new_records: the directory from :func:`directory_of_new_records`.
       stage: makes the records.
-      kind: the name of their subdirectory.
+      kind: the name of the records' subdirectory.
     """
     directory = new_records / kind
     if settings.run.dry_run:
@@ -219,9 +219,9 @@ def data_entries(
     train: SequenceRecords | None,
     **others: SequenceRecords | None,
 ) -> dict[str, object]:
-    """The ledger's entries on the data, see :class:`bert_tf.train.job.JobData`.
+    """The ledger's entries on the data (see :class:`bert_tf.train.job.JobData`).
 
-    ``others`` are the records to predict, by the prefix of their entries' names.
+    ``others`` are the records to predict, keyed by the prefix of their entries' names.
     """
     hashes = {f"{name}_sha256": r.sha256 if r else "none" for name, r in others.items()}
     return {
@@ -236,14 +236,14 @@ def data_entries(
 
 @dataclasses.dataclass(frozen=True)
 class BatchOrder:
-    """Which records each update of a fine-tuning has.
+    """The records of each update in fine-tuning.
 
     Attributes:
       records: the training records.
-      config: the network.
-      max_seq_length: positions of the longest sequence.
-      seed: of the order.
-      by_length: whether sequences of similar length are batched together.
+      config: the network's configuration.
+      max_seq_length: length of the longest sequence.
+      seed: the seed of the order.
+      by_length: whether to batch sequences of similar length.
     """
 
     records: SequenceRecords
@@ -253,7 +253,7 @@ class BatchOrder:
     by_length: bool
 
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
-        """This rank's part of every global batch, see :class:`bert_tf.train.job.TrainingData`."""
+        """This rank's part of every global batch (see :class:`bert_tf.train.job.TrainingData`)."""
         buckets, indices = self._order(run, plan)
         reader = _reader(
             self.records,
@@ -265,12 +265,12 @@ class BatchOrder:
         return dataset_of_positions(run.start.data_position, None, reader.read)
 
     def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
-        """The file and the number in it of each record, see ``TrainingData.records``."""
+        """The file of each record and its index there (see ``TrainingData.records``)."""
         _, indices = self._order(run, plan)
         return RecordSet(self.records.files).locations(indices(position).tolist())
 
     def _order(self, run: Run, plan: Plan) -> tuple[LengthBuckets, Callable[[int], np.ndarray]]:
-        """The records by length, and the numbers of this rank's records at a position."""
+        """The length buckets, and a function from a position to the indices of its records."""
         rank_slice = run.batch_slice(plan.batch)
         buckets = LengthBuckets(
             self.records.lengths,
@@ -298,7 +298,7 @@ def training_data(
     *,
     max_seq_length: int,
 ) -> TrainingData:
-    """What a fine-tuning trains on; ``records`` is None for a run that only predicts."""
+    """The training data; ``records`` is None for a run that only predicts."""
     order = BatchOrder(
         records, config, max_seq_length, settings.run.seed, by_length=settings.length_buckets
     )
@@ -333,8 +333,8 @@ def _reader(
 class PredictionEvaluation:
     """Predicts every record once, on all ranks together, and scores the predictions.
 
-    A :class:`bert_tf.train.evaluation.Evaluation`. A task's subclass defines the ``figure`` by
-    which checkpoints are compared, and implements :meth:`score`.
+    A :class:`bert_tf.train.evaluation.Evaluation`. A task's subclass defines ``figure``, the metric
+    by which checkpoints are compared, and implements :meth:`score`.
 
     Attributes:
       config: the network's configuration.
@@ -358,10 +358,10 @@ class PredictionEvaluation:
         Args:
           records: the records; labels are ignored.
           config: the network's configuration.
-          ranks: all ranks; each predicts its share.
+          ranks: all ranks; each predicts its part of the records.
           batch_size: sequences per batch and rank.
-          length_buckets: whether to pad only to the longest sequence of a batch.
-          unit: the word for records in progress lines.
+          length_buckets: whether to pad only to the longest sequence in a batch.
+          unit: what progress lines call a record.
         """
         self._records = records
         self.config = config
@@ -379,12 +379,12 @@ class PredictionEvaluation:
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """Returns the results and writes files to ``output_dir``; called on rank 0 only.
 
-        ``predictions`` are those of the task for all records, [N, ...] in the records' order.
+        ``predictions`` are the task's outputs for all records, [N, ...], in record order.
         """
         raise NotImplementedError
 
     def dataset(self) -> tf.data.Dataset:
-        """As in :class:`bert_tf.train.evaluation.Evaluation`."""
+        """See :class:`bert_tf.train.evaluation.Evaluation`."""
         reader = _reader(
             self._records,
             self.config,
@@ -395,11 +395,11 @@ class PredictionEvaluation:
         return dataset_of_positions(0, self._batches.num_batches, reader.read)
 
     def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
-        """As in :class:`bert_tf.train.evaluation.Evaluation`: the task's predictions."""
+        """The task's predictions (see :class:`bert_tf.train.evaluation.Evaluation`)."""
         return network.predictions(features)
 
     def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
-        """As in :class:`bert_tf.train.evaluation.Evaluation`."""
+        """See :class:`bert_tf.train.evaluation.Evaluation`."""
         predictions, rate = self._collect(outputs)
         results = None
         if self._ranks.is_chief:
@@ -425,7 +425,7 @@ class PredictionEvaluation:
             found.append((indices, {name: value[is_record] for name, value in batch.items()}))
             on_all_ranks = len(indices) * self._ranks.world_size
             now = time.monotonic()
-            if batch_seconds:  # the first batch's time is mostly that of building the graph
+            if batch_seconds:  # the time of the first batch is mostly spent on building the graph
                 done += on_all_ranks
             batch_seconds.append(now - previous)
             previous = now
@@ -448,9 +448,9 @@ class PredictionEvaluation:
 def _assemble(
     parts: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
 ) -> dict[str, np.ndarray]:
-    """Merges (record indices, predictions) parts into arrays in the records' order.
+    """Merges (record indices, predictions) parts into arrays in the order of the records.
 
-    Those of a batch may have fewer positions than those of another: zeros follow.
+    Predictions of batches with fewer positions are padded with zeros.
     """
     arrays: dict[str, np.ndarray] = {}
     for name in parts[0][1]:

@@ -1,4 +1,4 @@
-"""The settings that fine-tuning tasks share."""
+"""Settings shared by the fine-tuning tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class FinetuningSettings(Settings):
 
     Attributes:
       bert_config_file: None uses the file stored with the weights that the run starts from.
-      tokenizer_files: override those stored with these weights.
+      tokenizer_files: override the files stored with these weights.
       seeds: empty for a single run with ``run.seed``.
-      distillation: None trains without a teacher.
+      distillation: None to train without a teacher.
     """
 
     bert_config_file: Path | None
@@ -51,7 +51,7 @@ class FinetuningSettings(Settings):
     )
     seeds: tuple[int, ...] = setting(
         (),
-        "Repeat the run with these seeds, comma-separated, and report mean and spread.",
+        "Repeat the run with these seeds, comma-separated, and report mean and deviation.",
         kind=str,
         parse=_seeds,
     )
@@ -68,19 +68,19 @@ class DirectorySettings(FinetuningSettings):
     """Fine-tuning and prediction on the files of a directory.
 
     Attributes:
-      data_dir: None if none of its files is read.
+      data_dir: None if no file of it is needed.
     """
 
     data_dir: Path | None = path_setting("Directory of the files.")
     do_predict: bool = setting(False, "Predict the test set and write the results.")
     train_file: Path | None = path_setting(
-        "Training file instead of the one in --data_dir.", flag="train_file", must_exist=True
+        "Training file instead of the one in --data_dir.", flag_of_file="train_file"
     )
     eval_file: Path | None = path_setting(
-        "File to evaluate instead of the one in --data_dir.", flag="eval_file", must_exist=True
+        "File to evaluate instead of the one in --data_dir.", flag_of_file="eval_file"
     )
     predict_file: Path | None = path_setting(
-        "File to predict instead of the one in --data_dir.", flag="predict_file", must_exist=True
+        "File to predict instead of the one in --data_dir.", flag_of_file="predict_file"
     )
     predict_batch_size: int = setting(
         8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE

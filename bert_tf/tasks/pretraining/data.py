@@ -1,4 +1,4 @@
-"""The records of a pre-training run: opened, checked and brought into batches."""
+"""Opens, checks and batches the records of a pre-training run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input import pipeline
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
@@ -17,7 +18,7 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.stages.manifest import require_listed_files
-from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.evaluation import LossEvaluation
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RunRecords:
-    """The records of a run, opened.
+    """The opened records of a run.
 
     Attributes:
-      train_records, train_info: what it trains on, and their description; None if it does not.
-      eval_records, eval_info: the same of held-out records.
-      masking: how words are masked in records that store no masks; None if all do.
-      final_masked_lm_prob: as in :class:`DataSettings`.
+      train_records, train_info: training records and their description; None without training.
+      eval_records, eval_info: the same for held-out records.
+      masking: how to mask records that store no masks; None if all records do.
+      final_masked_lm_prob: as in ``DataSettings``.
     """
 
     train_records: RecordSet | None
@@ -51,25 +52,25 @@ class RunRecords:
 
     @property
     def infos(self) -> list[pipeline.RecordInfo]:
-        """Descriptions of all records."""
+        """The descriptions of all records."""
         return [info for info in (self.train_info, self.eval_info) if info is not None]
 
     @property
     def pair_tasks(self) -> tuple[str, ...]:
-        """The tasks of the sentence pairs of all records, see ``RecordInfo.pair_tasks``."""
+        """The tasks of the sentence pairs in all records (see ``RecordInfo.pair_tasks``)."""
         return tuple(sorted({task for info in self.infos for task in info.pair_tasks}))
 
     @property
     def vocabulary(self) -> RecordVocabulary | None:
-        """The vocabulary of all records; None if no manifest names it."""
+        """The vocabulary of all records; None if no manifest names one."""
         return next((info.vocabulary for info in self.infos if info.vocabulary), None)
 
     def lengths(self) -> dict[str, int]:
-        """The flags that must match the records, with the values that do."""
+        """The flags that must match the records, with the matching values."""
         return lengths_of(self.infos)
 
     def check_positions(self, config: BertConfig, whose: str = "the model's") -> None:
-        """Raises UserError for records that are too long for a network; ``whose`` names it."""
+        """Raises UserError for records too long for a network; ``whose`` names it in messages."""
         for info in self.infos:
             config.check_length(
                 info.seq_length,
@@ -100,7 +101,7 @@ class RunRecords:
         """
         train, held_out = self.train_info, self.eval_info
         vocabulary_sha256 = given.sha256 if given else None
-        if self.vocabulary is not None:  # that of this rank's records, which ranks compare
+        if self.vocabulary is not None:  # of this rank's records; ranks compare it
             vocabulary_sha256 = self.vocabulary.entry.sha256
         return {
             "sha256": train.data_sha256 if train else "none",
@@ -116,7 +117,7 @@ class RunRecords:
     def _where_masked(self) -> str:
         if self.masking is None:
             return "stored"
-        # Then those that store none are the held-out ones.
+        # In this case the held-out records are the ones without masks.
         if self.train_info is not None and self.train_info.masked:
             return "stored, but drawn for held-out records"
         return "at training time"
@@ -124,16 +125,15 @@ class RunRecords:
     def _masking_entries(self) -> dict[str, object]:
         if self.masking is None:
             return {}
-        names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
-        names += ("ngram", *(("favor_shorter_ngram",) if self.masking.ngram > 1 else ()))
-        found = {name: getattr(self.masking, name) for name in names}
-        return {**found, "final_masked_lm_prob": self.final_masked_lm_prob}
+        masks = self.masking.options
+        found = {"ngram": masks.ngram, "final_masked_lm_prob": self.final_masked_lm_prob}
+        return {**masks.parameters(), **found}
 
 
 def open_run_records(settings: PretrainingSettings) -> RunRecords:
     """Opens the records that a run uses.
 
-    Raises UserError for damaged ones, and if they do not go together or with the settings.
+    Raises UserError if they are damaged or do not match each other or the settings.
     """
     train = eval_ = (None, None)
     writes = not settings.run.dry_run
@@ -150,8 +150,8 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
         check_pairs(infos)
     if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
         raise UserError(
-            f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
-            f"the training records in {infos[0].first_file}; give records with the same vocabulary."
+            f"the held-out records in {infos[1].first_file} have a different vocabulary than the "
+            f"training records in {infos[0].first_file}; give records with the same vocabulary."
         )
     final = settings.data.final_masked_lm_prob
     if final is not None and settings.run.do_train and train[1].masked:
@@ -159,17 +159,19 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
             f"--final_masked_lm_prob={final:g}: the records in {train[1].first_file} store their "
             "masks; make them with --masking=dynamic, or drop the flag."
         )
-    masking = _masking(settings.data, infos)
-    if settings.data.ngram > 1 and infos and masking is None:
-        raise UserError(
-            f"--ngram={settings.data.ngram}: the records in {infos[0].first_file} store their "
-            "masks; give the flag to data_prep.create_pretraining_data, or drop it."
-        )
+    masks = settings.data.masks
+    masking = _masking(masks, infos)
+    for name in masks.together:
+        if name != "do_whole_word_mask" and infos and masking is None:
+            raise UserError(
+                f"{masks.given(name)}: the records in {infos[0].first_file} store their masks; "
+                "give the flag to data_prep.create_pretraining_data, or drop it."
+            )
     return RunRecords(*train, *eval_, masking, final)
 
 
 def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
-    """Raises UserError unless the labels of all records are of one task."""
+    """Raises UserError unless the pair labels of all records are for the same task."""
     if not all(info.next_sentence for info in infos):
         raise UserError(
             "the records were made without next sentences; give --nsp=false, or make them again "
@@ -191,36 +193,28 @@ def _open_records(
     return records, pipeline.inspect_records(records)
 
 
-def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
-    """The settings of masking at training time; None if all records store masks."""
+def _masking(masks: MaskingOptions, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
+    """The settings for masking at training time; None if all records store masks."""
     unmasked = [info for info in infos if not info.masked]
     if not unmasked:
         return None
     from bert_tf.input.masking import MaskingSettings
 
-    return MaskingSettings(
-        masked_lm_prob=data.masked_lm_prob,
-        max_predictions_per_seq=data.max_predictions_per_seq,
-        vocab_size=unmasked[0].vocab_size,
-        special_ids=unmasked[0].special_ids,
-        do_whole_word_mask=data.whole_word,
-        ngram=data.ngram,
-        favor_shorter_ngram=data.favor_shorter_ngram,
-    )
+    return MaskingSettings(masks, unmasked[0].vocab_size, unmasked[0].special_ids)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingBatches:
-    """The batches of a training.
+    """The batches of a training run.
 
     Attributes:
-      records: as they are read, perhaps from copies on this host's disk; None, as ``originals``,
-        for a run that does not train.
-      originals: the records that users know.
-      order: which of them each update has.
-      targets: the teacher's soft targets, joined to the records; None computes or needs none.
-      final_masked_lm_prob: the share of masked tokens that the last update has; None keeps that of
-        the first, ``masked_lm_prob``.
+      records: the records as they are read, perhaps from copies on a local disk; None, like
+        ``originals``, for a run that does not train.
+      originals: the records under the paths that users know.
+      order: which records each update uses.
+      targets: cached soft targets to join to the records; None if there are none.
+      masked_lm_prob: fraction of tokens masked in the first update.
+      final_masked_lm_prob: fraction masked in the last update; None to keep it constant.
     """
 
     records: pipeline.PretrainingRecords | None
@@ -231,7 +225,7 @@ class TrainingBatches:
     final_masked_lm_prob: float | None
 
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
-        """As in :class:`bert_tf.train.job.TrainingData`."""
+        """See :class:`bert_tf.train.job.TrainingData`."""
         part, start_position = run.batch_slice(plan.batch), run.start.data_position
         batches = pipeline.training_dataset(
             self.records,
@@ -264,12 +258,12 @@ class TrainingBatches:
         )
 
     def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
-        """The file and the number in it of each record, see ``TrainingData.records``."""
+        """The file of each record and its index there (see ``TrainingData.records``)."""
         indices = self.order.records_at(run.batch_slice(plan.batch))(position)
         return self.originals.locations(indices.tolist())
 
     def typical_lengths(self, run: Run, plan: Plan) -> list[int]:
-        """As in :class:`bert_tf.train.job.TrainingData`."""
+        """See :class:`bert_tf.train.job.TrainingData`."""
         return self.order.typical_lengths(run.batch_slice(plan.batch))
 
 

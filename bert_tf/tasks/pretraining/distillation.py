@@ -1,4 +1,4 @@
-"""What a teacher adds to a pre-training; runs without one do not load it."""
+"""Pre-training with a teacher; runs without one do not import this module."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from bert_tf.train.run import Run
 def open_student(
     settings: PretrainingSettings, run: Run, records: RunRecords
 ) -> tuple[Teacher, PretrainingSettings]:
-    """The teacher, and the settings that the student's network follows from. Collective.
+    """The teacher, and settings that determine the student's network. Collective.
 
-    Raises UserError for a teacher that cannot be read or does not suit the records.
+    Raises UserError if the teacher cannot be read or does not suit the records.
     """
     teacher = open_teacher(settings.distillation, run)
     records.check_positions(teacher.config, "the teacher's")
@@ -41,10 +41,10 @@ def _with_students_network(
     run: Run,
     records: RecordVocabulary | None,
 ) -> PretrainingSettings:
-    """The settings of a student: unless it has an architecture, it is the teacher's, made smaller.
+    """The student's settings; without an architecture of its own, it gets the teacher's, smaller.
 
-    Only rank 0 needs the result. Raises UserError for ``records`` of another vocabulary than the
-    teacher's.
+    Only rank 0 needs the result. Raises UserError if ``records`` and the teacher have different
+    vocabularies.
     """
     files = settings.tokenizer_files
     if run.ranks.is_chief:
@@ -62,7 +62,7 @@ def _with_students_network(
 def distilled(
     distillation: DistillationSettings, run: Run, model: RunModel, teacher: Teacher
 ) -> RunModel:
-    """The student that ``model`` becomes with its teacher, see ``teacher.with_teacher``."""
+    """Makes ``model`` a student of ``teacher`` (see ``teacher.with_teacher``)."""
     scores_all = distillation.alpha_ce > 0 and not distillation.restrict_ce_to_mask
     task = dataclasses.replace(model.task, score_all_tokens=scores_all)
     teacher_task = PretrainingTask(teacher.config, next_sentence=False, score_all_tokens=scores_all)
@@ -84,6 +84,6 @@ def targets_of(
     run: Run,
     arithmetic: Arithmetic,
 ) -> TargetFiles:
-    """The teacher's soft targets of all training records, on disk. Collective."""
+    """The cached soft targets of all training records. Collective."""
     source = TargetSource(model.task, teacher, records.for_training(teacher.config))
     return make_targets(source, distillation.teacher_cache, run, arithmetic)

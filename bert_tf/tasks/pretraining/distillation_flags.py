@@ -1,4 +1,4 @@
-"""The flags of run_distillation.py and the settings made from them: pre-training with a teacher."""
+"""The flags of run_distillation.py, pre-training with a teacher, and their settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POSITION_EMBEDDINGS = r"^bert/embeddings/position_embeddings$"
 
 
 def define_distillation_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of run_distillation.py: those of pre-training, and the teacher's."""
+    """Defines the flags of run_distillation.py: those of pre-training plus the teacher's."""
     define = Definer(values)
     define_pretraining_flags(values)
     # DistilBERT has no next-sentence head.

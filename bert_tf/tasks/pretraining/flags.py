@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -21,10 +21,11 @@ from bert_tf.cli.training_flags import (
     schedule_settings,
     warn_of_ignored,
 )
+from bert_tf.config.declared import options_of
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.schedules import most_warmup_steps
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import note, warn
@@ -32,22 +33,23 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 
 if TYPE_CHECKING:
-    from bert_tf.config.ramps import RampSettings
+    from bert_tf.config.ramps import LengthRampSettings
+    from bert_tf.tasks.distillation.settings import DistillationSettings
 
-# The network's settings, each of which has a flag.
+# The settings of the network; each has a flag.
 _NETWORK_HELP = {
     "vocab_size": "Rows of the word embeddings, overriding the vocabulary's size",
     "hidden_size": "Width of the layers",
     "num_hidden_layers": "Number of layers",
     "num_attention_heads": "Attention heads per layer",
     "intermediate_size": "Width of each layer's feed-forward block",
-    "hidden_act": "Activation of that block: gelu_tanh, gelu_erf, gelu (the same as gelu_tanh), "
-    "relu, tanh or linear",
+    "hidden_act": "Activation in the feed-forward block: gelu_tanh, gelu_erf, gelu (the same as "
+    "gelu_tanh), relu, tanh or linear",
     "hidden_dropout_prob": "Dropout rate of the embeddings and of each block's output",
     "attention_probs_dropout_prob": "Dropout rate of the attention probabilities",
     "max_position_embeddings": "Maximum sequence length",
     "type_vocab_size": "Number of segment types; 0 for a network that ignores segments",
-    "initializer_range": "Standard deviation of initial weights",
+    "initializer_range": "Standard deviation of the initial weights",
 }
 
 _DEFAULT_WARMUP_PROPORTION = 0.1
@@ -89,14 +91,14 @@ def _define_model_flags(define: Definer) -> None:
     define.boolean(
         "do_lower_case",
         None,
-        "Whether the records' text was lower-cased (default: as stated by their manifest or the "
-        "model).",
+        "Whether the records' text was lower-cased (default: as their manifest or the model "
+        "states).",
     )
     default = "(default: the configuration file's, or BERT-base's without one)"
     define.per_host("bert_config_file", "vocab_file", "spm_model_file")
     kinds = {"int": define.integer, "float": define.number, "str": define.string}
     for field in dataclasses.fields(BertConfig):
-        kinds[field.type](field.name, None, f"{_NETWORK_HELP[field.name]} {default}.")
+        kinds[str(field.type)](field.name, None, f"{_NETWORK_HELP[field.name]} {default}.")
 
 
 @flag_group("Run")
@@ -105,9 +107,9 @@ def _define_plan_flags(define: Definer) -> None:
         "phases",
         None,
         "Flag files, comma-separated: train in phases, one after another, each in a directory "
-        "phase_N of --output_dir. The flags of a file override the command's. A phase starts from "
-        "the weights of the one before, or with --resume_from=previous in its file also from the "
-        "optimizer's state.",
+        "phase_N of --output_dir. A file's flags override the command's. Each phase starts from "
+        "the previous one's weights or, with --resume_from=previous in its file, also from its "
+        "optimizer state.",
     )
     define.per_host("phases")
 
@@ -117,8 +119,8 @@ def _define_ramp_flags(define: Definer) -> None:
     define.string(
         "length_ramp",
         None,
-        "Cut records to fewer positions at first: 64:0,96:2000,128:4000 grows up to "
-        "--max_seq_length, as does 64+8:4000; updates are those of one rank.",
+        "Truncate records at first: 64:0,96:2000,128:4000 grows to --max_seq_length, as does "
+        "64+8:4000; updates are counted for one rank.",
     )
 
 
@@ -145,8 +147,16 @@ def _define_data_flags(define: Definer) -> None:
     )
     define.per_host("input_file", "input_files_dir", "eval_file", "eval_files_dir")
     define.settings(DataSettings)
+    _define_mask_flags(define)
     define_evaluation_flags(define)
     define.settings(PretrainingSettings)
+
+
+@flag_group("Masks, for records masked at training time")
+def _define_mask_flags(define: Definer) -> None:
+    most = options_of(MaskingOptions)["max_predictions_per_seq"].help_text
+    help_text = f"{most[:-1]}; must match records that store masks."
+    define.settings(MaskingOptions, max_predictions_per_seq={"help_text": help_text})
 
 
 def pretraining_settings(
@@ -154,7 +164,7 @@ def pretraining_settings(
 ) -> PretrainingSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags.
 
-    The architecture of a run with a teacher may follow from the teacher's.
+    With a teacher, the architecture may be derived from the teacher's.
     """
     warn_of_ignored(values)
     is_nvidias = values["input_files_dir"].present or values["eval_files_dir"].present
@@ -189,14 +199,14 @@ def pretraining_settings(
 
 
 def pretraining_optimization(values: flags.FlagValues) -> OptimizationSettings:
-    """Batch, schedule, optimizer and length; raises UserError for invalid flags."""
+    """The settings of batch, schedule, optimizer and length; raises UserError for invalid flags."""
     for name, in_steps in (
         ("num_train_epochs", "num_train_steps"),
         ("warmup_proportion", "num_warmup_steps"),
     ):
         if values[name].value is not None and values[in_steps].present:
             raise UserError(f"--{name} and --{in_steps} set the same length; give one.")
-    made = {"length_ramp": _length_ramp(values)}
+    made: dict[str, Any] = {"length_ramp": _length_ramp(values)}
     if values.num_train_epochs is not None:
         made["num_train_steps"] = None
     if _has_warmup_proportion(values):
@@ -207,7 +217,7 @@ def pretraining_optimization(values: flags.FlagValues) -> OptimizationSettings:
 
 
 def _has_warmup_proportion(values: flags.FlagValues) -> bool:
-    """Whether the warm-up is a share of the steps: of epochs, and where the default is too long."""
+    """Whether warm-up is a fraction of the steps: with epochs, or if the default is too long."""
     if values.warmup_proportion is not None:
         return True
     if values["num_warmup_steps"].present:
@@ -229,7 +239,7 @@ def _say_shorter_warmup(values: flags.FlagValues, optimization: OptimizationSett
         )
 
 
-def _length_ramp(values: flags.FlagValues) -> RampSettings | None:
+def _length_ramp(values: flags.FlagValues) -> LengthRampSettings | None:
     if not values.length_ramp:
         return None
     from bert_tf.config.ramps import parse_length_ramp
@@ -241,7 +251,7 @@ def _length_ramp(values: flags.FlagValues) -> RampSettings | None:
 
 def _starts_from_weights(values: flags.FlagValues) -> bool:
     if values.horovod:
-        return True  # only rank 0 needs to see the files, and reports what is missing
+        return True  # rank 0 alone needs access to the files, and reports what is missing
     given = values.init_checkpoint or values.resume_from
     return bool(given) or (Path(values.output_dir) / CONFIG_NAME).is_file()
 
@@ -250,7 +260,7 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
     train_flag = _used_name(values, "input_file", "input_files_dir")
     eval_flag = _used_name(values, "eval_file", "eval_files_dir")
     train, held_out = values[train_flag].value, values[eval_flag].value
-    # Of a flag's two names, suggest the one in the style of the flags that were given.
+    # Suggest the spelling, ours or NVIDIA's, in which other flags were given.
     missing = "input_files_dir" if eval_flag == "eval_files_dir" else "input_file"
     if values.do_train and not train:
         raise UserError(f"--do_train needs training records; give --{missing}.")
@@ -271,14 +281,14 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
 
 
 def _used_name(values: flags.FlagValues, name: str, other_name: str) -> str:
-    """Which of two names of a setting was used; the first one if neither was."""
+    """Which of the two names of a setting was used; the first if neither was."""
     if values[name].value and values[other_name].value:
         raise UserError(f"--{name} and --{other_name} are two names of one setting; give one.")
     return other_name if values[other_name].value else name
 
 
 def _files(values: flags.FlagValues, name: str) -> tuple[Path, ...]:
-    """The record files of a flag; none yet if a command makes them."""
+    """The record files that a flag names; none yet if --before_training makes them."""
     patterns = values[name].value
     if not patterns or values.before_training:
         return ()

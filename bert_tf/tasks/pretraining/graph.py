@@ -22,10 +22,10 @@ from bert_tf.model.variables import Variables, VariableSpec
 
 
 class PretrainingOutputs(NamedTuple):
-    """Outputs of the heads; None for a head that is left out.
+    """The outputs of the heads; None for a head that is not used.
 
     Attributes:
-      masked_lm: scores of every word at the masked positions, [B * P, V].
+      masked_lm: vocabulary logits at the masked positions, [B * P, V].
       next_sentence: [B, 2] float32 logits.
     """
 
@@ -36,7 +36,7 @@ class PretrainingOutputs(NamedTuple):
 def pretraining_specs(
     config: BertConfig, *, masked_lm: bool = True, next_sentence: bool = True
 ) -> list[VariableSpec]:
-    """The variables of the network, without any that the chosen heads would not train."""
+    """The variables of the network, except those that the chosen heads would not train."""
     specs = bert_specs(config, pooler=next_sentence)
     if masked_lm:
         specs += masked_lm_specs(config)
@@ -54,9 +54,9 @@ def pretraining_heads(
     *,
     next_sentence: bool,
 ) -> PretrainingOutputs:
-    """The heads on [B, S, D] float32 outputs of the encoder.
+    """Applies the heads to the encoder's output, [B, S, D] float32.
 
-    ``positions`` [B, P] integers are those at which words are scored, None without the masked LM.
+    ``positions`` [B, P] integers are the positions to predict, None without the masked LM.
     """
     words = sentences = None
     if positions is not None:
@@ -70,7 +70,7 @@ def pretraining_heads(
 
 
 def masked_lm_logits(outputs: PretrainingOutputs, options: ForwardOptions) -> tf.Tensor:
-    """[B * P, V] float32."""
+    """The vocabulary logits, [B * P, V] float32."""
     with tf.name_scope("cls/predictions"):
         return outputs.masked_lm.logits(options.policy)
 
@@ -78,7 +78,7 @@ def masked_lm_logits(outputs: PretrainingOutputs, options: ForwardOptions) -> tf
 def masked_lm_sums(
     outputs: PretrainingOutputs, features: Mapping[str, tf.Tensor], options: ForwardOptions
 ) -> Sums:
-    """Sums over masked positions.
+    """The sums over masked positions.
 
     ``features`` are ``masked_lm_ids`` [B, P] integers and ``masked_lm_weights`` [B, P] float32.
     """
@@ -94,7 +94,7 @@ def masked_lm_sums(
 def next_sentence_sums(
     outputs: PretrainingOutputs, features: Mapping[str, tf.Tensor], options: ForwardOptions
 ) -> Sums:
-    """Sums over sequences.
+    """The sums over sequences.
 
     ``features`` are ``next_sentence_labels`` [B, 1] or [B]; a weight of 0 in the optional
     ``example_weights`` [B] float32 excludes a sequence.

@@ -1,4 +1,4 @@
-"""What a training does first on each of its hosts: a command, and copies of the records."""
+"""Work on every host before training: a command to run, and copies of the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GB = 1e9
 def run_before_training(settings: PretrainingSettings, run: Run) -> None:
     """Runs --before_training, if given, once on each host; not in a dry run. Collective.
 
-    Raises UserError on all ranks if it fails on any host.
+    Raises UserError on all ranks if the command fails on any host.
     """
     command = settings.before_training
     if command is None or settings.run.dry_run:
@@ -29,10 +29,10 @@ def run_before_training(settings: PretrainingSettings, run: Run) -> None:
 def copy_to_local_disks(
     record_sets: Sequence[RecordSet | None], data: DataSettings, run: Run
 ) -> list[RecordSet | None]:
-    """The sets, read from copies on this host's own disk. Collective.
+    """Copies the records to each host's own disk; returns sets that read the copies. Collective.
 
-    A host without room for them reads the originals, which gives the same batches, with a warning.
-    Raises UserError on all ranks for a cache that cannot be written, or damaged records.
+    A host without room for them reads the originals and warns; batches are the same. Raises
+    UserError on all ranks if the cache cannot be written or records are damaged.
     """
     given = [records for records in record_sets if records is not None]
     files = {file.path: file for records in given for file in records.files}
@@ -48,8 +48,7 @@ def copy_to_local_disks(
     for host, found in by_host.items():
         if isinstance(found, str):
             run.warn(
-                f"host {host} reads the records from where they are, not from "
-                f"--local_cache_dir: {found}"
+                f"host {host} reads the original records, not copies in --local_cache_dir: {found}"
             )
         else:
             how = "copied now" if found.copied_bytes else "from an earlier run"

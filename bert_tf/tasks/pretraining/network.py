@@ -1,8 +1,8 @@
 """The model of a pre-training run: network and vocabulary, from flags, records and weights.
 
-Flags take precedence over the records, and these over the files stored with the weights that the
-run starts from. All of them must agree, except that without weights the vocabulary determines the
-size of the word embeddings.
+Flags take precedence over records, and records over the files stored with the weights that the run
+starts from. All of them must agree, except that in a run without weights the vocabulary determines
+the size of the word embeddings.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from bert_tf.train.run import Run
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError
 
-# BERT-base as released, except for the vocabulary.
+# BERT-base as released, except for its vocabulary.
 BERT_BASE = {"type_vocab_size": 2}
 
-# Tables may be padded by fewer rows than this beyond the vocabulary, for fast matrix products.
+# Embeddings may have up to this many padding rows, less one, for fast matrix products.
 _PADDING = 128
 
 
@@ -35,7 +35,7 @@ def open_model(
     records: RecordVocabulary | None,
     make_task: Callable[[BertConfig], Task],
 ) -> RunModel:
-    """Finds network and vocabulary on rank 0, the only one that needs to see a model's files.
+    """Finds network and vocabulary on rank 0, the only rank that needs access to their files.
 
     Collective. Raises UserError if something is missing or contradictory.
     """
@@ -79,11 +79,11 @@ def _find_model(
 
 
 def _record_vocabulary(records: RecordVocabulary, given: Vocabulary | None) -> Vocabulary:
-    """The records' vocabulary; raises UserError if ``given`` is another one."""
+    """The records' vocabulary; raises UserError if ``given`` is a different one."""
     vocabulary = vocabulary_named_in(records.manifest_file, records.entry.sha256)
     if given is not None and not given.is_same(vocabulary):
         raise UserError(
-            f"the records of {records.manifest_file} were made with another vocabulary than "
+            f"the records of {records.manifest_file} were made with a different vocabulary than "
             f"{given.source}; give the vocabulary of the records, or none."
         )
     return vocabulary
@@ -96,7 +96,7 @@ def _network(
     *,
     vocabulary_size: int | None,
 ) -> tuple[BertConfig, list[str], list[Note]]:
-    """The architecture, notes on settings in its file that are not followed, and remarks."""
+    """The architecture, notes on settings in its file that are not supported, and remarks."""
     if weights:
         _check_sizes(settings, weights, stored)
     given = settings.bert_config_file
@@ -113,8 +113,8 @@ def _network(
     if "vocab_size" not in settings.network:
         in_file = base.get("vocab_size")
         size = table_size(in_file, vocabulary_size)
-        # Weights fix the size of the table; the vocabulary's is used if they have it, so that the
-        # same command resumes a run that started with it.
+        # Weights fix the size of the table; it is the vocabulary's size if the weights match it,
+        # so that the command that started a run also resumes it.
         if weights and (stored.config is None or stored.config.vocab_size != size):
             size = in_file
         base = {**base, "vocab_size": size}
@@ -131,7 +131,7 @@ def _network(
 
 
 def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
-    """Rows of new word embeddings: the vocabulary's size, or the file's if that is padded."""
+    """Rows of new word embeddings: the vocabulary's size, or the file's if that adds padding."""
     if vocabulary_size is None:
         if in_file is None:
             raise UserError(
@@ -143,7 +143,7 @@ def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
 
 
 def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirectory) -> None:
-    """Raises UserError for a flag that contradicts the configuration of the weights."""
+    """Raises UserError if a flag contradicts the configuration of the weights."""
     from bert_tf.model_directory.same_model import known_configs
 
     for path, config in known_configs(stored):
@@ -156,7 +156,7 @@ def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirec
 
 
 def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) -> TokenizerFiles:
-    """The vocabulary's file stored with the records or, if it is the same, with the weights."""
+    """The vocabulary file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
         kind = "vocab_file" if records.entry.kind == "wordpiece" else "spm_model_file"
         return TokenizerFiles(**{kind: records.file})

@@ -1,4 +1,4 @@
-"""What a pre-training learns from its records: BERT's two heads, or what its settings name."""
+"""The objective of a pre-training run: BERT's two heads, or the one in its settings."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 
 
 class Objective(Protocol):
-    """What is learnt from pre-training records; all else of a run is the same."""
+    """A pre-training objective; the rest of a run does not depend on it."""
 
     def task(self, config: BertConfig, *, sentence_order: bool) -> Task:
-        """The task for a network; ``sentence_order`` says what the records' pairs are labels of."""
+        """The task for a network; ``sentence_order``: pairs are labelled for SOP instead of NSP."""
 
     def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
-        """FLOPs of training on a sequence with so many masked positions, see ``model.flops``."""
+        """FLOPs of training on one sequence with ``predictions`` masks (see ``model.flops``)."""
 
     def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
-        """Further sections of the run's ledger."""
+        """Additional sections of the run's ledger."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BertObjective:
-    """Masked LM and next sentences; the methods are those of :class:`Objective`.
+    """Masked LM and next-sentence prediction; implements :class:`Objective`.
 
     Attributes:
-      masked_lm, next_sentence: which heads there are.
+      masked_lm, next_sentence: which heads are used.
     """
 
     masked_lm: bool
     next_sentence: bool
 
     def task(self, config: BertConfig, *, sentence_order: bool) -> PretrainingTask:
-        """The task of these heads."""
+        """The task with these heads."""
         return PretrainingTask(
             config, self.masked_lm, self.next_sentence, sentence_order=sentence_order
         )
@@ -53,11 +53,11 @@ class BertObjective:
         )
 
     def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
-        """None: the ledger describes the network anyway."""
+        """Empty: the ledger describes the network anyway."""
         del config
         return {}
 
 
 def objective_of(settings: PretrainingSettings) -> Objective:
-    """What a run with these settings learns."""
+    """The objective of a run with these settings."""
     return settings.objective or BertObjective(settings.masked_lm, settings.next_sentence)

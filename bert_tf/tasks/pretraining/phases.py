@@ -1,7 +1,7 @@
-"""The phases of a plan: one pre-training run after another, from a single command.
+"""The phases of a plan: several pre-training runs in sequence, started by a single command.
 
-A phase is a flag file. Its flags override those of the command, and each phase starts from the one
-before unless its file says otherwise. A command without phases is a plan of a single run.
+A phase is a flag file. Its flags override the command's, and each phase starts from the previous
+one unless its file says otherwise. A command without phases is a plan with a single run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
 
-# In a phase's file, the checkpoint of the phase before.
+# In a phase's flag file, this stands for the checkpoint of the previous phase.
 PREVIOUS = "previous"
 
 SettingsOf = Callable[[flags.FlagValues], PretrainingSettings]
 
 _START_FLAGS = ("init_checkpoint", "resume_from", "reset_step")
 _FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
-# What is set up once for all phases.
+# Settings of processes and ranks, which are set up once for all phases.
 _SHARED = ("library", "rank_timeout_seconds", "communication", "deterministic", "verbose")
 
 
@@ -36,9 +36,9 @@ class Phase:
     """A phase of a plan.
 
     Attributes:
-      name: ``phase_1``, ``phase_2`` and so on: its directory in the plan's.
-      flag_file: where its flags are.
-      settings: its run.
+      name: ``phase_1``, ``phase_2`` and so on, which is also its directory in the plan's.
+      flag_file: the file with its flags.
+      settings: the settings of its run.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """Phases in their order.
+    """The phases in order.
 
     Attributes:
-      directory: that of all phases; None for a single run, without phases.
-      phases: at least one.
+      directory: the directory of the whole plan; None for a single run without phases.
+      phases: at least one phase.
     """
 
     directory: Path | None
@@ -65,12 +65,12 @@ class Phases:
 
     @property
     def runtime(self) -> RuntimeSettings:
-        """What all phases share of precision, ranks and threads."""
+        """The settings of precision, ranks and threads; ranks are the same in all phases."""
         return self.phases[0].settings.runtime
 
 
 def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Phases:
-    """The plan of a command, whose ``settings_of`` turns flags into the settings of a run.
+    """The plan of a command; ``settings_of`` turns flags into the settings of a run.
 
     Raises UserError for invalid flags.
     """
@@ -108,10 +108,10 @@ def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Phases
 def _flags_of_phase(
     flag_file: str, command: flags.FlagValues, *, output_dir: Path, before: Path | None
 ) -> flags.FlagValues:
-    """The flags of a phase; ``before`` is the directory of the phase before it, if any."""
+    """The flags of a phase; ``before`` is the directory of the previous phase, if any."""
     require_file(flag_file, flag="phases")
     values = copy.deepcopy(command)
-    if before is not None:  # only the first phase starts where the command says
+    if before is not None:  # the command's start applies to the first phase only
         for flag in _START_FLAGS:
             values[flag].unparse()
     in_file = parse_flag_file(flag_file, values)
@@ -129,14 +129,14 @@ def _flags_of_phase(
 
 
 def _set_start(values: flags.FlagValues, flag_file: str, before: Path | None) -> None:
-    """Puts the directory of the phase before in the place of ``previous``."""
+    """Replaces ``previous`` by the directory of the previous phase."""
     if before is not None and not values.init_checkpoint and not values.resume_from:
         values.init_checkpoint = PREVIOUS
     for flag in ("init_checkpoint", "resume_from"):
         if values[flag].value == PREVIOUS:
             if before is None:
                 raise UserError(
-                    f"{flag_file}: --{flag}={PREVIOUS} names the phase before, and this is the "
+                    f"{flag_file}: --{flag}={PREVIOUS} names the previous phase, but this is the "
                     "first one; give a checkpoint or drop it."
                 )
             setattr(values, flag, str(before))

@@ -1,8 +1,8 @@
-"""Runs the phases of a plan, one after another; started again, it continues where it was.
+"""Runs the phases of a plan in order; when started again, it resumes where it stopped.
 
-All phases are checked before the first one begins, so that the last one cannot fail for a reason
-that was known at the start. What a phase needs to resume is in its own directory; ``plan.json``
-only adds which phases are done.
+All phases are checked before the first one starts, so that the last one cannot fail for a reason
+that was known from the beginning. Everything that a phase needs to resume is in its own directory;
+``plan.json`` only adds which phases are done.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Entries = dict[str, PhaseEntry]
 
 
 def run(plan: Phases) -> Results | None:
-    """Runs all phases that are not done; returns the last results. Collective.
+    """Runs all phases that are not done; returns the results of the last. Collective.
 
     Raises UserError for bad input in any phase, before anything is trained.
     """
@@ -60,7 +60,7 @@ def run(plan: Phases) -> Results | None:
 
 
 def _recorded(plan: Phases) -> Entries:
-    """The entries of an earlier start, the same on all ranks; empty in a new directory."""
+    """The phase entries of an earlier start, the same on all ranks; empty in a new directory."""
     settings = plan.phases[0].settings.run
     whole = dataclasses.replace(
         settings, output_dir=plan.directory, plan_dir=None, start=StartSettings()
@@ -88,7 +88,7 @@ def _recorded(plan: Phases) -> Entries:
 
 
 def _remove_abandoned_lock(directory: Path) -> None:
-    """A kill just after a phase leaves its lock, and no later start runs the phase again."""
+    """Removes the lock left by a kill right after a phase, which no later start would run again."""
     if is_abandoned(directory):
         with contextlib.suppress(UserError), hold_directory(directory, flag="output_dir"):
             pass
@@ -99,7 +99,7 @@ def _is_done(phase: Phase, recorded: Entries) -> bool:
 
 
 def _check_phases(plan: Phases, recorded: Entries) -> Entries:
-    """Checks every phase that is not done and estimates its time; shows the plan's ledger."""
+    """Checks every unfinished phase and estimates its duration; prints the plan's ledger."""
     entries: Entries = {}
     before: Prepared | None = None
     for previous, phase in zip((None, *plan.phases), plan.phases):
@@ -147,7 +147,7 @@ def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
 
 
 def _starts_from(settings: PretrainingSettings, before: Prepared) -> bool:
-    """Whether a run starts from the checkpoint of a phase that has not reached its end."""
+    """Whether a run starts from the checkpoint of a phase that is not finished yet."""
     given = (settings.run.start.init_checkpoint, settings.run.start.resume_from)
     return str(before.job.settings.output_dir) in given
 
@@ -155,12 +155,12 @@ def _starts_from(settings: PretrainingSettings, before: Prepared) -> bool:
 def _without_start(
     phase: Phase, settings: PretrainingSettings, before: Prepared
 ) -> PretrainingSettings:
-    """A phase whose start does not exist yet, as a run from random weights, to check the rest."""
+    """Settings to check a phase whose start does not exist yet, as a run from random weights."""
     run, job = settings.run, before.job
     optimizer = settings.optimization.optimizer
     if run.start.resume_from and optimizer != job.optimization.optimizer:
         raise UserError(
-            f"{phase.flag_file}: --resume_from keeps the optimizer's state of the phase before, "
+            f"{phase.flag_file}: --resume_from keeps the optimizer state of the previous phase, "
             f"which trains with {job.optimization.optimizer}, not with {optimizer}; give the same "
             "--optimizer_type, or --init_checkpoint=previous for the weights alone."
         )
@@ -177,32 +177,32 @@ def _without_start(
 
 
 def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> None:
-    """Raises UserError if a phase trains another network or vocabulary than the one before."""
+    """Raises UserError if a phase has a different network or vocabulary than the previous one."""
     differences = before.job.model.config.differences(prepared.job.model.config).function
     if differences:
         raise UserError(
-            f"{phase.flag_file}: the network differs from that of the phase before: "
-            f"{', '.join(differences.values())}; phases train the same network."
+            f"{phase.flag_file}: the network differs from that of the previous phase: "
+            f"{', '.join(differences.values())}; all phases train the same network."
         )
     hashes = [p.job.data.entries["vocabulary_sha256"] for p in (before, prepared)]
     if None not in hashes and hashes[0] != hashes[1]:
         raise UserError(
-            f"{phase.flag_file}: the records were made with another vocabulary than those of the "
-            "phase before; make both with the same one."
+            f"{phase.flag_file}: the records have a different vocabulary than those of the "
+            "previous phase; make both with the same one."
         )
 
 
 def _resumes_from(phase: Phase, previous: Phase) -> bool:
-    """Whether a phase counts on from the last step of the one before it."""
+    """Whether a phase continues the step count of the previous one."""
     run = phase.settings.run
     return run.start.resume_from == str(previous.directory) and not run.start.reset_step
 
 
 def _first_step(phase: Phase, start: StartPoint, earlier: PhaseEntry | None) -> int:
-    """The step from which a phase counts that does not resume the one before; 0 for a new run.
+    """The first step of a phase that does not resume the previous one; 0 for a new run.
 
-    It is the same at every start. ``start`` is where the phase would start now, ``earlier`` its
-    entry at an earlier start of the plan.
+    It does not change between starts of the plan. ``start`` is where the phase would start now,
+    ``earlier`` its entry from an earlier start.
     """
     run = phase.settings.run
     if not run.start.resume_from or run.start.reset_step:
@@ -246,7 +246,7 @@ def _entry(
 
 
 def _timing(job: Job, earlier: PhaseEntry | None) -> tuple[float, float, str]:
-    """Seconds of an update, FLOP/s of large products, and what both depend on. Collective."""
+    """Seconds per update, FLOP/s of large products, and the conditions of both. Collective."""
     ranks, arithmetic = job.run.ranks, job.plan.arithmetic
     conditions = ranks.broadcast(describe_conditions(job))
     if earlier is not None and earlier.conditions == conditions:
@@ -281,7 +281,7 @@ def _last_checkpoint(phase: Phase) -> str | None:
 
 
 def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: object) -> None:
-    """Changes the entry of a phase, also in ``plan.json``."""
+    """Changes the entry of a phase, in ``plan.json`` too."""
     entries[phase.name] = dataclasses.replace(entries[phase.name], **changes)
     if run.ranks.is_chief:
         write_plan(plan.directory, list(entries.values()))

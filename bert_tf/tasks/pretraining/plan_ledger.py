@@ -1,4 +1,4 @@
-"""The common ledger of a plan's phases, printed before the first one and kept in ``plan.json``."""
+"""The ledger of a whole plan, printed before the first phase and kept in ``plan.json``."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ PLANNED, RUNNING, DONE = "planned", "running", "done"
 
 @dataclasses.dataclass(frozen=True)
 class PhaseEntry:
-    """What the ledger says about a phase.
+    """The ledger's entry for one phase.
 
     Attributes:
-      name: that of its directory.
-      flag_file: where its flags are.
-      flags: all its flags but those that may differ from start to start.
-      length: positions in the longest sequence.
-      global_batch: sequences of the largest update.
+      name: the name of its directory.
+      flag_file: the file with its flags.
+      flags: all its flags except those that may differ between starts.
+      length: length of the longest sequence.
+      global_batch: sequences in the largest update.
       last_step: global_step after its last update.
       updates, sequences: of the whole phase.
       model_flops: of the whole phase, as defined in ``model.flops``.
       peak_flops: FLOP/s of large products on all ranks, in the precision of the phase.
-      seconds_per_update: of the largest, measured before the start; with several micro batches,
-        estimated from one.
+      seconds_per_update: of the largest update, measured before the start; with several micro
+        batches, extrapolated from one.
       conditions: what that measurement depends on.
       state: ``planned``, ``running`` or ``done``.
-      sequences_per_second: the rate of its last start, None before its end.
-      full_updates: the number of largest updates with as many model FLOPs as all together; None in
-        records of earlier versions, which had no others.
+      sequences_per_second: throughput in its last start, None until it ends.
+      full_updates: model FLOPs of the phase, in units of its largest update; None in records of
+        earlier versions, whose updates were all of one size.
     """
 
     name: str
@@ -64,13 +64,13 @@ class PhaseEntry:
 
     @property
     def seconds(self) -> float:
-        """The duration of the phase without start-up, checkpoints and evaluations."""
+        """The duration of the phase, excluding start-up, checkpoints and evaluations."""
         if self.sequences_per_second:
             return self.sequences / self.sequences_per_second
         return (self.full_updates or self.updates) * self.seconds_per_update
 
     def changed_flags(self, now: Mapping[str, Any]) -> dict[str, str]:
-        """``--flag`` -> ``before -> now``, for the flags that both have."""
+        """Maps ``--flag`` to ``before -> now``, for flags that both have and that differ."""
         shown = {}
         for name, value in self.flags.items():
             other = now.get(name, value)
@@ -80,7 +80,7 @@ class PhaseEntry:
 
 
 def comparable_flags(flags: Mapping[str, Any], host_flags: frozenset[str]) -> dict[str, Any]:
-    """A phase's flags for :class:`PhaseEntry`, as they would be read back from JSON."""
+    """A phase's flags for :class:`PhaseEntry`, as if read back from JSON."""
     kept = {name: value for name, value in flags.items() if name not in host_flags}
     return finite_or_null({name: _as_json(value) for name, value in kept.items()})
 
@@ -90,7 +90,7 @@ def _as_json(value: Any) -> Any:
 
 
 def plan_sections(entries: Sequence[PhaseEntry]) -> Ledger:
-    """The ledger's sections: one for each phase, and the total."""
+    """The sections of the ledger: one per phase, and the total."""
     sections = {entry.name: _section(entry) for entry in entries}
     flops, seconds = sum(e.model_flops for e in entries), sum(e.seconds for e in entries)
     peak = sum(entry.peak_flops * entry.seconds for entry in entries) / seconds

@@ -1,4 +1,4 @@
-"""What run_pretraining.py, run_electra.py and run_distillation.py do with their flags."""
+"""The main program of run_pretraining.py, run_electra.py and run_distillation.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def train(values: FlagValues, settings_of: SettingsOf) -> None:
-    """Turns flags into the settings of each phase and runs them; UserError for bad input."""
+    """Turns flags into the settings of each phase, and runs them; UserError for bad input."""
     plan = plan_from_flags(values, settings_of)
     prepare_process(plan.runtime)
     run_phases(plan)
@@ -25,7 +25,7 @@ def run_phases(plan: Phases) -> Results | None:
 
     Collective. Raises UserError for bad input in any phase, before anything is trained.
     """
-    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
+    # TensorFlow reads the environment when it is imported, and --help should not wait for it.
     if plan.directory is None:
         from bert_tf.tasks.pretraining.run import run
 

@@ -12,6 +12,7 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import SENTENCE_ORDER
+from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
 from bert_tf.tasks.pretraining.data import (
     RunRecords,
     TrainingBatches,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def run(settings: PretrainingSettings) -> Results | None:
-    """Trains and evaluates according to the settings.
+    """Trains and evaluates as the settings say.
 
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
@@ -48,12 +49,12 @@ def run(settings: PretrainingSettings) -> Results | None:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A run all of whose checks have passed, before anything is written.
+    """A run that has passed all checks; nothing has been written yet.
 
     Attributes:
-      job: what to run.
-      flops: of a sequence of a length, as defined in ``model.flops``.
-      lengths: the positions of a sequence in typical batches; not with a ramp.
+      job: the job to run.
+      flops: FLOPs of a sequence of given length, as defined in ``model.flops``.
+      lengths: sequence lengths of typical batches; not meaningful with a length ramp.
     """
 
     job: Job
@@ -62,7 +63,7 @@ class Prepared:
 
     @property
     def flops_per_sequence(self) -> float:
-        """FLOPs of a typical sequence; with a ramp of lengths, of the longest."""
+        """FLOPs of a typical sequence; with a length ramp, of the longest."""
         return statistics.fmean(map(self.flops.of_length, self.lengths))
 
     def flops_of_updates(self, begin: int, end: int) -> float:
@@ -77,27 +78,27 @@ class Prepared:
         return self._sum(self.job.run.start.parts(plan.batch, plan.steps.last_step))
 
     def _sum(self, parts: Iterable[tuple[float, int | None]]) -> float:
-        """FLOPs of numbers of sequences of a length; None for typical ones."""
+        """FLOPs of (number of sequences, length) pairs; length None stands for typical ones."""
         typical, of_length = self.flops_per_sequence, self.flops.of_length
         return sum(number * (of_length(length) if length else typical) for number, length in parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceFlops:
-    """The floating-point operations of training on a sequence.
+    """The floating-point operations of training on one sequence.
 
     Attributes:
-      config: the network.
-      settings: what is trained, on records of which lengths.
+      config: the network's configuration.
+      settings: the objective, and the lengths of the records.
     """
 
     config: BertConfig
     settings: PretrainingSettings
 
     def of_length(self, length: int) -> float:
-        """FLOPs of a sequence of ``length`` positions."""
+        """FLOPs of one sequence with ``length`` positions."""
         data = self.settings.data
-        predictions = data.max_predictions_per_seq
+        predictions = data.masks.max_predictions_per_seq
         if self.settings.optimization.length_ramp is not None:
             from bert_tf.input.cutting import cut_predictions
 
@@ -107,7 +108,7 @@ class SequenceFlops:
 
 
 def train_and_evaluate(prepared: Prepared) -> Results | None:
-    """Runs what was prepared, or only shows it in a dry run; see :func:`run`. Collective."""
+    """Runs a prepared run, or only shows it in a dry run (see :func:`run`). Collective."""
     compute = {
         "model_flops_per_sequence": prepared.flops_per_sequence,
         "model_flops": prepared.total_flops,
@@ -120,8 +121,8 @@ def train_and_evaluate(prepared: Prepared) -> Results | None:
 def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Prepared:
     """Opens records and network, chooses the arithmetic and checks everything. Collective.
 
-    Only local copies of the records, their lengths and a cache of the teacher's targets are
-    written, and not in a dry run. Raises UserError.
+    Writes nothing except local copies of the records, their lengths and the cache of the teacher's
+    targets, and nothing at all in a dry run. Raises UserError.
     """
     opened = open_pretraining(settings, run)
     job = prepare(opened, run)
@@ -133,13 +134,13 @@ def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class OpenedPretraining:
-    """A pre-training with its records and its network, see :class:`bert_tf.train.prepare.Opened`.
+    """A pre-training run with its records and network (see :class:`bert_tf.train.prepare.Opened`).
 
     Attributes:
-      settings: what the user requested, with the lengths of the records.
-      records: what it reads.
-      model: what it trains.
-      teacher: None trains without one.
+      settings: what the user requested, completed with the lengths of the records.
+      records: the records to read.
+      model: the model to train.
+      teacher: None to train without one.
     """
 
     settings: PretrainingSettings
@@ -151,22 +152,22 @@ class OpenedPretraining:
 
     @property
     def optimization(self) -> OptimizationSettings:
-        """What the user requested."""
+        """The optimization settings that the user requested."""
         return self.settings.optimization
 
     @property
     def max_seq_length(self) -> int:
-        """Positions in a whole record."""
+        """The length of a whole record."""
         return self.settings.data.max_seq_length
 
     @property
     def max_records(self) -> int:
-        """The training records; 1 for a run that does not train."""
+        """The number of training records; 1 for a run that does not train."""
         train = self.records.train_records
         return len(train) if train else 1
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
-        """Copies records to local disks, measures their lengths and makes the teacher's targets."""
+        """Copies records to local disks, measures their lengths, caches the teacher's targets."""
         settings, config = self.settings, self.model.config
         trains = settings.run.do_train
         records = self._on_local_disk(run)
@@ -184,7 +185,7 @@ class OpenedPretraining:
             self.records.train_records,
             order,
             targets,
-            settings.data.masked_lm_prob,
+            settings.data.masks.masked_lm_prob,
             settings.data.final_masked_lm_prob,
         )
         return JobData(
@@ -204,7 +205,7 @@ class OpenedPretraining:
         )
 
     def _on_local_disk(self, run: Run) -> RunRecords:
-        """The records, read from copies on this host's disk if a training wants any. Collective."""
+        """The records, copied to this host's disk if a training run asks for it. Collective."""
         data, records = self.settings.data, self.records
         if data.local_cache_dir is None or not run.settings.do_train or run.settings.dry_run:
             return records
@@ -217,7 +218,7 @@ class OpenedPretraining:
 
 
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
-    """Opens records and network and compares them. Collective. Raises UserError."""
+    """Opens records and network and checks that they match. Collective. Raises UserError."""
     records = open_run_records(settings)
     data = _with_lengths_of_records(settings, run, records)
     if settings.distillation is not None and settings.run.do_train:
@@ -249,16 +250,18 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
 def _with_lengths_of_records(
     settings: PretrainingSettings, run: Run, records: RunRecords
 ) -> DataSettings:
-    """The settings with the records' lengths where the user left the defaults."""
-    changed = {}
+    """The data settings, with the records' lengths where the user left the defaults."""
+    data = settings.data
+    lengths = {SEQUENCE: data.max_seq_length, PREDICTIONS: data.masks.max_predictions_per_seq}
     for name, value in records.lengths().items():
-        # A ramp of lengths has been read with the default.
+        # The length ramp was parsed with the default.
         is_fixed = name == "max_seq_length" and settings.optimization.length_ramp is not None
         if name not in settings.run.command.defaulted or is_fixed:
             continue
-        if value != getattr(settings.data, name):
-            changed[name] = run.decide(name, value, "as in the records")
-    return dataclasses.replace(settings.data, **changed)
+        if value != lengths[name]:
+            lengths[name] = run.decide(name, value, "as in the records")
+    masks = dataclasses.replace(data.masks, max_predictions_per_seq=lengths[PREDICTIONS])
+    return dataclasses.replace(data, max_seq_length=lengths[SEQUENCE], masks=masks)
 
 
 def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) -> None:
@@ -267,7 +270,7 @@ def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) 
         pipeline.check_records(
             info,
             max_seq_length=data.max_seq_length,
-            max_predictions_per_seq=data.max_predictions_per_seq,
+            max_predictions_per_seq=data.masks.max_predictions_per_seq,
             vocab_size=config.vocab_size,
         )
     records.check_positions(config)

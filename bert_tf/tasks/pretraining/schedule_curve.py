@@ -1,4 +1,4 @@
-"""The learning rate and the ramps of a run that is only planned: as a table and as a picture."""
+"""The planned learning rate and ramps of a run, as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MOST_JOINS = 8  # in a short table
 
 
 class Point(NamedTuple):
-    """An update, counted from 1, as in a run's log: the first one's rate is that of step 0.
+    """An update, counted from 1 as in a run's log; the first has the rate of step 0.
 
     Attributes:
       update: its number.
-      sequences: consumed after it.
-      learning_rate: its rate.
-      global_batch: its sequences.
-      sequence_length: their positions; None without a ramp of lengths.
+      sequences: sequences consumed once it is done.
+      learning_rate: its learning rate.
+      global_batch: its number of sequences.
+      sequence_length: the length of its sequences; None without a length ramp.
     """
 
     update: int
@@ -45,22 +45,22 @@ class Point(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A schedule and the batches of its updates, none of which is skipped."""
+    """A schedule and the batches of its updates, assuming that no update is skipped."""
 
     schedule: Schedule
     batch: BatchPlan
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The fields of a point that a table has: those of ramps only if there are any."""
+        """The columns of a table: the fields of a point, except those of unused ramps."""
         ramps = {"global_batch": self.batch.sizes, "sequence_length": self.batch.lengths}
         return tuple(name for name in Point._fields if ramps.get(name, self) is not None)
 
     def points(self, most: int = _MOST_POINTS) -> list[Point]:
-        """About ``most`` updates.
+        """About ``most`` evenly spaced updates, plus those at which the schedule bends.
 
-        They are evenly spread; the ends of the warm-ups and the first and last updates of the
-        phases are among them, and those of the stages of ramps unless there are too many.
+        These are the ends of warm-ups, the first and last updates of phases and, unless there are
+        too many, those of the stages of ramps.
         """
         schedule = self.schedule
         last = schedule.total_steps
@@ -81,7 +81,7 @@ class Curve:
         return Point(update, batch.sequences(0, update), rate, *sizes)
 
     def title(self) -> str:
-        """What the curve is of: the schedule, options other than the defaults, and the length."""
+        """A description: the schedule, options that differ from their defaults, and the length."""
         schedule = self.schedule
         parts = [schedule.name, f"peak {schedule.peak_rate:g}"]
         declared = schedule_row(schedule.name).options
@@ -107,18 +107,18 @@ def planned_curve(
     """The curve of a new run.
 
     Args:
-      optimization: its settings.
-      num_ranks: its ranks.
-      scaled: whether steps are divided by them.
-      num_records: its training records, for a length in epochs.
+      optimization: the settings of batch, schedule and optimizer.
+      num_ranks: number of ranks.
+      scaled: whether the numbers of steps are divided by it.
+      num_records: number of training records, for a length in epochs.
 
-    Raises UserError for contradictory settings, and for an unknown number of updates.
+    Raises UserError if settings contradict each other or the number of updates is unknown.
     """
     if optimization.steps.counts_epochs and num_records is None:
         raise UserError(
             f"the number of updates in --num_train_epochs={optimization.steps.num_train_epochs:g} "
-            "follows from the number of training records; give --num_records, or "
-            "--num_train_steps instead of epochs."
+            "depends on the number of training records; give --num_records, or --num_train_steps "
+            "instead of epochs."
         )
     batch, steps = plan_batch_and_steps(
         optimization, num_ranks, scaled=scaled, records=num_records or 1
@@ -127,7 +127,7 @@ def planned_curve(
 
 
 def short_table(curve: Curve) -> str:
-    """About ten updates, in aligned columns."""
+    """A table of about ten updates, in aligned columns."""
     rows = [curve.columns]
     for point in curve.points(_ROWS):
         values = [getattr(point, name) for name in curve.columns]
@@ -137,9 +137,9 @@ def short_table(curve: Curve) -> str:
 
 
 def write_curve(path: Path, curve: Curve) -> Path:
-    """Writes a table (.tsv) or a picture (a suffix that matplotlib knows); returns the file.
+    """Writes a table (.tsv) or a picture (any other suffix that matplotlib knows).
 
-    Without matplotlib, that is a table beside the picture's name.
+    Returns the path written: without matplotlib, a table next to where the picture would be.
     """
     if path.suffix == ".tsv" or not can_draw():
         path = path.with_suffix(".tsv")
@@ -176,7 +176,7 @@ def _draw(path: Path, curve: Curve) -> None:
         rates = all_axes[0]
         rates.figure.suptitle(textwrap.fill(curve.title(), _TITLE_WIDTH), fontsize=10)
         rates.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
-        # Consumption is linear between the ends of the stages, which are among the points.
+        # The points include the ends of all stages, between which consumption is linear.
         known = [0, *updates], [0, *(point.sequences for point in points)]
         consumed = rates.secondary_xaxis(
             "top",

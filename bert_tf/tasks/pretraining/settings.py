@@ -1,29 +1,32 @@
-"""The settings of pre-training."""
+"""The settings of pre-training runs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, path_setting, setting
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
-from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.options import Interval
 
-_SHARE = Interval(0, 1, open_low=True, open_high=True)
+if TYPE_CHECKING:
+    from bert_tf.tasks.distillation.settings import DistillationSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings(Settings):
-    """Where the records are and what they must look like.
+    """Which records to use, and what they must look like.
 
     Attributes:
-      train_files: TFRecord files to train on; empty if a command has to make them first.
+      train_files: TFRecord files to train on; empty if --before_training makes them first.
       eval_files: held-out TFRecord files; the training files if none were given.
-      train_patterns, eval_patterns: the files, globs and directories that these come from.
+      train_patterns, eval_patterns: the files, globs and directories that the user gave.
+      masks: how tokens are masked in records that store no masks; the number of predictions is also
+        that of records that do.
     """
 
     train_files: tuple[Path, ...]
@@ -33,69 +36,48 @@ class DataSettings(Settings):
     max_seq_length: int = setting(
         128, "Tokens per sequence; must match the records.", bounds=AT_LEAST_ONE
     )
-    max_predictions_per_seq: int = setting(
-        20,
-        "Maximum number of masked tokens per sequence; must match records that store masks.",
-        bounds=AT_LEAST_ONE,
-    )
-    masked_lm_prob: float = setting(
-        0.15, "Share of tokens to mask, for records masked at training time.", bounds=_SHARE
-    )
+    masks: MaskingOptions = group(MaskingOptions)
     final_masked_lm_prob: float | None = setting(
         None,
-        "Share of tokens to mask in the last update; it goes there from --masked_lm_prob in a "
-        "straight line (Ankner et al. 2024). For records masked at training time.",
+        "Fraction of tokens to mask in the last update, reached linearly from --masked_lm_prob "
+        "(Ankner et al. 2024). For records masked at training time.",
         kind=float,
-        bounds=_SHARE,
-    )
-    whole_word: bool = setting(
-        False,
-        "Mask whole words, for records masked at training time.",
-        flag="do_whole_word_mask",
-    )
-    ngram: int = setting(
-        1,
-        "Mask up to this many consecutive words together, or tokens without --do_whole_word_mask; "
-        "for records masked at training time.",
-        bounds=AT_LEAST_ONE,
-    )
-    favor_shorter_ngram: bool = setting(
-        True, "Masked n-grams have shares of 1/n; false: the longest have the largest share."
+        bounds=Interval(0, 1, open_low=True, open_high=True),
     )
     length_buckets: bool = setting(
         False,
-        "Batch records of similar length and cut the padding behind the longest. Lengths are "
+        "Batch records of similar length and cut off padding beyond the longest. Lengths are "
         "counted once, and kept in FILE.lengths.",
     )
     local_cache_dir: Path | None = path_setting(
         "Directory on each host's own disk, to which the records are copied before training; "
-        "copies of earlier runs that fit are used again.",
+        "matching copies from earlier runs are reused.",
     )
     local_cache_gb: float | None = setting(
         None,
-        "Most that --local_cache_dir may hold, in GB (default: what the disk has).",
+        "Maximum size of --local_cache_dir in GB (default: the space on its disk).",
         kind=float,
         bounds=Interval(0, open_low=True),
         per_host=True,
     )
 
     def contradictions(self) -> Iterator[str]:
-        """A bound on a cache that there is not."""
+        """Yields an error for a cache limit without a cache."""
         if self.local_cache_gb is not None and self.local_cache_dir is None:
             yield f"{self.given('local_cache_gb')} needs --local_cache_dir; give it."
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings(Settings):
-    """A pre-training run.
+    """The settings of a pre-training run.
 
     Attributes:
       bert_config_file: None uses the file stored with the weights that the run starts from.
-      tokenizer_files: override those stored with the records or with those weights.
-      network: architecture settings that were given individually, under the keys of ``BertConfig``.
-      distillation: None trains without a teacher.
-      objective: another objective than the two heads of BERT, see
-        ``tasks.pretraining.objective.Objective``; None trains these.
+      tokenizer_files: override the files stored with the records or with those weights.
+      network: architecture settings given individually, keyed as in ``BertConfig``.
+      distillation: None to train without a teacher.
+      objective: an objective that replaces BERT's two heads (see
+        ``tasks.pretraining.objective.Objective``); None for these heads.
     """
 
     bert_config_file: Path | None
@@ -105,7 +87,7 @@ class PretrainingSettings(Settings):
     runtime: RuntimeSettings
     next_sentence: bool = setting(
         True,
-        "Train the next-sentence head, on next sentences or the sentence order.",
+        "Train the next-sentence head, on next sentences or sentence order.",
         flag="nsp",
     )
     masked_lm: bool = setting(True, "Train the masked-LM head.", flag="mlm")
@@ -116,14 +98,14 @@ class PretrainingSettings(Settings):
     before_training: str | None = setting(
         None,
         "Shell command to run once on each host before the records are opened, for example to "
-        "mount or fetch them; if it fails, all ranks end.",
+        "mount or fetch them; if it fails, all ranks stop.",
         kind=str,
         parse=lambda given: given or None,
         per_host=True,
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Nothing to train, and ways of making batches or targets that exclude each other."""
+        """Yields an error if nothing is trained, or if ways to make batches or targets conflict."""
         if not self.next_sentence and not self.masked_lm:
             yield "--nsp=false --mlm=false leaves nothing to train; turn one of them on."
         ramps = {
@@ -140,7 +122,7 @@ class PretrainingSettings(Settings):
             yield from self._contradictions_of_kept_targets(self.distillation)
 
     def _contradictions_of_kept_targets(self, teacher: DistillationSettings) -> Iterator[str]:
-        """What needs more of a teacher than its targets on disk."""
+        """Yields an error for every setting that needs more than cached soft targets."""
         needed = {
             "--restrict_ce_to_mask": teacher.restrict_ce_to_mask,
             "--alpha_ce of more than 0": teacher.alpha_ce > 0,
@@ -158,11 +140,11 @@ class PretrainingSettings(Settings):
                 )
         if self.optimization.length_ramp is not None:
             yield (
-                "--length_ramp cuts records, but --cache_teacher keeps the targets of whole ones; "
+                "--length_ramp truncates records, but --cache_teacher keeps targets of whole ones; "
                 "drop one of them."
             )
         if self.data.final_masked_lm_prob is not None:
             yield (
-                "--final_masked_lm_prob masks other numbers of words than --cache_teacher keeps "
-                "targets of; drop one of them."
+                "--final_masked_lm_prob changes how many words are masked, but --cache_teacher "
+                "needs a fixed number; drop one of them."
             )

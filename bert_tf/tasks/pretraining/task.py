@@ -1,7 +1,7 @@
 """The pre-training task: masked LM and next sentences (Devlin et al. 2019, section 3.1).
 
-Pairs of sentences may ask for their order instead (Lan et al. 2020, section 3.1): the same head
-says whether they are swapped.
+Sentence pairs may be labelled with their order instead (Lan et al. 2020, section 3.1): the same
+head then predicts whether they are swapped.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MASKED_LM = "masked_lm"
 class PretrainingTask(EncoderTask):
     """Masked LM and next-sentence prediction; either can be left out.
 
-    The methods are those of :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
+    Implements :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
 
     Attributes:
       config: the network's configuration.
-      masked_lm, next_sentence: which heads there are.
-      sentence_order: the labels of ``next_sentence`` are of the sentence order, which only names
-        the figures.
-      score_all_tokens: score words at every position instead of only at the masked ones, to
-        compare the scores of two networks everywhere.
+      masked_lm, next_sentence: which heads are used.
+      sentence_order: the labels of ``next_sentence`` are for sentence order; this only changes
+        the names of metrics.
+      score_all_tokens: predict words at all positions rather than only at masked ones, so that
+        two networks can be compared everywhere.
     """
 
     config: BertConfig
@@ -67,22 +67,22 @@ class PretrainingTask(EncoderTask):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The features of sequences, and the positions of masked tokens."""
+        """The features of sequences and, for the masked LM, the positions of masked tokens."""
         return (*INPUTS, "masked_lm_positions") if self.masked_lm else INPUTS
 
     @property
     def terms(self) -> Terms:
-        """One loss term for each head."""
+        """One loss term per head."""
         present = {MASKED_LM: self.masked_lm, self._pair_term: self.next_sentence}
         return {term: (ACCURACY,) for term, is_present in present.items() if is_present}
 
     @property
     def num_classes(self) -> int:
-        """The words of the vocabulary."""
+        """The size of the vocabulary."""
         return self.config.vocab_size
 
     def specs(self) -> list[VariableSpec]:
-        """The variables that the heads train, no others."""
+        """The variables that the heads train, and no others."""
         return pretraining_specs(
             self.config, masked_lm=self.masked_lm, next_sentence=self.next_sentence
         )
@@ -104,7 +104,7 @@ class PretrainingTask(EncoderTask):
         features: Features,
         options: ForwardOptions,
     ) -> PretrainingOutputs:
-        """The scores of words and of next sentences, from the encoder's output."""
+        """The vocabulary logits and the next-sentence logits, from the encoder's output."""
         positions = None
         if self.masked_lm:
             positions = features["masked_lm_positions"]
@@ -123,14 +123,14 @@ class PretrainingTask(EncoderTask):
     def decisions(
         self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
     ) -> Decisions:
-        """The choice of a word at every masked position, or at every token."""
+        """The vocabulary logits at every masked position, or at every token."""
         del options
         mask = features["input_mask" if self.score_all_tokens else "masked_lm_weights"]
         weights = tf.cast(tf.reshape(mask, [-1]), tf.float32)
         return Decisions(outputs.masked_lm, weights)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """The numbers of masked tokens and of sequences."""
+        """The number of masked tokens and the number of sequences."""
         weights = {}
         if self.masked_lm:
             weights[MASKED_LM] = tf.reduce_sum(features["masked_lm_weights"])
@@ -175,7 +175,7 @@ class PretrainingTask(EncoderTask):
         return SENTENCE_ORDER if self.sentence_order else NEXT_SENTENCE
 
     def _masked_scores(self, outputs: PretrainingOutputs, features: Features) -> ClassScores:
-        """The scores of words at the masked positions, [B * P, V]."""
+        """The vocabulary logits at the masked positions, [B * P, V]."""
         if not self.score_all_tokens:
             return outputs.masked_lm
         positions = features["masked_lm_positions"]

@@ -1,4 +1,4 @@
-"""Which records each update of a pre-training has, and to how many positions they are cut."""
+"""The records of each update in pre-training, and the positions to which they are truncated."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NOTHING_TO_GAIN = 0.98
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
-    """The order of the records, the same for every number of ranks.
+    """The order of the records, which is the same for any number of ranks.
 
     Attributes:
       num_records: N.
-      max_seq_length: positions of a record.
-      seed: of the order.
+      max_seq_length: length of a record.
+      seed: the seed of the order.
       lengths: integers [N], the positions that each record needs, for batches of similar length;
         None for random batches of whole records.
     """
@@ -40,7 +40,7 @@ class TrainingOrder:
     lengths: np.ndarray | None = None
 
     def buckets(self, batch: GlobalBatchSlice) -> LengthBuckets | None:
-        """The batches of similar length; None for random ones."""
+        """The batches of similar length; None for random batches."""
         if self.lengths is None:
             return None
         from bert_tf.input.length_buckets import LengthBuckets
@@ -54,13 +54,13 @@ class TrainingOrder:
         )
 
     def records_at(self, batch: GlobalBatchSlice) -> Callable[[int], np.ndarray]:
-        """The function from a position to the numbers of a rank's records there."""
+        """A function from a position to the indices of a rank's records there."""
         return record_order(
             batch, num_records=self.num_records, seed=self.seed, buckets=self.buckets(batch)
         )
 
     def typical_lengths(self, batch: GlobalBatchSlice) -> list[int]:
-        """The positions of a sequence in typical batches."""
+        """The sequence lengths of typical batches."""
         buckets = self.buckets(batch)
         return [self.max_seq_length] if buckets is None else buckets.typical_lengths()
 
@@ -68,7 +68,7 @@ class TrainingOrder:
 def training_order(
     settings: PretrainingSettings, records: PretrainingRecords | None, run: Run
 ) -> TrainingOrder:
-    """The order of ``records``, None for a run that does not train. Collective.
+    """The order of ``records``, which is None for a run that does not train. Collective.
 
     Raises UserError as :func:`shared_lengths`.
     """
@@ -82,7 +82,7 @@ def training_order(
 
 
 def report_lengths(lengths: Sequence[int], max_seq_length: int, run: Run) -> None:
-    """Says how much shorter batches of these typical lengths are than whole records."""
+    """Reports how much shorter than whole records the batches of these typical lengths are."""
     share = statistics.fmean(lengths) / max_seq_length
     text = f"batches of similar length have {share:.1%} of the positions of whole records"
     if share > _NOTHING_TO_GAIN:
@@ -93,16 +93,16 @@ def report_lengths(lengths: Sequence[int], max_seq_length: int, run: Run) -> Non
 def shared_lengths(records: PretrainingRecords, run: Run) -> np.ndarray:
     """The positions that each record needs: uint16 [N], the same on all ranks. Collective.
 
-    One rank of each host counts and keeps what nobody has counted before; hosts on one disk divide
-    the files. Where nothing can be written, as in a dry run, each rank counts for itself. Raises
-    UserError for a damaged record, and if ranks find different lengths.
+    One rank per host counts and saves the lengths that are missing; hosts that share a disk divide
+    the files. If nothing can be written, as in a dry run, each rank counts for itself. Raises
+    UserError if a record is damaged or ranks find different lengths.
     """
     from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_records
     from bert_tf.ranks.agreement import check_same_on_all_ranks
     from bert_tf.ranks.host_work import on_each_host
 
     ranks = run.ranks
-    # A process's first session decides on its threads and GPUs.
+    # The first session of a process determines its threads and GPUs.
     config = session_config(dataclasses.replace(run.session_settings(), use_xla=False, amp=False))
     if not run.settings.dry_run:
         on_each_host(

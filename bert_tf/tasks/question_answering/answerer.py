@@ -35,10 +35,10 @@ _QUESTION_ID = "question"
 
 @dataclasses.dataclass(frozen=True)
 class FoundAnswer:
-    """A possible answer.
+    """A possible answer to a question.
 
     Attributes:
-      text: the context from ``start`` to ``end``; "" for "there is no answer".
+      text: the context from ``start`` to ``end``; "" if there is no answer.
       probability: its probability among the n-best answers.
       score: sum of the logits of its first and last token.
       start, end: character offsets in the context, ``end`` exclusive; None if it is not a span.
@@ -52,7 +52,7 @@ class FoundAnswer:
 
 
 class Answerer:
-    """A span model with the settings for choosing its answers.
+    """A span model, with settings for choosing its answers.
 
     Attributes:
       windows: how contexts are cut into windows.
@@ -72,14 +72,14 @@ class Answerer:
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
-          windows: None for run_squad.py's defaults, reduced to the length the network supports.
+          windows: None for run_squad.py's defaults, limited to the network's maximum length.
           settings: None for run_squad.py's defaults.
           options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
           threads: number of threads; None for one per core.
 
         Raises:
-          UserError: the weights do not belong to such a model, or sequences would be too long for
+          UserError: if the weights do not belong to such a model, or sequences are too long for
             it.
         """
         self.windows = windows or fitting_windows(model.config.max_position_embeddings)
@@ -104,9 +104,9 @@ class Answerer:
     ) -> list[FoundAnswer]:
         """The n-best answers to a question about a text, best first, at least one.
 
-        The first is the model's answer: in v2.0 "" if its score exceeds the others' by the
-        threshold. Up to ``settings.n_best_size`` others follow by score. ``shows_progress`` shows
-        progress on standard error when there is much to compute.
+        The first is the model's answer: in v2.0, "" if its score exceeds the others' by more than
+        the threshold. Up to ``settings.n_best_size`` others follow in order of score.
+        ``shows_progress`` reports progress on standard error.
         """
         example = Example(
             question_id=_QUESTION_ID,
@@ -126,7 +126,7 @@ class Answerer:
         )
         found = [
             FoundAnswer(
-                # Google's placeholder for "found nothing" in v1.1 is not part of the context.
+                # Google's placeholder for "nothing found" in v1.1 is not part of the context.
                 text=entry["text"] if "start" in entry else "",
                 probability=entry["probability"],
                 score=entry["start_logit"] + entry["end_logit"],
@@ -140,7 +140,7 @@ class Answerer:
         return sorted(found, key=lambda answer: answer.text != chosen)
 
     def _candidates(self, question: str, context: str, *, shows_progress: bool) -> SpanCandidates:
-        """The best positions of every window of the context."""
+        """The best start and end positions in every window of the context."""
         context_ids = self._tokenizer.encode(context)
         windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
         if not windows:
@@ -158,13 +158,13 @@ class Answerer:
 
 
 def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window]]:
-    """Batches of windows, in order; windows of different padded lengths are not mixed."""
+    """Batches of windows, in order; each has windows of one padded length only."""
     groups = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
     for _, group in groups:
         yield from batched(group, BATCH_SIZE)
 
 
 def _no_candidates(k: int) -> SpanCandidates:
-    """The candidates in a context without tokens."""
+    """The candidates for a context without tokens."""
     indices, logits = np.zeros([0, k], np.int32), np.zeros([0, k], np.float32)
     return SpanCandidates(indices, logits, indices, logits, np.zeros([0], np.float32))

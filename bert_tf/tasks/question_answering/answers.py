@@ -1,7 +1,7 @@
-"""Converts scores of positions to answers extracted from the text.
+"""Decodes span logits to answers that are extracted from the text.
 
 The rules are those of google-research/bert's run_squad.py: the best pairs of a first and a last
-token over all windows of a question compete, including "no answer" in v2.0. Unlike there, an answer
+token over all windows of a question compete, in v2.0 with "no answer" too. Unlike there, an answer
 is the exact text between two characters of the paragraph, not reconstructed from tokens.
 """
 
@@ -39,12 +39,12 @@ class Predictions:
     """Answers by question id, in the order of the data.
 
     Attributes:
-      answers: the answer; "" for none.
+      answers: the answers; "" for no answer.
       nbest: at least one answer, best first, each with ``text``, ``probability`` among the listed
         answers, ``start_logit``, ``end_logit`` and, if extracted from the context, the characters
-        ``start`` and ``end`` (exclusive) there.
+        ``start`` and ``end`` (exclusive) in it.
       null_odds: v2.0 only: the score of "" minus that of the best other answer.
-      spans: characters [start, end) in the context of the best answer other than "", for questions
+      spans: characters [start, end) of the best answer other than "" in the context, for questions
         that have one.
     """
 
@@ -54,7 +54,7 @@ class Predictions:
     spans: dict[str, tuple[int, int]]
 
 
-# google-research/bert's answer to v1.1 questions without any possible span.
+# google-research/bert's answer to a v1.1 question for which no span is possible.
 _NO_SPAN = RankedAnswer("empty", 0.0, 0.0)
 
 
@@ -65,16 +65,16 @@ def decode_answers(
     candidates: SpanCandidates,
     settings: AnswerSettings,
 ) -> Predictions:
-    """The answers to all questions of a file.
+    """Decodes the answers to all questions of a file.
 
     Args:
       squad: the questions.
-      tokenizer, windows: as used for making the records.
+      tokenizer, windows: those that the records were made with.
       candidates: the network's output for the records.
       settings: how to choose answers.
 
     Raises:
-      UserError: scores are not finite, or the candidates do not match the questions' windows.
+      UserError: if logits are not finite, or candidates do not match the windows of the questions.
     """
     _require_finite_scores(candidates)
     predictions = Predictions({}, {}, {}, {})
@@ -97,9 +97,9 @@ def decode_answers(
 
 
 def best_span_texts(squad: SquadFile, predictions: Predictions) -> dict[str, str]:
-    """Each question's best answer other than "", which thresholds are applied to.
+    """Each question's best answer other than "", to which thresholds are applied.
 
-    The answer is "" only for a question without any possible span.
+    The answer is "" only if no span is possible.
     """
     texts = {}
     for example in squad.examples:
@@ -113,7 +113,7 @@ def write_predictions(
 ) -> None:
     """Writes predictions.json, nbest_predictions.json and, for v2.0, null_odds.json.
 
-    The directory must exist. An old null_odds.json is removed if the data is not v2.0, since it
+    The directory must exist. If the data is not v2.0, an old null_odds.json is removed, because it
     would seem to belong to the new predictions.
     """
     directory = Path(output_dir)
@@ -126,7 +126,7 @@ def write_predictions(
 
 
 def _write_json(path: Path, value: Any) -> None:
-    # Escaped, since not all text is valid Unicode that UTF-8 can encode.
+    # With escapes, since UTF-8 cannot encode every string, such as lone surrogates.
     with atomic_open(path) as file:
         json.dump(value, file, indent=4)
         file.write("\n")
@@ -147,7 +147,7 @@ def _require_finite_scores(candidates: SpanCandidates) -> None:
 def _windows_by_question(
     squad: SquadFile, tokenizer: Tokenizer, settings: WindowSettings
 ) -> Iterator[tuple[Example, Encoding, list[Window]]]:
-    """Questions with their tokenized paragraph and windows, keeping one paragraph at a time."""
+    """Yields questions with tokenized paragraph and windows, holding one paragraph at a time."""
     for context, examples in itertools.groupby(squad.examples, key=lambda e: e.context):
         encoding = tokenizer.encode_with_offsets(context)
         for example in examples:
@@ -164,17 +164,17 @@ def _decode_question(
     candidates: SpanCandidates,
     settings: AnswerSettings,
 ) -> None:
-    """Adds the answer to a question, given the ``candidates`` of its W windows."""
+    """Adds the answer to a question, given the candidates of its W windows."""
     spans = possible_spans(windows, candidates, settings.max_answer_length)
     null = None
     if settings.version_2_with_negative:
-        # Only the sum of both logits is known. A question without windows has no answer.
+        # Only the sum of the two logits is known. A question without windows has no answer.
         score = float(candidates.null_logits.min()) if windows else 0.0
         null = RankedAnswer("", score / 2, score / 2)
     ranked = rank_answers(spans, encoding, example.context, null)
     entries = list(itertools.islice(ranked, settings.n_best_size))
     best = next((e for e in itertools.chain(entries, ranked) if e.span), None)
-    # Either may be the answer, depending on the threshold, so both are always listed.
+    # Either can be the answer, depending on the threshold, so both are always listed.
     entries += [entry for entry in (best, null) if entry and entry not in entries]
 
     answer = entries[0].text if entries else _NO_SPAN.text
@@ -192,7 +192,7 @@ def _decode_question(
 
 
 def _describe(entries: Sequence[RankedAnswer]) -> list[dict[str, Any]]:
-    """Entries in their output format, with probabilities relative to each other."""
+    """Answers in their output format, with probabilities normalised over the list."""
     scores = np.array([entry.start_logit + entry.end_logit for entry in entries])
     weights = np.exp(scores - scores.max())
     described = []

@@ -1,4 +1,4 @@
-"""Reads SQuAD files, v1.1 and v2.0, and validates everything that is used from them.
+"""Reads SQuAD files, v1.1 and v2.0, and validates all that is used of them.
 
 Format (Rajpurkar et al. 2016, 2018): ``{"version", "data": [{"title", "paragraphs": [{"context",
 "qas": [{"id", "question", "answers": [{"text", "answer_start"}], "is_impossible"}]}]}]}``, where
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json, require_file
 
-# Largest distance in characters between an answer and its answer_start: in files whose texts were
-# cleaned after annotation, offsets are wrong by a few characters.
+# Maximum distance in characters between an answer and its answer_start: in files whose texts were
+# cleaned after annotation, offsets are off by a few characters.
 MOST_MOVED = 3
 
 
 class Answer(NamedTuple):
-    """An answer and the character of the context at which it begins."""
+    """An answer and the offset in the context at which it begins, in characters."""
 
     text: str
     start: int
@@ -32,11 +32,11 @@ class Example:
     """A question.
 
     Attributes:
-      question_id: unique in its file.
+      question_id: its id, unique in a file.
       question: the text.
-      context: the paragraph; one string shared by all questions about it.
+      context: the paragraph; a single string shared by all its questions.
       title: the title of the article.
-      paragraph: number of the paragraph in the file, from 0.
+      paragraph: index of the paragraph in the file, from 0.
       answers: empty if the question cannot be answered or the file has no answers.
       is_impossible: whether the paragraph has no answer.
     """
@@ -56,12 +56,12 @@ class SquadFile:
 
     Attributes:
       path: the file.
-      version: the version stated in the file, may be empty.
+      version: the version that the file states; may be empty.
       examples: at least one.
-      unusable: ids of questions whose first answer is not at its offset in the context, nor within
-        ``MOST_MOVED`` characters of it.
-      moved: ids of questions whose first answer was found that near and got its actual offset.
-      first_of: number of questions in the file if ``examples`` are only its first ones, else None.
+      unusable: ids of questions whose first answer is not within ``MOST_MOVED`` characters of its
+        offset in the context.
+      moved: ids of questions whose first answer was within that distance; its offset is corrected.
+      first_of: number of questions in the file if ``examples`` are only the first; else None.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class SquadFile:
         return any(example.answers or example.is_impossible for example in self.examples)
 
     def first(self, count: int) -> SquadFile:
-        """The first ``count`` questions; the whole file if it has no more."""
+        """The first ``count`` questions; the whole file if it does not have more."""
         if count >= len(self.examples):
             return self
         examples = self.examples[:count]
@@ -96,7 +96,7 @@ class SquadFile:
         )
 
     def __str__(self) -> str:
-        """The file name, and which part of the file is used."""
+        """The file's name, and how much of it is used."""
         if self.first_of is None:
             return self.path.name
         return f"{self.path.name} (the first {len(self.examples):,} of {self.first_of:,} questions)"
@@ -105,16 +105,16 @@ class SquadFile:
 def read_squad(
     path: PathLike, *, flag: str, version_2_with_negative: bool, needs_answers: bool
 ) -> SquadFile:
-    """Reads a file.
+    """Reads a SQuAD file.
 
     Args:
       path: JSON, v1.1 or v2.0.
-      flag: the flag that named the file, for messages.
+      flag: the flag that names the file, for messages.
       version_2_with_negative: whether unanswerable questions are expected.
       needs_answers: whether answers are required, as for training.
 
     Raises:
-      UserError: the file cannot be read, is not a SQuAD file, has no questions, duplicate ids,
+      UserError: if the file cannot be read, is not a SQuAD file, has no questions, duplicate ids or
         unexpected unanswerable questions, or lacks required answers.
     """
     path = require_file(path, flag=flag)
@@ -146,13 +146,13 @@ def read_squad(
 
 
 def _is_at(context: str, text: str, start: int) -> bool:
-    """Whether an answer is at an offset, ignoring kinds of white space."""
+    """Whether an answer is at an offset; kinds of white space are not distinguished."""
     found = context[start : start + len(text)] if start >= 0 else ""
     return bool(text.strip()) and (found == text or found.split() == text.split())
 
 
 def _nearest(context: str, text: str, start: int) -> int:
-    """The offset of the answer that is nearest to the given one; the given one if not found."""
+    """The offset closest to the given one at which the answer is found; else the given one."""
     distances = [0, *(sign * n for n in range(1, MOST_MOVED + 1) for sign in (-1, 1))]
     return next((start + n for n in distances if _is_at(context, text, start + n)), start)
 
@@ -160,7 +160,7 @@ def _nearest(context: str, text: str, start: int) -> int:
 class _Reader:
     """Reads the contents of a file; errors name the place, such as ``data[3].paragraphs[1]``.
 
-    ``moved`` collects ids of questions whose first answer was found near its offset.
+    ``moved`` collects ids of questions whose first answer was found close to its offset.
     """
 
     def __init__(self, path: Path, flag: str, *, needs_answers: bool):
@@ -170,14 +170,14 @@ class _Reader:
         self.moved: list[str] = []
 
     def load(self) -> dict[str, Any]:
-        """The whole file; only its outermost structure is validated."""
+        """Loads the whole file; validates only its outermost structure."""
         content = read_json(self._path, what=f"--{self._flag}")
         if not isinstance(content, dict):
             raise self._error("it is not an object with 'data'")
         return content
 
     def examples(self, content: dict[str, Any]) -> Iterator[Example]:
-        """All questions."""
+        """Yields all questions."""
         places: dict[str, str] = {}
         paragraph_number = 0
         for article, article_place in self._items(content, "data", ""):
@@ -214,7 +214,7 @@ class _Reader:
         return Example(question_id, text, context, title, paragraph, located, is_impossible)
 
     def _question_id(self, question: dict[str, Any], place: str) -> str:
-        """The id as text; integers are converted, since predictions in JSON have ids as text."""
+        """The id as a string; integers are converted, since JSON predictions have string keys."""
         value = question.get("id")
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -234,7 +234,7 @@ class _Reader:
     def _items(
         self, parent: dict[str, Any], key: str, place: str
     ) -> Iterator[tuple[dict[str, Any], str]]:
-        """The objects in a list, each with its place."""
+        """Yields the objects in a list, each with its place."""
         values = self._value(parent, key, list, place)
         for index, value in enumerate(values):
             item_place = f"{place}.{key}[{index}]" if place else f"{key}[{index}]"
@@ -245,9 +245,9 @@ class _Reader:
     def _value(
         self, parent: dict[str, Any], key: str, kind: type, place: str, default: Any = None
     ) -> Any:
-        """A value of type ``kind``, which must exist if there is no default."""
+        """Returns a value of type ``kind``, which must exist unless there is a default."""
         value = parent.get(key, default)
-        # In Python, True is an int; in JSON it is not a number.
+        # In Python, True is an int; in JSON, it is not a number.
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         kinds = {str: "text", int: "an integer", bool: "true or false", list: "a list"}

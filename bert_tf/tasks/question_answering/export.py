@@ -25,7 +25,7 @@ from bert_tf.util.files import PathLike, explain_write_errors
 UNIQUE_IDS_SIGNATURE = "with_unique_ids"
 TEXT_SIGNATURE = "text"
 
-_EXTRA_NAME = "assets.extra"  # the SavedModel directory for files that TensorFlow does not read
+_EXTRA_NAME = "assets.extra"  # SavedModel's directory for files that TensorFlow does not read
 
 
 def export_squad(
@@ -38,23 +38,23 @@ def export_squad(
     num_candidates: int = 20,
     text_windows: WindowSettings | None = None,
 ) -> Path:
-    """Writes a model as a SavedModel.
+    """Exports a model as a SavedModel.
 
     Args:
       model: the model.
-      export_dir: the directory of its versions.
-      version: number of the new version; None for the one after the highest that exists.
-      precision: ``fp32``, ``bf16`` or ``fp16``, or the data type of each class of operation;
+      export_dir: the directory with all versions.
+      version: number of the new version; None for one more than the highest existing.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation;
         weights are always float32.
       max_seq_length: maximum length of a sequence; None for the network's maximum.
       num_candidates: number of best positions to return.
-      text_windows: lengths for the signature that takes strings; None to omit it.
+      text_windows: lengths for the signature that takes strings; None to leave it out.
 
     Returns: the version's directory.
 
     Raises:
-      UserError: the version exists, the weights do not belong to such a model, or a length is too
-        large.
+      UserError: if the version exists, the weights do not belong to such a model, or a length is
+        too large.
     """
     positions = model.config.max_position_embeddings
     longest = positions if max_seq_length is None else max_seq_length
@@ -102,7 +102,7 @@ def _new_directory(target: Path) -> Iterator[Path]:
 
 
 def _id_signatures(network: Network, max_seq_length: int) -> dict[str, SignatureDef]:
-    """The two signatures that take token ids, which share one network."""
+    """The two signatures that take token ids; they share one network."""
     inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
     length = tf.shape(inputs["input_ids"])[1]
     fits = tf.debugging.assert_less_equal(
@@ -133,7 +133,7 @@ def _text_signature(
 
 
 def _outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
-    """Logits and candidates; JSON has no infinity, so -inf becomes the lowest float32.
+    """Logits and candidates; -inf becomes the lowest float32, since JSON has no infinity.
 
     ``start_logits`` and ``end_logits`` are [B, S] float32, ``top_start_indices`` and
     ``top_end_indices`` [B, K] int32, ``top_start_logits`` and ``top_end_logits`` [B, K] float32,

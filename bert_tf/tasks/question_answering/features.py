@@ -1,8 +1,8 @@
-"""Converts questions to records, once for every combination of file, vocabulary and lengths.
+"""Converts questions to records, once per combination of file, vocabulary and lengths.
 
-This is a stage (records/sequences.py): records are made on all cores and kept in a separate
-directory with a manifest, so that later runs can use them. A paragraph is tokenized once for all of
-its questions. Memory: the SQuAD file, and a few hundred kB for each worker's batch of paragraphs.
+This is a stage (records/sequences.py): records are written on all cores and kept in a separate
+directory with a manifest, so that later runs reuse them. A paragraph is tokenized once for all its
+questions. Memory: the SQuAD file, plus a few hundred kB for each worker's batch of paragraphs.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SHOWN_IDS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """A file's questions with their records.
+    """The questions of a file, with their records.
 
     Attributes:
       squad: the questions.
-      features: the records of their windows.
-      windows: how contexts were cut into windows.
+      features: the records of all windows.
+      windows: how contexts were split into windows.
     """
 
     squad: SquadFile
@@ -71,22 +71,22 @@ def feature_stage(
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
-    The ``counts`` of the records: ``questions`` with records, ``windows`` (N), ``cut_questions``
-    (longer than max_query_length), ``impossible_questions``, ``unusable_answers`` (questions left
-    out of training because their answer was not found in the context) and ``moved_answers``
-    (questions whose answer was found up to ``MOST_MOVED`` characters from its offset).
+    The ``counts`` of the records: ``questions`` that have records, ``windows`` (N),
+    ``cut_questions`` (longer than max_query_length), ``impossible_questions``, ``unusable_answers``
+    (questions excluded from training because their answer was not found in the context) and
+    ``moved_answers`` (questions whose answer was up to ``MOST_MOVED`` characters from its offset).
 
     Args:
-      squad: the questions; for training, questions with unusable answers are left out.
-      tokenizer_files: the tokenizer, which each worker loads.
+      squad: the questions; for training, those with unusable answers are left out.
+      tokenizer_files: the tokenizer, which each worker opens.
       windows: lengths.
       training: whether records have the positions of the first answer; if not, all questions are
         included, without positions.
-      num_workers: the largest number of processes, 0 for all cores; it does not change the records.
+      num_workers: maximum number of processes, 0 for one per core; it does not change the records.
 
     Raises:
-      UserError: impossible lengths or number of workers; when the records are made, no text to
-        make them from.
+      UserError: if lengths are impossible or the number of workers invalid; when the records are
+        made, if there is no text to make them from.
     """
     windows.validate()
     executor = Processes.of(num_workers, at_most=-(-len(squad.examples) // _QUESTIONS_PER_WORKER))
@@ -105,7 +105,7 @@ def feature_stage(
 
 
 def build_features(squad: SquadFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
-    """Makes the records of a file in a directory of their own, unless it has them.
+    """Makes the records of a file in a directory of their own, unless they exist already.
 
     ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
     """
@@ -113,11 +113,11 @@ def build_features(squad: SquadFile, output_dir: PathLike, **options: Any) -> Se
 
 
 def most_windows(squad: SquadFile, windows: WindowSettings) -> int:
-    """An upper bound of the number of records that :func:`feature_stage` makes for training."""
+    """An upper bound on the number of records that :func:`feature_stage` makes for training."""
     num_windows = {}
     for example in squad.examples:
         if example.paragraph not in num_windows:
-            # No tokenizer makes more tokens than a text has bytes in its longest normalisation.
+            # A text never has more tokens than bytes in its longest normalisation.
             longest = len(unicodedata.normalize("NFKD", example.context).encode("utf-8", "replace"))
             spans = cut_windows(windows.max_query_length, longest, windows)
             num_windows[example.paragraph] = len(spans)

@@ -11,8 +11,8 @@ from bert_tf.tasks.finetuning.flags import define_finetuning_flags, finetuning_s
 from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
 from bert_tf.util.errors import UserError
 
-# NVIDIA's flags for what works differently here: the run scores answers itself, and a separate
-# command exports models.
+# NVIDIA's flags that have no effect here: a run scores its answers itself, and a separate command
+# exports models.
 _IGNORED = {
     "eval_script": str,
     "use_trt": bool,
@@ -26,7 +26,7 @@ _IGNORED = {
     "triton_engine_count": int,
 }
 
-# Hugging Face's name of the weight of labels beside a teacher.
+# Hugging Face's name for the weight of the loss on labels.
 _LABEL_FLAG = "alpha_squad"
 
 
@@ -40,7 +40,7 @@ def define_squad_flags(values: flags.FlagValues) -> None:
         label_flag=_LABEL_FLAG,
         max_seq_length={
             "default": 384,
-            "help_text": "Maximum tokens of question and context together.",
+            "help_text": "Maximum number of tokens in question and context together.",
         },
     )
     _define_ignored_flags(define)
@@ -70,7 +70,7 @@ def _define_squad_flags(define: Definer) -> None:
     define.integer(
         "num_eval_iterations",
         None,
-        "NVIDIA's form of --max_predict_questions, in batches of --predict_batch_size.",
+        "NVIDIA's form of --max_predict_questions, as a number of --predict_batch_size batches.",
     )
     define.settings(AnswerSettings)
 

@@ -22,12 +22,12 @@ from bert_tf.model.variables import Variables, VariableSpec
 SQUAD_SCOPE = "cls/squad"
 SPAN_HEAD = Head("span head", (SQUAD_SCOPE,), "run_squad.py")
 
-# Added to scores of padding: exp(-10000) is 0 in float32.
+# Added to the logits of padding: exp(-10000) is 0 in float32.
 _PADDING_BIAS = -10000.0
 
 
 class SpanLogits(NamedTuple):
-    """Scores of each position as the first and last of the answer, [B, S] float32 each."""
+    """Logits of each position as first and as last of the answer, [B, S] float32 each."""
 
     start: tf.Tensor
     end: tf.Tensor
@@ -45,7 +45,7 @@ def squad_specs(config: BertConfig) -> list[VariableSpec]:
 def span_head(
     sequence_output: tf.Tensor, variables: Variables, options: ForwardOptions
 ) -> SpanLogits:
-    """The head on [B, S, D] float32 outputs of the encoder."""
+    """Applies the head to the encoder's output, [B, S, D] float32."""
     B, S, D = shape_of(sequence_output)
     with variables.scope(SQUAD_SCOPE) as head:
         rows = tf.reshape(sequence_output, [B * S, D])
@@ -59,18 +59,18 @@ def span_head(
 def span_sums(
     logits: SpanLogits, features: Mapping[str, tf.Tensor], options: ForwardOptions
 ) -> Sums:
-    """Loss and accuracy of a batch.
+    """The loss and accuracy of a batch.
 
-    An example's loss is the mean of the cross entropies of its two positions, as in
+    The loss of an example is the mean of the cross entropies of its two positions, as in
     google-research/bert, but only over positions with a token, so that padding has no effect. Each
-    position counts half in loss and accuracy.
+    of the two positions counts half in loss and accuracy.
 
     Args:
       logits: [B, S] each.
       features: ``input_mask`` [B, S]; ``start_positions`` and ``end_positions`` [B, 1] or [B].
-      options: the policy's ``loss`` is the type of the cross entropy.
+      options: the policy's ``loss`` is the data type of the cross entropy.
     """
-    # Two decisions per example, each with half the weight.
+    # Two targets per example, each with half the weight.
     scores = position_scores(logits, features)
     labels = tf.concat([features["start_positions"], features["end_positions"]], axis=0)
     labels = tf.reshape(labels, [-1])
@@ -79,9 +79,9 @@ def span_sums(
 
 
 def position_scores(logits: SpanLogits, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """[2 * B, S] float32: scores of all first positions, then of all last ones.
+    """[2 * B, S] float32: logits of all first positions, then of all last ones.
 
-    Those of padding are so low that a softmax ignores them.
+    The logits of padding are so low that a softmax ignores them.
     """
     mask = tf.cast(tf.tile(features["input_mask"], [2, 1]), tf.float32)
     return tf.concat(logits, axis=0) + (1.0 - mask) * _PADDING_BIAS

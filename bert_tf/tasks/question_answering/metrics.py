@@ -1,7 +1,7 @@
 """The official SQuAD metric: exact match and F1, v1.1 and v2.0.
 
-The results equal those of the authors' scripts evaluate-v1.1.py and evaluate-v2.0.py to the last
-digit.
+Results are equal to those of the authors' scripts evaluate-v1.1.py and evaluate-v2.0.py, to the
+last digit.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ def evaluate(
     na_prob_thresh: float = 1.0,
     version_2: bool | None = None,
 ) -> dict[str, float]:
-    """The result of the official scripts, in percent, with their keys.
+    """Computes the result of the official scripts, in percent and under their keys.
 
     Args:
       squad: the data.
       answers: question id -> predicted answer; "" for no answer.
-      null_odds: question id -> score of no answer over the best answer; implies v2.0.
-      na_prob_thresh: with ``null_odds``, answers with odds above this count as "".
-      version_2: whether to use the rules of v2.0; None to decide by the data and ``null_odds``.
+      null_odds: question id -> score of "no answer" over the best answer; implies v2.0.
+      na_prob_thresh: with ``null_odds``, answers with larger odds count as "".
+      version_2: whether v2.0's rules apply; None to decide by the data and ``null_odds``.
 
     Returns:
       ``exact_match``, ``f1`` and ``total``. v2.0 adds ``exact`` (again), the same for questions
       with (``HasAns_``) and without (``NoAns_``) an answer and, with ``null_odds``, the best scores
       over all thresholds: ``best_exact``, ``best_exact_thresh``, ``best_f1``, ``best_f1_thresh``
-      (0.0 if it is best to answer nothing).
+      (0.0 if it is best never to answer).
 
     Raises:
-      UserError: no question has a prediction, or a question with a prediction has no odds.
+      UserError: if no question has a prediction, or a question with a prediction has no odds.
     """
     if not any(example.question_id in answers for example in squad.examples):
         raise UserError(
@@ -74,8 +74,8 @@ def evaluate(
 
 
 def _percent(values: Sequence[float]) -> float:
-    # Added one by one: sum() compensates for rounding since Python 3.12, so that the last digits of
-    # published figures would depend on the version of Python.
+    # Added one by one: sum() compensates for rounding since Python 3.12, so the last digits of
+    # published metrics would depend on the version of Python.
     return 100.0 * functools.reduce(operator.add, values, 0.0) / len(values)
 
 

@@ -1,4 +1,4 @@
-"""Converts paragraphs with their questions to features of records."""
+"""Converts paragraphs with their questions to the features of records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_tf.text.tokenizer import Encoding, Tokenizer
 
 
 class Question(NamedTuple):
-    """A question for records: its text and, for training, the answer's characters [start, end)."""
+    """A question: its text and, for training, the characters [start, end) of its answer."""
 
     text: str
     answer: tuple[int, int] | None
@@ -41,7 +41,7 @@ class ParagraphEncoder:
         self._spec = spec
 
     def __call__(self, paragraphs: Sequence[Paragraph]) -> EncodedSequences:
-        """Encodes paragraphs, in order."""
+        """Encodes paragraphs in order."""
         counts = dict.fromkeys(
             ("questions", "windows", "cut_questions", "impossible_questions", "unusable_answers"), 0
         )
@@ -51,7 +51,7 @@ class ParagraphEncoder:
             context_ids = np.array(context.ids, np.int32)
             for question in paragraph.questions:
                 answer = question.answer and tokens_of(context, *question.answer)
-                if question.answer and not answer:  # only characters without a token
+                if question.answer and not answer:  # its characters have no token
                     counts["unusable_answers"] += 1
                     continue
                 ids = self._tokenizer.encode(question.text)
@@ -69,9 +69,9 @@ class ParagraphEncoder:
 
 
 def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:
-    """The first and last token that overlap characters [start, end), None if there are none.
+    """The first and last token that overlap characters [start, end); None if there is none.
 
-    If the start or end is between tokens (at white space, say), the nearest token inside is taken.
+    If start or end lies between tokens (in white space, say), the nearest token inside is taken.
     """
     first = bisect.bisect_right(encoding.ends, start)
     last = bisect.bisect_left(encoding.starts, end) - 1
@@ -98,7 +98,7 @@ class _Rows:
         answer: tuple[int, int] | None,
         is_impossible: bool,
     ) -> None:
-        """Adds the windows of a question; ``answer`` is the first and last token in the context."""
+        """Adds the windows of a question; ``answer`` is its first and last token in the context."""
         for window in windows:
             first, last = map(window.position, answer or (-1, -1))
             is_inside = first is not None and last is not None
@@ -120,7 +120,7 @@ class _Rows:
 def sequence_arrays(
     windows: Sequence[tuple[Window, Sequence[int]]], tokenizer: Tokenizer, num_positions: int
 ) -> dict[str, np.ndarray]:
-    """A network's inputs for windows, each given with the ids of its whole paragraph.
+    """The network's inputs for windows, each paired with the token ids of its whole paragraph.
 
     Returns: ``input_ids`` int32, ``input_mask`` and ``segment_ids`` uint8, [N, num_positions].
     """

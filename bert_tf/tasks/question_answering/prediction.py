@@ -24,14 +24,14 @@ from bert_tf.tasks.question_answering.thresholds import official_best
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.train.evaluation import Figure
 
-FIRST_OF = "questions_in_file"  # only if fewer are answered
+FIRST_OF = "questions_in_file"  # only if not all of them are answered
 
 
 class SpanEvaluation(PredictionEvaluation):
-    """Predicts answers, writes them and scores them.
+    """Predicts, writes and scores answers.
 
     Attributes:
-      predictions: the answers of the latest evaluation, on rank 0.
+      predictions: the answers of the last evaluation, on rank 0.
     """
 
     figure = Figure("f1", higher_is_better=True)
@@ -47,13 +47,13 @@ class SpanEvaluation(PredictionEvaluation):
         batch_size: int,
         length_buckets: bool,
     ) -> None:
-        """Answers ``questions``.
+        """Prepares to answer ``questions``.
 
         Args:
           questions: the questions to answer.
           tokenizer: the tokenizer that the records were made with.
-          config: the model's configuration.
-          settings: how answers are chosen from spans.
+          config: the network's configuration.
+          settings: how answers are chosen among spans.
           ranks, batch_size, length_buckets: as in :class:`PredictionEvaluation`.
         """
         super().__init__(
@@ -70,7 +70,7 @@ class SpanEvaluation(PredictionEvaluation):
         self.predictions: Predictions | None = None
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """Writes the answers and returns their scores, none if the file has no answers."""
+        """Writes the answers and returns their scores; empty if the file has no answers."""
         questions = self._questions
         squad = questions.squad
         candidates = SpanCandidates(**predictions)
@@ -81,13 +81,13 @@ class SpanEvaluation(PredictionEvaluation):
         write_predictions(output_dir, answered, version_2_with_negative=version_2)
         if not questions.are_scored:
             return {}
-        # The scores are those of predictions.json, under the rules it was made with: "" may be the
-        # answer even in a file without unanswerable questions.
+        # The scores are those of predictions.json, under the rules it was made with: the answer can
+        # be "" even in a file without unanswerable questions.
         scores = evaluate(squad, answered.answers, version_2=version_2)
         if squad.first_of is not None:
             scores[FIRST_OF] = squad.first_of
         if not version_2:
             return scores
-        # Every question's best span is known, so the best thresholds can be computed as well.
+        # Every question's best span is known, so the best thresholds can be computed too.
         spans = best_span_texts(squad, answered)
         return {**scores, **official_best(squad, spans, answered.null_odds)}

@@ -35,16 +35,16 @@ UNUSABLE_NAME = "unusable_answers.json"
 
 
 def run(settings: SquadSettings) -> Results | None:
-    """Trains, predicts and scores according to the settings, once or with each of the seeds.
+    """Trains, predicts and scores as the settings say, once or once per seed.
 
-    Returns the results of the prediction (with several seeds, those of the last one), None without
+    Returns the results of the prediction (with several seeds, those of the last), None without
     ``do_predict``. Raises UserError for bad input.
     """
     return run_with_seeds(settings, _run_once)
 
 
 def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
-    """A single run, which adds its results to those of earlier seeds."""
+    """Runs once, and adds the results to those of earlier seeds."""
     with begin(settings.run, settings.runtime) as begun:
         opened = open_squad(settings, begun)
         job = prepare(opened, begun)
@@ -60,12 +60,12 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
 
 @dataclasses.dataclass(frozen=True)
 class OpenedSquad:
-    """A run on SQuAD files, see :class:`bert_tf.train.prepare.Opened`.
+    """A run on SQuAD files (see :class:`bert_tf.train.prepare.Opened`).
 
     Attributes:
-      settings: what the user requested, with the lengths that fit.
+      settings: what the user requested, with lengths lowered where necessary.
       model: the network.
-      train, predict: the files of questions that the run uses.
+      train, predict: the question files that the run uses.
     """
 
     settings: SquadSettings
@@ -77,26 +77,26 @@ class OpenedSquad:
 
     @property
     def optimization(self) -> OptimizationSettings:
-        """What the user requested."""
+        """The optimization settings that the user requested."""
         return self.settings.optimization
 
     @property
     def windows(self) -> WindowSettings:
-        """How paragraphs are cut."""
+        """The lengths for splitting paragraphs into windows."""
         return _windows(self.settings, self.settings.max_seq_length)
 
     @property
     def max_seq_length(self) -> int:
-        """Positions of the longest sequence."""
+        """The length of the longest sequence."""
         return self.settings.max_seq_length
 
     @property
     def max_records(self) -> int:
-        """The most windows that the training questions may have; 1 without any."""
+        """An upper bound on the number of training windows; 1 without training questions."""
         return most_windows(self.train, self.windows) if self.train else 1
 
     def first(self, count: int) -> OpenedSquad:
-        """The same run on the first questions of each file."""
+        """The same run on the first ``count`` questions of each file."""
         train, predict = (squad and squad.first(count) for squad in (self.train, self.predict))
         return dataclasses.replace(self, train=train, predict=predict)
 
@@ -127,7 +127,7 @@ class OpenedSquad:
         )
 
     def _questions(self, run: Run, new_records: Path, squad: SquadFile) -> Questions:
-        """A file's questions and their records, which are written if they do not exist yet."""
+        """The questions of a file with their records, written unless they exist already."""
         settings, training = self.settings, squad is self.train
         stage = feature_stage(
             squad,
@@ -181,7 +181,7 @@ def _windows(settings: SquadSettings, max_seq_length: int) -> WindowSettings:
 
 
 def _fit_windows(settings: SquadSettings, run: Run, max_seq_length: int) -> WindowSettings:
-    """The windows, with defaults of stride and question lowered for a length that needs it."""
+    """The window lengths, with default stride and question length lowered if they do not fit."""
     given = _windows(settings, max_seq_length)
     defaulted = settings.run.command.defaulted
     if "max_seq_length" not in defaulted and given.has_room:

@@ -21,7 +21,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclasses.dataclass(frozen=True)
 class QuestionScore:
-    """Scores of an answer, each the best over the question's true answers, from 0 to 1."""
+    """The scores of an answer, from 0 to 1, each the best over the question's true answers."""
 
     question_id: str
     exact: float
@@ -30,7 +30,7 @@ class QuestionScore:
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-cased, without ASCII punctuation, articles and repeated blanks."""
+    """Lower-cases a text and removes ASCII punctuation, articles and repeated blanks."""
     # The order matters: "the-end" becomes one word, "theend", and keeps its article.
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
@@ -39,19 +39,19 @@ def normalize_answer(text: str) -> str:
 def question_scores(
     squad: SquadFile, answers: Mapping[str, str], *, version_2: bool
 ) -> list[QuestionScore]:
-    """Scores of every question, in the order of the data.
+    """The scores of every question, in the order of the data.
 
-    A question without a prediction scores 0 in v1.1 and is left out in v2.0, as in the official
+    In v1.1 a question without a prediction scores 0; in v2.0 it is left out, as in the official
     scripts.
 
     Args:
       squad: the data.
       answers: question id -> answer; "" for no answer.
-      version_2: whether to use the rules of v2.0, which also apply to data without unanswerable
-        questions, or those of v1.1.
+      version_2: whether to use the rules of v2.0, also for data without unanswerable questions,
+        rather than those of v1.1.
 
     Raises:
-      UserError: a question has no true answer, which v1.1 requires.
+      UserError: if a question has no true answer, which v1.1 requires.
     """
     scores = []
     for example in squad.examples:
@@ -73,12 +73,12 @@ def question_scores(
 
 
 def _scores_v1(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1; two answers without any words are equal but have an F1 of 0."""
+    """Exact match and F1; two answers without words match exactly, but have an F1 of 0."""
     return float(answer in golds), max(_f1(gold.split(), answer.split()) for gold in golds)
 
 
 def _scores_v2(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1; if no true answer has words, "" scores 1 and anything else 0."""
+    """Exact match and F1; if no true answer has words, "" scores 1 and all else 0."""
     golds = [gold for gold in golds if gold] or [""]
     if not answer:
         agrees = float(golds == [""])
@@ -87,7 +87,7 @@ def _scores_v2(golds: Sequence[str], answer: str) -> tuple[float, float]:
 
 
 def _f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall over words, with repetitions."""
+    """The harmonic mean of precision and recall over words, counting repetitions."""
     common = sum((Counter(gold) & Counter(answer)).values())
     if common == 0:
         return 0.0

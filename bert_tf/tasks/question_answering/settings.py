@@ -11,7 +11,7 @@ from bert_tf.tasks.finetuning.settings import FinetuningSettings
 
 @dataclasses.dataclass(frozen=True)
 class AnswerSettings(Settings):
-    """Which answers are written."""
+    """How answers are chosen."""
 
     n_best_size: int = setting(
         20, "Answers per question in nbest_predictions.json.", bounds=AT_LEAST_ONE
@@ -29,15 +29,11 @@ class AnswerSettings(Settings):
 class SquadSettings(FinetuningSettings):
     """Fine-tuning and prediction for question answering."""
 
-    train_file: Path | None = path_setting(
-        "SQuAD JSON to train on.", flag="train_file", must_exist=True
-    )
-    predict_file: Path | None = path_setting(
-        "SQuAD JSON to answer.", flag="predict_file", must_exist=True
-    )
+    train_file: Path | None = path_setting("SQuAD JSON to train on.", flag_of_file="train_file")
+    predict_file: Path | None = path_setting("SQuAD JSON to answer.", flag_of_file="predict_file")
     max_predict_questions: int | None = setting(
         None,
-        "Answer and score at most this many questions, the first ones of --predict_file.",
+        "Answer and score at most this many questions, from the start of --predict_file.",
         kind=int,
         bounds=AT_LEAST_ONE,
     )
@@ -45,6 +41,6 @@ class SquadSettings(FinetuningSettings):
         128, "Tokens between the starts of a long context's windows.", bounds=AT_LEAST_ONE
     )
     max_query_length: int = setting(
-        64, "Maximum tokens of a question; the rest is cut off.", bounds=AT_LEAST_ONE
+        64, "Maximum tokens of a question; longer ones are truncated.", bounds=AT_LEAST_ONE
     )
     answers: AnswerSettings = group(AnswerSettings)

@@ -15,14 +15,14 @@ from bert_tf.text.tokenizer import Encoding
 
 
 class SpanCandidates(NamedTuple):
-    """The best positions in the context of each window, best first, ties in order of position.
+    """The best positions in the context of each window, best first; ties in order of position.
 
-    Arrays of all windows in the order of the records, or tensors of a batch in a graph.
+    Holds arrays for all windows in record order, or tensors for a batch in a graph.
 
     Attributes:
       start_indices, end_indices: [N, K] int32 positions in the sequence.
       start_logits, end_logits: [N, K] float32, -inf in unused slots.
-      null_logits: [N] float32, start plus end score of [CLS], which represents "no answer".
+      null_logits: [N] float32, start plus end logit of [CLS], which represents "no answer".
     """
 
     start_indices: Any
@@ -33,7 +33,7 @@ class SpanCandidates(NamedTuple):
 
 
 class RankedAnswer(NamedTuple):
-    """A possible answer; ``span`` is None if it is not from the context."""
+    """A possible answer; ``span`` is None if it is not taken from the context."""
 
     text: str
     start_logit: float
@@ -51,7 +51,7 @@ class Spans(NamedTuple):
 
 
 def possible_spans(windows: Sequence[Window], candidates: SpanCandidates, max_length: int) -> Spans:
-    """All pairs of a first and a last token in the same window that are possible answers."""
+    """All pairs of a first and a last token in the same window that can be an answer."""
     starts, starts_usable = _context_tokens(
         windows, candidates.start_indices, candidates.start_logits
     )
@@ -76,7 +76,7 @@ def possible_spans(windows: Sequence[Window], candidates: SpanCandidates, max_le
 def _context_tokens(
     windows: Sequence[Window], indices: np.ndarray, logits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions as tokens of the paragraph, [W, K] int64, and a mask of the valid ones."""
+    """Positions converted to tokens of the paragraph, [W, K] int64, and a mask of valid ones."""
     offsets = np.array([window.context_offset for window in windows], np.int64)[:, np.newaxis]
     firsts = np.array([window.first_token for window in windows], np.int64)[:, np.newaxis]
     counts = np.array([window.num_tokens for window in windows], np.int64)[:, np.newaxis]
@@ -88,7 +88,7 @@ def _context_tokens(
 def rank_answers(
     spans: Spans, encoding: Encoding, context: str, null: RankedAnswer | None
 ) -> Iterator[RankedAnswer]:
-    """All distinct answers, best first; ties in order of the spans, with ``null`` last."""
+    """Yields all distinct answers, best first; ties in the order of spans, ``null`` last."""
     scores = spans.start_logits + spans.end_logits
     seen = set()
     for index in np.argsort(-scores, kind="stable").tolist():
@@ -107,6 +107,6 @@ def rank_answers(
 
 
 def _strip(context: str, start: int, end: int) -> tuple[int, int]:
-    """The range without white space at its ends, which tokens may include."""
+    """Removes white space, which tokens may include, from both ends of a range."""
     text = context[start:end]
     return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())

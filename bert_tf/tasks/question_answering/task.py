@@ -1,4 +1,4 @@
-"""The span task of question answering: finds the answer to a question in a context."""
+"""The span task of question answering: locates the answer to a question in a context."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ POSITION = "position"
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask(EncoderTask):
-    """Predicts an answer's first and last position: two decisions per sequence, one loss term.
+    """Predicts the first and last position of an answer: two targets per sequence, one loss term.
 
-    The methods are those of :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
+    Implements :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
 
     Attributes:
       config: the network's configuration.
-      num_candidates: number of best positions to predict.
+      num_candidates: number of best positions to return.
     """
 
     config: BertConfig
@@ -53,7 +53,7 @@ class SpanTask(EncoderTask):
     num_classes: ClassVar = None
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of BERT without the pooler, and of the span head."""
+        """The variables of BERT without its pooler, and of the span head."""
         return squad_specs(self.config)
 
     def head_outputs(
@@ -63,14 +63,14 @@ class SpanTask(EncoderTask):
         features: Features,
         options: ForwardOptions,
     ) -> SpanLogits:
-        """The logits of each position, from the encoder's output."""
+        """The logits of every position, from the encoder's output."""
         del features
         return span_head(sequence_output, variables, options)
 
     def decisions(
         self, outputs: SpanLogits, features: Features, options: ForwardOptions
     ) -> Decisions:
-        """The choices of the first and of the last position, each with half the weight."""
+        """The logits of first and of last positions, each with half the weight."""
         del options
         scores = position_scores(outputs, features)
         S = shape_of(scores)[1]
@@ -95,7 +95,7 @@ class SpanTask(EncoderTask):
         return span_candidates(outputs, features, k=self.num_candidates)._asdict()
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None, since answers are scored instead of positions."""
+        """Empty: answers are scored, not positions."""
         del sums
         return {}
 
@@ -103,12 +103,12 @@ class SpanTask(EncoderTask):
 def span_candidates(
     logits: SpanLogits, features: Mapping[str, tf.Tensor], *, k: int
 ) -> SpanCandidates:
-    """The K best first and last positions in each context.
+    """The K best first and last positions in every context.
 
     Args:
       logits: start and end logits, [B, S] each.
       features: ``input_mask``, ``segment_ids`` [B, S]; the context is the second segment without
-        its [SEP], which is the last token.
+        its final [SEP].
       k: the number of candidates K, at least 1.
     """
     from bert_tf.tasks.question_answering.spans import SpanCandidates
@@ -125,7 +125,7 @@ def span_candidates(
 
 
 def _best(scores: tf.Tensor, allowed: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """[B, S] -> values and indices of the k highest allowed scores, [B, k]."""
+    """The k highest allowed scores [B, S]: values and indices, [B, k] each."""
     scores = tf.where(tf.cast(allowed, tf.bool), scores, tf.fill(tf.shape(scores), -math.inf))
     # A sequence may have fewer than k positions.
     scores = tf.pad(scores, [[0, 0], [0, k]], constant_values=-math.inf)

@@ -1,12 +1,11 @@
-"""Converts questions and contexts from strings to a network's inputs inside the graph.
+"""Converts strings of questions and contexts to the network's inputs inside the graph.
 
-tensorflow-text's BERT tokenizers do not produce google-research/bert's ids: they normalize with
-NFKC, split words at control characters instead of dropping these, and do not handle final sigma. Of
-all 1,112,064 Unicode characters, 7,384 are tokenized differently (uncased; 260 cased). Therefore
-only its WordPiece and its NFD are used, and BasicTokenizer's rules are written as regular
-expressions. Their character classes are derived from BasicTokenizer itself, since the regular
-expression library's classes follow another version of Unicode. This gives identical ids for every
-character.
+tensorflow-text's BERT tokenizers do not reproduce google-research/bert's ids: they normalize with
+NFKC, split words at control characters rather than dropping these, and do not handle final sigma.
+Of all 1,112,064 Unicode characters they tokenize 7,384 differently (uncased; 260 cased). Therefore
+only its WordPiece and NFD are used here, and BasicTokenizer's rules are regular expressions. Their
+character classes are derived from BasicTokenizer itself, since the classes of the regular
+expression library follow another version of Unicode. The ids are identical for every character.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ class GraphTokenizer:
         self._patterns = _find_patterns()
 
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """[B] UTF-8 strings -> [B, (tokens)] int32 ids, without special tokens."""
+        """Encodes [B] UTF-8 strings as [B, (tokens)] int32 ids, without special tokens."""
         words = tf.strings.split(self._separate_words(texts), result_type="RaggedTensor")
         return self._wordpiece.tokenize(words).merge_dims(1, -1)
 
     def _separate_words(self, texts: tf.Tensor) -> tf.Tensor:
-        """BasicTokenizer's words, separated by blanks."""
+        """The words of BasicTokenizer, separated by blanks."""
         replace, patterns = tf.strings.regex_replace, self._patterns
         texts = replace(texts, patterns.blank, " ")
         texts = replace(texts, patterns.dropped, "")
@@ -74,7 +73,7 @@ class GraphTokenizer:
 def text_features(
     questions: tf.Tensor, contexts: tf.Tensor, tokenizer: Tokenizer, windows: WindowSettings
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """A network's inputs for questions and contexts; only the first window of a context is used.
+    """The network's inputs for questions and contexts, limited to each context's first window.
 
     Args:
       questions, contexts: [B] UTF-8 strings.
@@ -83,7 +82,7 @@ def text_features(
 
     Returns:
       ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, where S is the longest length in
-      the batch, and the number of tokens cut from the end of each context, [B] int32.
+      the batch, and the number of tokens cut off the end of each context, [B] int32.
     """
     graph_tokenizer = GraphTokenizer(tokenizer)
     question = graph_tokenizer.encode(questions)[:, : windows.max_query_length]
@@ -109,13 +108,13 @@ def text_features(
 
 @dataclasses.dataclass(frozen=True)
 class _Patterns:
-    """Regular expressions for the characters that are treated in each way.
+    """Regular expressions for characters, by what happens to them.
 
     Attributes:
-      blank: separates words.
-      dropped: is removed first.
-      accent: is removed from lower-cased and decomposed text.
-      word: is a word by itself.
+      blank: they separate words.
+      dropped: they are removed first.
+      accent: they are removed after lower-casing and decomposition.
+      word: each is a word by itself.
     """
 
     blank: str
@@ -126,7 +125,7 @@ class _Patterns:
 
 @functools.cache
 def _find_patterns() -> _Patterns:
-    """Classifies every character with BasicTokenizer, skipping blocks of only plain characters."""
+    """Classifies every character with BasicTokenizer, skipping blocks of plain characters only."""
     cased, uncased = BasicTokenizer(lower_case=False), BasicTokenizer(lower_case=True)
     found: dict[str, list[int]] = {"blank": [], "dropped": [], "accent": [], "word": []}
     for first in range(0, sys.maxunicode + 1, _BLOCK):
@@ -146,7 +145,7 @@ def _find_patterns() -> _Patterns:
 
 
 def _character_class(code_points: list[int]) -> str:
-    """``[...]`` with the ranges of sorted code points."""
+    """A regular expression ``[...]`` with the ranges of sorted code points."""
     runs = itertools.groupby(enumerate(code_points), key=lambda pair: pair[1] - pair[0])
     ranges = []
     for _, run in runs:

@@ -1,4 +1,4 @@
-"""Thresholds of null odds above which questions are answered with "", as in SQuAD v2.0."""
+"""Thresholds of the null odds, above which the answer is "", as in SQuAD v2.0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_tf.util.errors import UserError
 
 
 class ThresholdPoint(NamedTuple):
-    """Exact match and F1 in percent for a null_score_diff_threshold."""
+    """Exact match and F1 in percent at a null_score_diff_threshold."""
 
     threshold: float
     exact: float
@@ -24,10 +24,10 @@ class ThresholdPoint(NamedTuple):
 def with_threshold(
     scores: Sequence[QuestionScore], null_odds: Mapping[str, float], threshold: float
 ) -> list[QuestionScore]:
-    """The scores if each question with odds above ``threshold`` is answered with "".
+    """The scores if every question with odds above ``threshold`` is answered with "".
 
     Raises:
-      UserError: a question has no odds.
+      UserError: if a question has no odds.
     """
     _require_odds(scores, null_odds)
     return [
@@ -41,11 +41,11 @@ def with_threshold(
 def official_best(
     squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """The best scores of evaluate-v2.0.py in percent and their thresholds, with its keys.
+    """The best scores of evaluate-v2.0.py, in percent, with their thresholds and under its keys.
 
-    It tries a threshold after each question, even between questions with equal odds, counts any
-    answer to an unanswerable question except "" as wrong, starts with all unanswerable questions
-    counted as right, and gives the threshold 0.0 if it is best to answer nothing.
+    As that script does, this tries a threshold after each question, even between equal odds, counts
+    any answer but "" to an unanswerable question as wrong, starts with all unanswerable questions
+    counted as right, and returns the threshold 0.0 if it is best never to answer.
     """
     scores, odds = _rank(question_scores(squad, answers, version_2=True), null_odds)
     unanswerable = sum(not example.answers for example in squad.examples)
@@ -69,18 +69,18 @@ def threshold_curve(
     *,
     max_points: int = 200,
 ) -> list[ThresholdPoint]:
-    """Exact match and F1 as a function of the threshold above which the answer is "".
+    """Exact match and F1 as functions of the threshold above which the answer is "".
 
     Args:
       squad: the data, v2.0.
       answers: question id -> best answer other than "", regardless of thresholds.
       null_odds: question id -> null score minus the score of that answer.
-      max_points: the largest number of thresholds, at least 2.
+      max_points: maximum number of thresholds, at least 2.
 
     Returns:
-      Points by rising threshold. The first is below all odds, so every answer is "". The others are
-      odds of the data with equal numbers of questions between them; at the last all questions are
-      answered, and the point with the best F1 is included.
+      Points in order of increasing threshold. The first is below all odds, so that every answer is
+      "". The others are odds in the data, spaced by equal numbers of questions; at the last one all
+      questions are answered. The point with the best F1 is always included.
     """
     points = _all_points(squad, answers, null_odds)
     if len(points) <= max_points:
@@ -90,10 +90,10 @@ def threshold_curve(
 
 
 def best_threshold(curve: Sequence[ThresholdPoint]) -> ThresholdPoint:
-    """The point of a :func:`threshold_curve` with the best F1; the lowest threshold of ties.
+    """The point of a :func:`threshold_curve` with the best F1; of ties, the lowest threshold.
 
-    It is what users should set: the official ``best_f1_thresh``, except that if it is best to
-    answer nothing it is below all odds and so really gives that result.
+    This is the threshold to set: the official ``best_f1_thresh``, except if it is best never to
+    answer; it is then below all odds, and so has that effect.
     """
     return curve[_index_of_best_f1(curve)]
 
@@ -115,7 +115,7 @@ def _all_points(
     for values in ([score.exact for score in scores], [score.f1 for score in scores]):
         gains = [value - null for value, null in zip(values, nulls)]
         curves.append(100.0 * _running_sums(sum(nulls), gains) / len(scores))
-    # A threshold applies to all questions with equal odds, so points only follow the last of these.
+    # A threshold applies to all questions with equal odds, so a point follows only their last.
     last = [i for i in range(len(odds)) if i + 1 == len(odds) or odds[i] != odds[i + 1]]
     below_all = min(odds[0] - 1.0, np.nextafter(odds[0], -np.inf))
     thresholds = [below_all, *(odds[i] for i in last)]
@@ -127,12 +127,12 @@ def _all_points(
 
 
 def _as_null(score: QuestionScore) -> float:
-    """The score of the answer ""."""
+    """The score for answering with ""."""
     return float(not score.answerable)
 
 
 class _Ranked(NamedTuple):
-    """Scored questions by rising null odds, and their odds."""
+    """Scored questions in order of increasing null odds, and these odds."""
 
     scores: list[QuestionScore]
     odds: list[float]
@@ -156,5 +156,5 @@ def _require_odds(scores: Sequence[QuestionScore], null_odds: Mapping[str, float
 
 
 def _running_sums(start: float, gains: Sequence[float]) -> np.ndarray:
-    """[N + 1]: ``start`` and the sums after each gain, added one by one."""
+    """[N + 1]: ``start`` and the sums after each gain, added in sequence."""
     return np.cumsum([start, *gains], dtype=np.float64)

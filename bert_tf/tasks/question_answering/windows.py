@@ -1,8 +1,8 @@
-"""Splits a question and its paragraph into sequences of limited length.
+"""Splits questions and their paragraphs into sequences of limited length.
 
 A sequence is ``[CLS] question [SEP] part of the paragraph [SEP]``. A paragraph that is too long is
 split into overlapping windows by the rules of google-research/bert's run_squad.py. A token may be
-in several windows; only the window in which it has the most context counts for it.
+in several windows, but counts only in the one where it has the most context.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ NUM_SPECIAL = 3  # [CLS] and two [SEP]
 
 @dataclasses.dataclass(frozen=True)
 class WindowSettings:
-    """Lengths in tokens.
+    """Lengths and distances in tokens.
 
     Attributes:
-      max_seq_length: the length of a sequence, including special tokens.
-      doc_stride: the distance between the starts of consecutive windows.
-      max_query_length: the length that questions are truncated to.
+      max_seq_length: maximum length of a sequence, special tokens included.
+      doc_stride: distance between the starts of consecutive windows.
+      max_query_length: length to which questions are truncated.
     """
 
     max_seq_length: int = 384
@@ -48,7 +48,7 @@ class WindowSettings:
 
 
 def fitting_windows(longest: int) -> WindowSettings:
-    """run_squad.py's lengths, reduced for sequences of at most ``longest`` tokens."""
+    """run_squad.py's lengths, reduced so that sequences have at most ``longest`` tokens."""
     defaults = WindowSettings()
     if longest >= defaults.max_seq_length:
         return defaults
@@ -61,12 +61,12 @@ def fitting_windows(longest: int) -> WindowSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A sequence of a question.
+    """One sequence of a question.
 
     Attributes:
       question_ids: the question, truncated to max_query_length.
-      first_token: the index in the paragraph of the window's first token.
-      num_tokens: the number of tokens of the paragraph.
+      first_token: index in the paragraph of the window's first token.
+      num_tokens: number of the paragraph's tokens in the window.
     """
 
     question_ids: list[int]
@@ -80,11 +80,11 @@ class Window:
 
     @property
     def context_offset(self) -> int:
-        """The position in the sequence where the paragraph begins."""
+        """The position in the sequence at which the paragraph begins."""
         return len(self.question_ids) + 2
 
     def position(self, token: int) -> int | None:
-        """The position in the sequence of a token of the paragraph, None outside the window."""
+        """The position in the sequence of a paragraph's token; None outside the window."""
         if not self.first_token <= token < self.first_token + self.num_tokens:
             return None
         return token - self.first_token + self.context_offset
@@ -93,13 +93,13 @@ class Window:
 def cut_windows(
     num_question_ids: int, num_context_tokens: int, settings: WindowSettings
 ) -> list[tuple[int, int]]:
-    """The ranges of a paragraph in the sequences of a question.
+    """Splits a paragraph into the windows for a question.
 
     Args:
-      num_question_ids: length of the question, possibly above max_query_length.
+      num_question_ids: length of the question, which may exceed max_query_length.
       num_context_tokens: length of the paragraph.
 
-    Returns: (first token, number of tokens) of each window; empty for a paragraph without tokens.
+    Returns: (first token, number of tokens) per window; empty for a paragraph without tokens.
     """
     question = min(num_question_ids, settings.max_query_length)
     room = settings.max_seq_length - question - NUM_SPECIAL
@@ -117,17 +117,17 @@ def cut_windows(
 def question_windows(
     question_ids: Sequence[int], num_context_tokens: int, settings: WindowSettings
 ) -> list[Window]:
-    """All sequences of a question, see :func:`cut_windows`."""
+    """All sequences of a question (see :func:`cut_windows`)."""
     question = list(question_ids[: settings.max_query_length])
     ranges = cut_windows(len(question), num_context_tokens, settings)
     return [Window(question, first, length) for first, length in ranges]
 
 
 def has_max_context(windows: Sequence[tuple[int, int]], window_index: int, token: int) -> bool:
-    """Whether a token has the most context in a window.
+    """Whether a window is the one in which a token has the most context.
 
-    Context is the smaller number of tokens to the left or right of the token, plus a hundredth of
-    the window's length; of equal windows the first counts.
+    Context is the number of tokens to the left or right of the token, whichever is smaller, plus a
+    hundredth of the window's length; of equal windows the first one counts.
 
     Args:
       windows: the windows of a question, from :func:`cut_windows`.

@@ -1,1 +1,1 @@
-"""Replaced-token detection: a discriminator learns from the words of a small generator."""
+"""Replaced-token detection: a discriminator finds the tokens that a small generator replaced."""

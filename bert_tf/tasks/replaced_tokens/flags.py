@@ -15,7 +15,7 @@ from bert_tf.util.errors import UserError
 
 
 def define_electra_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of run_electra.py: those of pre-training, and the generator's."""
+    """Defines the flags of run_electra.py: those of pre-training plus the generator's."""
     define_pretraining_flags(values)
     # ELECTRA has no next-sentence head.
     values.set_default("nsp", False)
@@ -30,7 +30,7 @@ def _define_generator_flags(define: Definer) -> None:
 def electra_settings(values: flags.FlagValues) -> PretrainingSettings:
     """Turns the parsed flags of run_electra.py into settings; raises UserError."""
     if values.nsp:
-        raise UserError("--nsp: replaced tokens are learnt without next sentences; drop the flag.")
+        raise UserError("--nsp: replaced-token detection has no next sentences; drop the flag.")
     if not values.mlm:
         raise UserError("--mlm=false leaves no generator to replace tokens; drop the flag.")
     objective = from_flags(ReplacedTokens, values)

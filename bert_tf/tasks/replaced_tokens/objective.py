@@ -1,6 +1,6 @@
-"""The objective of ELECTRA (Clark et al. 2020), for a run of ``tasks.pretraining``.
+"""The objective of ELECTRA (Clark et al. 2020), used by runs of ``tasks.pretraining``.
 
-This module needs no TensorFlow, so that wrong flags are reported at once.
+Imports no TensorFlow, so that invalid flags are reported without delay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bert_tf.util.options import Interval
 if TYPE_CHECKING:
     from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
 
-# Two operations in each of three products, see ``model.flops``.
+# Two operations in each of three products; see ``model.flops``.
 _FLOPS_OF_A_PRODUCT = 6
 
 
@@ -26,34 +26,34 @@ _FRACTION = Interval(0, 1, open_low=True)
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokens(Settings):
-    """Masked LM of a generator, and a discriminator that finds the tokens sampled from it.
+    """Masked LM for the generator, and detection of its samples for the discriminator.
 
-    The methods are those of :class:`bert_tf.tasks.pretraining.objective.Objective`. Defaults are
-    those of google-research/electra's small and base networks.
+    Implements :class:`bert_tf.tasks.pretraining.objective.Objective`. Defaults are those of
+    google-research/electra's small and base networks.
     """
 
     discriminator_weight: float = setting(
         50.0,
-        "Weight of the discriminator's loss; that of the generator's masked LM is 1.",
+        "Weight of the discriminator's loss; the generator's masked LM loss has weight 1.",
         bounds=Interval(0, open_low=True),
         advice="run_pretraining.py --nsp=false trains a masked LM alone",
     )
     generator_hidden_size: float = setting(
         0.25,
         "Width of the generator as a fraction of the discriminator's, rounded to whole attention "
-        "heads of the same width; its feed-forward blocks are as much narrower.",
+        "heads of the same width; its feed-forward blocks shrink in proportion.",
         bounds=_FRACTION,
         advice="a fraction of the discriminator's",
     )
     generator_layers: float = setting(
         1.0,
-        "Number of the generator's layers as a fraction of the discriminator's.",
+        "Number of generator layers as a fraction of the discriminator's.",
         bounds=_FRACTION,
         advice="a fraction of the discriminator's",
     )
 
     def generator(self, config: BertConfig) -> BertConfig:
-        """The generator for a discriminator, with as wide heads, and at least one of them."""
+        """The generator's architecture: heads as wide as the discriminator's, and at least one."""
         heads = max(1, round(config.num_attention_heads * self.generator_hidden_size))
         share = heads / config.num_attention_heads
         return dataclasses.replace(
@@ -65,14 +65,14 @@ class ReplacedTokens(Settings):
         )
 
     def task(self, config: BertConfig, *, sentence_order: bool) -> ReplacedTokenTask:
-        """The task; pairs of sentences have no labels in it."""
+        """Returns the task, which has no labels for sentence pairs."""
         from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
 
         del sentence_order
         return ReplacedTokenTask(config, self.generator(config), self.discriminator_weight)
 
     def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
-        """FLOPs of both networks and their heads."""
+        """FLOPs of both networks, heads included."""
         generator, width = self.generator(config), config.hidden_size
         encoders = sum(
             training_flops(network, length=length, predictions=0, next_sentence=False)
@@ -85,7 +85,7 @@ class ReplacedTokens(Settings):
         return encoders + _FLOPS_OF_A_PRODUCT * heads
 
     def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
-        """The sizes of the generator, and the weight."""
+        """The generator's sizes and the discriminator's weight."""
         generator = self.generator(config)
         names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         sizes = {f"generator_{name}": getattr(generator, name) for name in names}

@@ -1,4 +1,4 @@
-"""Words drawn from a generator's distribution, reproducibly, and put in the place of others.
+"""Samples tokens from a generator's distribution, reproducibly, and substitutes them.
 
 Dimensions: B sequences, S positions, P predictions per sequence, V = vocab_size.
 """
@@ -10,28 +10,28 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.dropout import Dropout, numbers_like
 from bert_tf.model.shapes import Dimension, shape_of
 
-# A call site of random numbers beside dropout's, which number layers from 0 and heads from the end.
+# A call site for random numbers. Dropout numbers layers from 0 and heads from the other end.
 _SITE = (1 << 16) - 2
-# The bits of a number, as many as float32 holds exactly below 1.
+# Random bits per number: as many as float32 represents exactly below 1.
 _BITS = 23
-# The golden ratio's fraction of 2**23, odd: multiples of it are spread evenly (Knuth 1998, "The art
+# The golden ratio's fraction of 2**23, odd: its multiples are spread evenly (Knuth 1998, "The art
 # of computer programming", volume 3, section 6.4).
 _GOLDEN = 5183737
 
 
 def uniform_numbers(dropout: Dropout, like: tf.Tensor) -> tf.Tensor:
-    """Numbers in [0, 1) for the predictions ``like`` [B, P] of a micro batch: float32 [B, P].
+    """Draws a float32 in [0, 1) for each prediction of a micro batch, ``like`` [B, P]: [B, P].
 
-    A number depends, as dropout does, on the seed and on the place in the global batch alone.
+    As with dropout, numbers depend only on the seed and on the place in the global batch.
     """
     return _as_uniform(_random_bits(dropout, *shape_of(like)))
 
 
 def uniform_numbers_of(input_ids: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """As :func:`uniform_numbers`, of nothing but the sequences ``input_ids`` [B, S] themselves.
+    """As :func:`uniform_numbers`, but dependent only on the sequences ``input_ids`` [B, S].
 
-    For evaluations, whose results then do not depend on batches or ranks. All sequences have the
-    same random numbers, shifted by a checksum of each (a rotation, Cranley and Patterson 1976).
+    For evaluations, whose results must not depend on batches or ranks. All sequences use the same
+    random numbers, each shifted by its checksum (a rotation, Cranley and Patterson 1976).
     """
     nowhere = tf.constant(0, tf.int64)
     dropout = Dropout(0, data_position=nowhere, first_example=nowhere)
@@ -43,38 +43,38 @@ def uniform_numbers_of(input_ids: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _random_bits(dropout: Dropout, examples: Dimension, predictions: Dimension) -> tf.Tensor:
-    """[examples, predictions] int32 in [0, 2**23)."""
+    """Draws [examples, predictions] int32 in [0, 2**23)."""
     halves = tf.zeros([examples, predictions, 2], tf.uint16)
     numbers = numbers_like(halves, dropout.draw(predictions * 2, 0.0, site=_SITE))
     return tf.bitwise.bitwise_and(tf.bitcast(numbers, tf.int32), (1 << _BITS) - 1)
 
 
 def _as_uniform(bits: tf.Tensor) -> tf.Tensor:
-    """The lowest 23 bits of integers as float32 in [0, 1)."""
+    """Converts the lowest 23 bits of integers to float32 in [0, 1)."""
     lowest = tf.bitwise.bitwise_and(bits, (1 << _BITS) - 1)
     return tf.cast(lowest, tf.float32) * 2.0**-_BITS
 
 
 def sample_classes(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """A class of each row from its softmax: int32 [N], through which no gradient flows.
+    """Samples a class from each row's softmax: int32 [N]; no gradient flows through it.
 
-    Clark et al. 2020 add Gumbel noise to every logit; the inverse of the cumulative distribution
-    gives the same distribution from one random number a row.
+    Clark et al. 2020 add Gumbel noise to every logit; inverting the cumulative distribution gives
+    the same distribution with a single random number per row.
 
     Args:
       logits: [N, V] float32.
       uniform: [N] float32 in [0, 1), in steps of 2**-23.
     """
     cumulative = tf.cumsum(tf.nn.softmax(tf.stop_gradient(logits)), axis=-1)
-    # Less than the whole by at least one step, so a class is found.
+    # At least one step below the total, so that a class is always found.
     wanted = uniform[:, tf.newaxis] * cumulative[:, -1:]
     return tf.searchsorted(cumulative, wanted, side="right")[:, 0]
 
 
 def with_tokens_at(input_ids: tf.Tensor, positions: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """``input_ids`` [B, S] with ``tokens`` at ``positions``, all integers; the others [B, P].
+    """Puts ``tokens`` [B, P] into ``input_ids`` [B, S] at ``positions`` [B, P]; all are integers.
 
-    Predictions that only pad a record have position 0, that of [CLS], which keeps its token.
+    Padding predictions have position 0, that of [CLS], whose token is kept.
     """
     B, S = shape_of(input_ids)
     there = tf.gather(input_ids, positions, batch_dims=1)

@@ -1,8 +1,8 @@
 """The task of ELECTRA: replaced-token detection (Clark et al. 2020, section 2).
 
-A generator, a small masked LM, draws words for the masked positions. The discriminator, the network
-that is kept, tells for every token whether it was replaced. Their losses are added up; no gradient
-flows from one to the other, but both share their embeddings.
+A generator, a small masked LM, samples words for the masked positions. The discriminator, which is
+the network to keep, predicts for every token whether it was replaced. The two losses are added; no
+gradient flows from one network to the other, but they share their embeddings.
 
 Dimensions: B sequences, S positions, P predictions per sequence, D = the discriminator's
 hidden_size, which is also the width of the embeddings.
@@ -47,22 +47,22 @@ from bert_tf.tasks.replaced_tokens.sampling import (
 _GENERATOR = GENERATOR.rstrip("/")
 
 DISCRIMINATOR = "discriminator"
-# Besides accuracy: shares of all tokens that are replaced, that are called so, and both.
+# In addition to accuracy: fractions of tokens that are replaced, flagged as replaced, and both.
 _CROSS_ENTROPY, _REPLACED, _FLAGGED, _CAUGHT = "cross_entropy", "replaced", "flagged", "caught"
 
 GENERATOR_HEAD = Head("generator", (_GENERATOR,), "run_electra.py")
 
-# Dropout of the generator is drawn as if for batches that no training gets to.
+# The generator's dropout uses data positions that no training run reaches.
 _POSITIONS_OF_GENERATOR = 1 << 46
 
 
 class ReplacedTokenOutputs(NamedTuple):
-    """What both networks make of a batch.
+    """The outputs of both networks for a batch.
 
     Attributes:
-      generator: the generator's scores of words.
-      input_ids: what the discriminator reads, [B, S] integers.
-      logits: [B, S] float32, positive for tokens that it takes for replaced.
+      generator: the generator's outputs.
+      input_ids: the discriminator's input, [B, S] integers.
+      logits: [B, S] float32, positive for tokens predicted to be replaced.
     """
 
     generator: PretrainingOutputs
@@ -72,11 +72,11 @@ class ReplacedTokenOutputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokenTask:
-    """A generator and its discriminator; the methods are those of :class:`bert_tf.model.task.Task`.
+    """A generator and its discriminator; implements :class:`bert_tf.model.task.Task`.
 
     Attributes:
       config: the discriminator's configuration.
-      generator: the generator's; the sizes of vocabulary, positions and segments are the same.
+      generator: the generator's; vocabulary, positions and segments have the same sizes.
       discriminator_weight: weight of the discriminator's loss.
     """
 
@@ -92,7 +92,7 @@ class ReplacedTokenTask:
     }
 
     def specs(self) -> list[VariableSpec]:
-        """The discriminator's variables under BERT's names, and those of the generator alone."""
+        """The discriminator's variables under BERT's names, and the generator's own variables."""
         own = generator_specs(self.generator, embedding_size=self.config.hidden_size)
         return [
             *bert_specs(self.config, pooler=False),
@@ -103,7 +103,7 @@ class ReplacedTokenTask:
     def outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> ReplacedTokenOutputs:
-        """The generator's scores, and the discriminator's of a sample from these."""
+        """The generator's outputs, and the discriminator's logits for a sample drawn from them."""
         words = self._generator_outputs(variables, features, options)
         with tf.name_scope("replaced_tokens"):
             positions = features["masked_lm_positions"]
@@ -121,14 +121,14 @@ class ReplacedTokenTask:
         return ReplacedTokenOutputs(words, input_ids, logits)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """The numbers of masked tokens and of all tokens."""
+        """The number of masked tokens and the number of all tokens."""
         words = self._masked_lm.weights(features)
         return {**words, DISCRIMINATOR: tf.reduce_sum(_token_weights(features))}
 
     def losses(
         self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """The cross entropies of masked words, and of replaced or original at every token."""
+        """Cross entropies of the masked words, and of replaced versus original for every token."""
         words = self._masked_lm.losses(outputs.generator, features, options)
         with tf.name_scope("cls/discriminator/loss"):
             return {**words, DISCRIMINATOR: self._discriminator_sums(outputs, features, options)}
@@ -136,7 +136,7 @@ class ReplacedTokenTask:
     def predictions(
         self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
-        """What the discriminator read, integers, and ``replaced_probabilities``; [B, S] each."""
+        """The discriminator's input, integers, and ``replaced_probabilities``; [B, S] each."""
         del features, options
         return {
             "sampled_ids": outputs.input_ids,
@@ -154,7 +154,7 @@ class ReplacedTokenTask:
 
     @property
     def _masked_lm(self) -> PretrainingTask:
-        """The generator's task; its head has the exact GELU, as transformers' has in any case."""
+        """The generator's task; its head uses the exact GELU, as transformers' always does."""
         config = dataclasses.replace(self.generator, hidden_act="gelu_erf")
         return PretrainingTask(config, next_sentence=False)
 
@@ -164,7 +164,7 @@ class ReplacedTokenTask:
         if options.dropout is not None:
             options = options.with_dropout(_of_generator(options.dropout))
         with variables.scope(_GENERATOR) as scoped:
-            # Nothing reads the layer behind the embeddings, so it is never computed.
+            # Only the embeddings are read, so this layer is never computed.
             least = dataclasses.replace(self.config, num_hidden_layers=1)
             x = bert_output(variables, least, features, options).embedding_output
             if self.generator.hidden_size != self.config.hidden_size:
@@ -185,7 +185,7 @@ class ReplacedTokenTask:
     def _discriminator_sums(
         self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions
     ) -> Sums:
-        # A word that the generator guessed is an original one.
+        # A word that the generator guesses correctly counts as original.
         original = with_tokens_at(
             features["input_ids"], features["masked_lm_positions"], features["masked_lm_ids"]
         )
@@ -213,13 +213,13 @@ class ReplacedTokenTask:
 
 
 def _of_generator(dropout: Dropout) -> Dropout:
-    """Other masks than the discriminator's, whose call sites have the same numbers."""
+    """Masks that differ from the discriminator's, whose call sites have the same numbers."""
     position, first_example = dropout.place
     return dropout.at(position + _POSITIONS_OF_GENERATOR, first_example)
 
 
 def _token_weights(features: Features) -> tf.Tensor:
-    """[B, S] float32: 1 for tokens, 0 for padding and for sequences that only fill up a batch."""
+    """[B, S] float32: 1 for tokens, 0 for padding and for sequences that only fill a batch."""
     tokens = tf.cast(features["input_mask"], tf.float32)
     weights = features.get(EXAMPLE_WEIGHTS)
     return tokens if weights is None else tokens * weights[:, tf.newaxis]

@@ -1,4 +1,4 @@
-"""The checkpoints of an evaluation: a single one, or all of a run."""
+"""The checkpoints to evaluate: a single one, or all of a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Checkpoint:
     """A checkpoint to evaluate.
 
     Attributes:
-      path: as ``Predictor`` takes it.
-      name: shown in tables, and its directory among the scores.
-      step: the number of updates in its name, None without one.
+      path: the path that ``Predictor`` takes.
+      name: its name in tables, and of its directory among the scores.
+      step: the number of updates in its name; None if it has none.
       weights_sha256: a digest of its files.
     """
 
@@ -34,7 +34,7 @@ class Checkpoint:
 
 
 def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
-    """The checkpoint that a path stands for or, of a directory, every one, by step.
+    """The checkpoint that a path refers to or, with ``every_one``, all in a directory, by step.
 
     Raises UserError if there is none.
     """
@@ -49,7 +49,7 @@ def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
             f"--all_checkpoints: --init_checkpoint={path} is not a directory; give one of a run."
         )
     prefixes = [file.with_suffix("") for file in path.glob("*.index")]
-    # Without what a kill left, and what a running training is writing.
+    # Leaves out what a killed run left behind, and what a running one is still writing.
     complete = [prefix for prefix in prefixes if is_complete(prefix)]
     if not complete:
         raise UserError(f"--all_checkpoints: {path} holds no complete TensorFlow checkpoint.")

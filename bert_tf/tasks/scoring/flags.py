@@ -9,6 +9,8 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, command_line, from_flags, optional_file, require
 from bert_tf.cli.training_flags import define_computing_flags
+from bert_tf.config.declared import options_of
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.settings import RunSettings, RuntimeSettings, StartSettings
 from bert_tf.tasks.finetuning.flags import define_model_flags
 from bert_tf.tasks.scoring.settings import METRICS, ScoringSettings, TextSettings
@@ -51,6 +53,12 @@ def _define_evaluation_flags(define: Definer) -> None:
         seed={"help_text": "Seed of the masks and of --sample."},
     )  # fmt: skip
     define.settings(ScoringSettings, metrics={"default": ",".join(METRICS)})
+    fraction = "Fraction of a sequence's tokens, without [CLS] and [SEP], that a draw chooses."
+    define.settings(
+        MaskingOptions,
+        without=options_of(MaskingOptions).keys() - {"masked_lm_prob"},
+        masked_lm_prob={"help_text": fraction},
+    )
 
 
 @flag_group("Texts")
@@ -80,7 +88,7 @@ def evaluation_settings(values: flags.FlagValues) -> ScoringSettings:
             RunSettings,
             values,
             do_eval=True,
-            # For the measurement of what is fastest, in the shape of a full batch.
+            # For measuring what is fastest, in the shape of a full batch.
             eval_batch_size=max(1, values.batch_tokens // max(1, values.max_seq_length)),
             command=command_line(values),
         ),

@@ -1,4 +1,4 @@
-"""The files of an evaluation: results, a table, scores of texts, and a picture."""
+"""The output files of an evaluation: results, a table, scores of texts, and pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS_NAME = "texts.tsv"
 TEXTS_PICTURE_NAME = "texts.png"
 
 _INTERVAL = f"{CONFIDENCE:.0%} interval"
-# Column of a table -> metric and figure. An interval has two columns.
+# Column of a table -> metric and its statistic. An interval has two values.
 _COLUMNS = {
     "masked perplexity per token": (MASKED, "per_token"),
     f"masked, {_INTERVAL}": (MASKED, "interval_per_token"),
@@ -43,7 +43,7 @@ def write_results(output_dir: Path, about: Mapping[str, Any], results: Sequence[
     Args:
       output_dir: an existing directory.
       about: definitions, settings and counts, the same for all results.
-      results: one for each checkpoint.
+      results: one per checkpoint.
     """
     write_json(output_dir / RESULTS_NAME, {**about, "results": list(results)})
     columns = _columns_of(results)
@@ -53,7 +53,7 @@ def write_results(output_dir: Path, about: Mapping[str, Any], results: Sequence[
 
 
 def write_texts(path: Path, sequences: Sequences, scores: np.ndarray | None) -> None:
-    """Writes a row for each scored text, with its pseudo-log-likelihood if ``scores`` [texts]."""
+    """Writes a row per scored text, with its pseudo-log-likelihood if ``scores`` [texts]."""
     with atomic_open(path) as file:
         file.write("text\ttokens\twords")
         file.write("\n" if scores is None else "\tpseudo_log_likelihood\n")
@@ -64,7 +64,7 @@ def write_texts(path: Path, sequences: Sequences, scores: np.ndarray | None) -> 
 
 
 def table(results: Sequence[Result]) -> list[str]:
-    """Lines of a table of the checkpoints, aligned for a terminal."""
+    """The lines of a table of all checkpoints, aligned for a terminal."""
     columns = _columns_of(results)
     rows = [("checkpoint", *columns), *_rows(results, columns, digits=4)]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -75,7 +75,7 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def _columns_of(results: Sequence[Result]) -> list[str]:
-    """The columns for which there is a figure."""
+    """The columns that have a value."""
     return [
         name
         for name, (metric, figure) in _COLUMNS.items()
@@ -92,7 +92,7 @@ def _rows(
 
 
 def _show(figure: float | Sequence[float] | None, digits: int) -> str:
-    if figure is None:  # infinite, in a result that was read from a file
+    if figure is None:  # infinite, in a result read from a file
         return "inf"
     if isinstance(figure, (list, tuple)):
         return " to ".join(_show(end, digits) for end in figure)
@@ -100,7 +100,7 @@ def _show(figure: float | Sequence[float] | None, digits: int) -> str:
 
 
 def draw_training(path: Path, results: Sequence[Result]) -> None:
-    """Draws the perplexities per token of checkpoints over their steps."""
+    """Plots the checkpoints' perplexities per token over their steps."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     x, y = "step (optimizer updates)", "perplexity per token"
@@ -117,7 +117,7 @@ def draw_training(path: Path, results: Sequence[Result]) -> None:
             if all(ends and None not in ends for ends in intervals):
                 axes.fill_between(steps, *zip(*intervals), alpha=0.2)
         axes.set_yscale("log")
-        # Between 1,000 and 10,000 there are labels too, and in a narrower range at even steps.
+        # Also label 2,000 and 5,000 between powers of ten, and even steps in a narrow range.
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -125,7 +125,7 @@ def draw_training(path: Path, results: Sequence[Result]) -> None:
 
 
 def draw_texts(path: Path, sequences: Sequences, scores: np.ndarray) -> None:
-    """Draws how the pseudo-perplexities per token of the texts, [texts], are distributed."""
+    """Draws a histogram of the texts' pseudo-perplexities per token; ``scores`` is [texts]."""
     tokens = np.array([text.tokens for text in sequences.texts])
     nats = -scores / np.maximum(tokens, 1)
     x = "pseudo-perplexity of a text, per token"

@@ -1,8 +1,8 @@
-"""Scores kept on disk while they are computed, so that a run that was killed continues.
+"""Stores scores on disk while they are computed, so that a run that was killed can resume.
 
-In ``scores/`` of the output directory ``plan.json`` says what is computed. Each checkpoint has a
-directory there, to which files of finished batches are added; ``result.json`` is written when all
-are, and ends it. Every file appears under its name only when it is complete, and carries a digest.
+In ``scores/`` of the output directory, ``plan.json`` identifies the evaluation. Each checkpoint has
+a directory there, to which a file is added for every round of finished batches; ``result.json`` is
+written once all are done. Files get their names only when complete, and carry a digest.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ PLAN_NAME = "plan.json"
 RESULT_NAME = "result.json"
 _SCORES = "scores-"
 
-_LONGEST_SHOWN = 40  # of two values; hashes tell nothing
+_LONGEST_SHOWN = 40  # characters of two values; longer ones, such as hashes, tell users nothing
 
 Plan = Mapping[str, Any]
 
 
 def read_plan(output_dir: Path) -> Plan | None:
-    """What an earlier evaluation in the directory computes, None if there is none."""
+    """The plan of an earlier evaluation in the directory; None if there is none."""
     path = output_dir / DIRECTORY / PLAN_NAME
     if not path.is_file():
         return None
-    advice = f"delete {path.parent} to evaluate anew"
+    advice = f"delete {path.parent} to start the evaluation again"
     return read_sealed_json(path, what="evaluation plan", advice=advice)
 
 
 def settle_plan(output_dir: Path, plan: Plan) -> None:
     """Writes the plan of a new evaluation.
 
-    Raises UserError if the directory has scores of another one.
+    Raises UserError if the directory has scores of a different one.
     """
     directory = output_dir / DIRECTORY
     earlier = read_plan(output_dir)
@@ -58,7 +58,7 @@ def settle_plan(output_dir: Path, plan: Plan) -> None:
         )
         raise UserError(
             f"--output_dir: {directory} has scores of another evaluation ({shown}); repeat that "
-            "one, choose another directory, or delete this one to start anew."
+            "one, choose another directory, or delete this one to start again."
         )
 
 
@@ -71,11 +71,11 @@ class PartialScores:
     """The scores of one checkpoint."""
 
     def __init__(self, output_dir: Path, name: str, *, weights_sha256: str) -> None:
-        """Opens what is there, and drops it if it is of other weights.
+        """Opens the scores that exist, and drops them if they belong to other weights.
 
         Args:
-          output_dir: that of the evaluation, whose plan is settled.
-          name: the checkpoint's.
+          output_dir: the evaluation's; its plan has been written.
+          name: the checkpoint's name.
           weights_sha256: a digest of its weights.
         """
         self._directory = output_dir / DIRECTORY / name
@@ -90,9 +90,9 @@ class PartialScores:
         self._found: dict[int, CopyScores] = {}
 
     def result(self) -> dict[str, Any] | None:
-        """The checkpoint's finished result, None if there is none or it is damaged.
+        """The checkpoint's finished result; None if it does not exist or is damaged.
 
-        Scores that a kill left beside it are dropped.
+        Drops scores that a killed run left next to it.
         """
         result = _read(self._directory / RESULT_NAME)
         if result is not None:
@@ -100,9 +100,9 @@ class PartialScores:
         return result
 
     def load(self, batches: Sequence[Batch]) -> set[int]:
-        """Reads the scores that are there; returns the numbers of the batches that have them.
+        """Reads the stored scores; returns the numbers of the batches that have them.
 
-        Scores in a damaged file are left out, and so computed again.
+        Scores in a damaged file are ignored, and therefore computed again.
         """
         for path in sorted(self._directory.glob(f"{_SCORES}*.json")):
             content = _read(path)
@@ -125,12 +125,12 @@ class PartialScores:
         write_sealed_json(self._directory / f"{_SCORES}{min(scores):08d}.json", content)
 
     def of_metric(self, batches: Sequence[Batch], metric: str) -> CopyScores:
-        """The scores of all copies of a metric, in their order; all must be there."""
+        """The scores of all copies for a metric, in order; all must exist."""
         found = [self._found[n] for n, batch in enumerate(batches) if batch.metric == metric]
         return CopyScores(*(np.concatenate(arrays) for arrays in zip(*found)))
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes the result and drops the scores that it was made from."""
+        """Writes the result, and drops the scores that it was computed from."""
         write_sealed_json(self._directory / RESULT_NAME, result)
         self._drop_scores()
 
@@ -140,17 +140,17 @@ class PartialScores:
 
 
 def finished_results(output_dir: Path) -> list[dict[str, Any]]:
-    """The results of all checkpoints with one, by step and name."""
+    """The results of all finished checkpoints, by step and name."""
     paths = (output_dir / DIRECTORY).glob(f"*/{RESULT_NAME}")
     found = [result for result in map(_read, paths) if result is not None]
     return sorted(found, key=lambda result: (result["step"] or 0, result["checkpoint"]))
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A file in a checkpoint's directory; None without it and, with a notice, for a damaged one."""
+    """A file in a checkpoint's directory; None if it is missing or, with a notice, damaged."""
     if not path.is_file():
         return None
-    advice = "it does not count, and is written again when its checkpoint is evaluated"
+    advice = "it is ignored, and written again when its checkpoint is evaluated"
     try:
         return read_sealed_json(path, what="evaluation", advice=advice)
     except UserError as error:

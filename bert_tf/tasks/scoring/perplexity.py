@@ -1,4 +1,4 @@
-"""Perplexities of masked language models: their definitions and their arithmetic."""
+"""Perplexities of masked language models: definitions and arithmetic."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def definitions(metrics: Sequence[str], *, num_draws: int, masked_lm_prob: float
 
 @dataclasses.dataclass(frozen=True)
 class Perplexity:
-    """A perplexity; those per word are None if words are unknown.
+    """A perplexity; per-word values are None if words are unknown.
 
     Attributes:
       per_token, per_word: the perplexities.
-      nats_per_token: the mean loss, its logarithm.
-      tokens: scored tokens, with repetitions in several draws.
+      nats_per_token: the mean loss, which is the logarithm of the perplexity.
+      tokens: number of scored tokens, counting repetitions in several draws.
       interval_per_token, interval_per_word: confidence intervals; None for a single draw.
       draws: the mean loss of each draw; empty for the pseudo-perplexity.
     """
@@ -69,12 +69,12 @@ class Perplexity:
     draws: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The attributes as JSON values."""
         return dataclasses.asdict(self)
 
 
 def pseudo_perplexity(scores: CopyScores, sequences: Sequences) -> Perplexity:
-    """From the losses of all tokens."""
+    """The pseudo-perplexity, from the losses of all tokens."""
     total, words = math.fsum(scores.losses), sequences.words
     tokens = int(scores.counts.sum())
     nats = total / tokens
@@ -82,7 +82,7 @@ def pseudo_perplexity(scores: CopyScores, sequences: Sequences) -> Perplexity:
 
 
 def masked_perplexity(scores: CopyScores, copies: Copies, sequences: Sequences) -> Perplexity:
-    """From the losses of all draws; ``copies`` tells which draw a score is of.
+    """The masked perplexity, from the losses of all draws; ``copies`` has the draw of each score.
 
     Raises UserError if a draw has no token to score.
     """
@@ -123,7 +123,7 @@ def log_likelihoods(scores: CopyScores, copies: Copies, sequences: Sequences) ->
 
 
 def confidence_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of the mean by Student's t; None for fewer than two values."""
+    """The confidence interval of the mean by Student's t; None for fewer than two values."""
     if len(values) < 2:
         return None
     error = statistics.stdev(values) / math.sqrt(len(values))
@@ -133,7 +133,7 @@ def confidence_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def student_t(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """t with P(-t < T < t) = ``confidence`` for Student's distribution."""
+    """The t with P(-t < T < t) = ``confidence`` for Student's distribution."""
     low, high = 0.0, 1.0
     while _central_probability(high, degrees) < confidence:
         low, high = high, 2 * high

@@ -50,15 +50,15 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.pictures import can_draw
 from bert_tf.util.progress import Progress
 
-# Scores are kept on disk about this often; a run that is killed loses no more.
+# Scores are saved about this often; a run that is killed loses no more than that.
 _SECONDS_A_ROUND = 5.0
 _FEWEST_GROWTH, _MOST_GROWTH = 0.25, 4.0
 
 
 def run(settings: ScoringSettings) -> list[dict[str, Any]]:
-    """Evaluates according to the settings; returns the results, one for each checkpoint.
+    """Evaluates as the settings say; returns one result per checkpoint.
 
-    Raises UserError for bad input, and for scores that are not finite.
+    Raises UserError for bad input, and if scores are not finite.
     """
     with begin(settings.run, settings.runtime) as begun:
         return _evaluate(settings, begun)
@@ -101,15 +101,16 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
             settings.metrics, settings.batch_tokens, settings.num_draws, settings.run.seed
         ),
         MaskingSettings(
-            masked_lm_prob=settings.masked_lm_prob,
-            max_predictions_per_seq=1,
-            vocab_size=model.tokenizer.vocab_size,
-            special_ids=describe_vocabulary(model.tokenizer).special_ids,
+            settings.masks,
+            model.tokenizer.vocab_size,
+            describe_vocabulary(model.tokenizer).special_ids,
         ),
     )
     about = {
         "definitions": definitions(
-            settings.metrics, num_draws=settings.num_draws, masked_lm_prob=settings.masked_lm_prob
+            settings.metrics,
+            num_draws=settings.num_draws,
+            masked_lm_prob=settings.masks.masked_lm_prob,
         ),
         "settings": plan,
         "counts": sequences.counts(),
@@ -131,9 +132,9 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
 
 
 def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -> Sequences:
-    """The sequences to score; raises UserError for input that does not suit the model.
+    """The sequences to score; raises UserError if the input does not suit the model.
 
-    ``length`` is the most tokens of a sequence of a text, None for records.
+    ``length`` is the maximum sequence length for texts, None for records.
     """
     wanted = SequenceSettings(
         max_seq_length=length,
@@ -159,7 +160,7 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
             info.highest_id >= model.config.vocab_size
         ):
             raise UserError(
-                f"the records in {info.first_file} were made with another vocabulary than the "
+                f"the records in {info.first_file} were made with a different vocabulary than the "
                 f"model's, {model.vocabulary.source}; make them with that one."
             )
         return sequences_of_records(records, info, model.tokenizer, wanted)
@@ -168,7 +169,7 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
 
 
 def _summary(sequences: Sequences) -> list[str]:
-    """What is scored and what is not, for users."""
+    """A summary for users of what is scored and what is not."""
     words = "words unknown" if sequences.words is None else f"{sequences.words:,} words"
     skipped = f"; skipped: {_reasons(sequences)}" if sequences.skipped else ""
     return [
@@ -185,7 +186,7 @@ def _reasons(sequences: Sequences) -> str:
 def _arithmetic(
     settings: ScoringSettings, run: Run, model: CompleteModel, sequences: Sequences
 ) -> Arithmetic:
-    """How scores are computed: an evaluation that is continued keeps what was measured before."""
+    """How to compute scores; a resumed evaluation keeps what was measured when it started."""
     earlier = run.ranks.broadcast(
         read_plan(settings.run.output_dir) if run.ranks.is_chief else None
     )
@@ -220,7 +221,7 @@ def _plan(
     found: Sequence[Checkpoint],
     length: int | None,
 ) -> dict[str, Any]:
-    """What scores depend on, compared with the plan on disk."""
+    """All that scores depend on; compared with the plan on disk."""
     plan = {
         "--metrics": ",".join(settings.metrics),
         "--max_seq_length": length,
@@ -237,7 +238,7 @@ def _plan(
     }
     if MASKED in settings.metrics:
         plan["--num_draws"] = settings.num_draws
-        plan["--masked_lm_prob"] = settings.masked_lm_prob
+        plan["--masked_lm_prob"] = settings.masks.masked_lm_prob
         plan["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
     if not settings.all_checkpoints:
         plan["sha256 of the weights"] = found[0].weights_sha256
@@ -255,7 +256,7 @@ def _evaluate_checkpoint(
     sequences: Sequences,
     work: Work,
 ) -> dict[str, Any]:
-    """The result of a checkpoint, computed unless an earlier start has."""
+    """The result of a checkpoint, computed unless an earlier start did so."""
     partial = result = None
     if run.keeps_files:
         partial = PartialScores(
@@ -281,14 +282,14 @@ def _compute(
     work: Work,
     partial: PartialScores | None,
 ) -> None:
-    """Computes the batches without scores, shared by all ranks; rank 0 adds them to ``partial``."""
+    """Computes all batches without scores on all ranks; rank 0 adds them to ``partial``."""
     ranks = run.ranks
     done = ranks.broadcast(partial.load(work.batches) if partial is not None else None)
     pending = [number for number in range(len(work.batches)) if number not in done]
     tokens = sum(work.batches[number].tokens for number in pending)
     if done:
         share = 1 - tokens / sum(batch.tokens for batch in work.batches)
-        run.message(f"{checkpoint.name}: continues, {share:.0%} was computed before")
+        run.message(f"{checkpoint.name}: resumes; {share:.0%} was computed before")
     if not pending:
         return
     predictor = Predictor(
@@ -329,7 +330,7 @@ def _score(predictor: Predictor, work: Work, number: int) -> CopyScores:
 
 
 def _check_finite(scores: dict[int, CopyScores], work: Work, checkpoint: Checkpoint) -> None:
-    """Raises UserError for scores that say nothing."""
+    """Raises UserError for scores that are not finite."""
     for number, found in sorted(scores.items()):
         wrong = ~np.isfinite(found.losses)
         if wrong.any():
@@ -349,7 +350,7 @@ def _result(
     work: Work,
     partial: PartialScores,
 ) -> dict[str, Any]:
-    """The perplexities; writes the scores of the texts."""
+    """The perplexities of a checkpoint; also writes the scores of its texts."""
     result: dict[str, Any] = {
         "checkpoint": checkpoint.name,
         "step": checkpoint.step,
@@ -373,7 +374,7 @@ def _result(
 
 
 def _write(settings: ScoringSettings, run: Run, about: dict[str, Any]) -> None:
-    """Writes what is known of all checkpoints that were evaluated so far."""
+    """Writes the results of all checkpoints evaluated so far."""
     output_dir = settings.run.output_dir
     results = finished_results(output_dir)
     outputs.write_results(output_dir, about, results)
@@ -381,4 +382,4 @@ def _write(settings: ScoringSettings, run: Run, about: dict[str, Any]) -> None:
         if can_draw():
             outputs.draw_training(output_dir / outputs.PICTURE_NAME, results)
         else:
-            run.message(f"no {outputs.PICTURE_NAME}, for matplotlib is not installed")
+            run.message(f"no {outputs.PICTURE_NAME}, because matplotlib is not installed")

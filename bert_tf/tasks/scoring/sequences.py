@@ -1,7 +1,7 @@
-"""From texts, or records, to the sequences that a network scores.
+"""Converts texts or records to the sequences that the network scores.
 
-A text is cut into as few consecutive sequences as fit, of equal length up to a token, so that none
-has only a few tokens of context. Each is enclosed by [CLS] and [SEP], which are not scored.
+A text is split into as few consecutive sequences as possible, equal in length to within a token, so
+that none has only a few tokens of context. [CLS] and [SEP] enclose each one, and are not scored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _RECORDS_AT_A_TIME = 256
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSettings:
-    """Which sequences are made.
+    """How sequences are made.
 
     Attributes:
-      max_seq_length: most tokens of a sequence, with [CLS] and [SEP].
+      max_seq_length: maximum tokens of a sequence, including [CLS] and [SEP].
       sample: fraction of the texts to score, in (0, 1].
-      seed: decides which ones.
-      score_unknown: score [UNK]; otherwise it is context only.
+      seed: seed of that sample.
+      score_unknown: score [UNK]; otherwise it is only context.
       wikitext: ``<unk>`` in a text stands for an unknown token.
     """
 
@@ -50,10 +50,10 @@ class TokenSequence(NamedTuple):
     """A sequence to score.
 
     Attributes:
-      text: number of its text, from 0 over all texts that were read.
+      text: index of its text, from 0 over all texts that were read.
       ids: int32 [L], the tokens.
       segment_ids: int32 [L].
-      is_scored: bool [L], whether a token is scored.
+      is_scored: bool [L], whether each token is scored.
     """
 
     text: int
@@ -63,7 +63,7 @@ class TokenSequence(NamedTuple):
 
 
 class ScoredText(NamedTuple):
-    """What of a text is scored; ``words`` is None if words are unknown."""
+    """The scored tokens and words of a text; ``words`` is None if they are unknown."""
 
     number: int
     tokens: int
@@ -75,11 +75,11 @@ class Sequences:
     """All sequences to score.
 
     Attributes:
-      sequences: in the order of the texts.
-      texts: the texts with a sequence.
+      sequences: the sequences, in the order of the texts.
+      texts: the texts that have a sequence.
       read: number of texts that were read.
-      skipped: number of texts that are not scored, by the reason.
-      cut: number of texts that were cut into several sequences.
+      skipped: number of texts that are not scored, by reason.
+      cut: number of texts that were split into several sequences.
       unknown_tokens: number of [UNK] tokens in the scored texts.
     """
 
@@ -97,7 +97,7 @@ class Sequences:
 
     @property
     def words(self) -> int | None:
-        """The number of scored words, None if words are unknown."""
+        """The number of scored words; None if words are unknown."""
         if any(text.words is None for text in self.texts):
             return None
         return sum(text.words for text in self.texts)
@@ -113,7 +113,7 @@ class Sequences:
         return digest.hexdigest()
 
     def counts(self) -> dict[str, object]:
-        """The numbers for the results."""
+        """The counts for the results file."""
         return {
             "texts_read": self.read,
             "texts_scored": len(self.texts),
@@ -127,7 +127,7 @@ class Sequences:
 
 
 class _Collector:
-    """Adds up the sequences of texts."""
+    """Collects the sequences of texts."""
 
     def __init__(self, settings: SequenceSettings, tokenizer: Tokenizer) -> None:
         self._settings = settings
@@ -151,7 +151,7 @@ class _Collector:
     ) -> None:
         """Adds the sequences of the last text: ids, segment ids, and which tokens are its own.
 
-        ``word_of`` is the number of the word that each of its own tokens belongs to.
+        ``word_of`` has, for each of its own tokens, the index of the token's word.
         """
         ids = np.concatenate([ids[is_own] for ids, _, is_own in sequences] or [np.zeros(0)])
         known = ids != self._unknown_id
@@ -186,7 +186,7 @@ class _Collector:
 def sequences_of_texts(
     texts: Sequence[str], tokenizer: Tokenizer, settings: SequenceSettings
 ) -> Sequences:
-    """Tokenizes the texts and cuts them into sequences."""
+    """Tokenizes the texts and splits them into sequences."""
     collector = _Collector(settings, tokenizer)
     contents = (text.encode("utf-8", "surrogatepass") for text in texts)
     is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
@@ -207,11 +207,11 @@ def sequences_of_texts(
 def sequences_of_records(
     record_set: RecordSet, info: RecordInfo, tokenizer: Tokenizer, settings: SequenceSettings
 ) -> Sequences:
-    """The sequences in pre-training records, each a text of its own, with its tokens unmasked."""
+    """The sequences in pre-training records, unmasked, each as a text of its own."""
     collector = _Collector(settings, tokenizer)
     enclosing = [tokenizer.cls_id, tokenizer.sep_id]
     is_sampled = np.ones(len(record_set), bool)
-    if settings.sample < 1:  # reads all records once more
+    if settings.sample < 1:  # requires another pass over all records
         contents = (_tokens(example, info).tobytes() for example in _examples(record_set, info))
         is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
     for example, is_taken in zip(_examples(record_set, info), is_sampled.tolist()):
@@ -223,7 +223,7 @@ def sequences_of_records(
 
 
 def _tokens(example: Mapping[str, np.ndarray], info: RecordInfo) -> np.ndarray:
-    """A record's tokens without padding and masks: int32 [L]."""
+    """A record's tokens without padding, with masks undone: int32 [L]."""
     ids = example["input_ids"][: int(example["input_mask"].sum())].astype(np.int32)
     if info.masked:
         used = example["masked_lm_weights"] > 0
@@ -234,7 +234,7 @@ def _tokens(example: Mapping[str, np.ndarray], info: RecordInfo) -> np.ndarray:
 def encode_words(
     text: str, tokenizer: Tokenizer, *, wikitext: bool = False
 ) -> tuple[list[int], list[int]]:
-    """The ids of a text, and for each the number of its word (text between white space)."""
+    """The token ids of a text, and for each the index of its word (text between white space)."""
     ends = [match.end() for match in _WORD.finditer(text)]
     ids: list[int] = []
     places: list[int] = []

@@ -1,4 +1,4 @@
-"""The settings of perplexities."""
+"""The settings of an evaluation of perplexities."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import dataclasses
 from pathlib import Path
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
 
-# What is computed, and what is taken for a text in a text file.
+# The metrics to compute, and the units of a text file that can be a text.
 METRICS = MASKED, PSEUDO = "masked", "pseudo"
 TEXT_UNITS = LINE, DOCUMENT = "line", "document"
 
@@ -32,7 +33,7 @@ class TextSettings(Settings):
 
     text_unit: str = setting(
         LINE,
-        "What a text is in a text file: a line, or the lines between blank ones.",
+        "What counts as a text in a text file: a line, or the lines between blank ones.",
         choices=TEXT_UNITS,
     )
     text_column: str | None = setting(
@@ -49,13 +50,14 @@ class TextSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class ScoringSettings(Settings):
-    """Perplexities of a masked language model.
+    """The settings of an evaluation of a masked language model's perplexity.
 
     Attributes:
       bert_config_file: None uses the file stored with the weights.
-      tokenizer_files: override those stored with the weights.
+      tokenizer_files: override the files stored with the weights.
       input_files: texts, tables or records.
       has_records: whether they are pre-training records.
+      masks: of these only the fraction of masked tokens has a flag.
     """
 
     bert_config_file: Path | None
@@ -71,8 +73,7 @@ class ScoringSettings(Settings):
     )
     max_seq_length: int = setting(
         128,
-        "Maximum tokens of a sequence; longer texts are cut into several. Records are taken as "
-        "they are.",
+        "Maximum tokens of a sequence; longer texts are split. Records are used as they are.",
         bounds=Interval(3),
         advice="[CLS], a token, [SEP]",
     )
@@ -86,9 +87,5 @@ class ScoringSettings(Settings):
         parse=_metrics,
     )
     num_draws: int = setting(5, "Draws of masks for the masked perplexity.", bounds=AT_LEAST_ONE)
-    masked_lm_prob: float = setting(
-        0.15,
-        "Fraction of a sequence's tokens, without [CLS] and [SEP], that a draw chooses.",
-        bounds=_FRACTION,
-    )
-    batch_tokens: int = setting(2048, "Tokens in a batch, per rank.", bounds=AT_LEAST_ONE)
+    masks: MaskingOptions = group(MaskingOptions)
+    batch_tokens: int = setting(2048, "Tokens per batch and rank.", bounds=AT_LEAST_ONE)

@@ -1,4 +1,4 @@
-"""The task of scoring masked words: how unlikely each hidden token is, given the others."""
+"""The task of scoring masked words: the loss of each hidden token, given the others."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LOSSES = "losses"
 class ScoringTask:
     """Losses of the masked language model at chosen positions of sequences without padding.
 
-    The methods are those of :class:`bert_tf.model.task.Task`. Features are ``input_ids`` and
-    ``segment_ids`` [B, S], where chosen tokens are hidden, and ``masked_lm_positions`` and
-    ``masked_lm_ids`` [B, P], the tokens to score; all integers.
+    Implements :class:`bert_tf.model.task.Task`. Features are ``input_ids`` and ``segment_ids``
+    [B, S], where chosen tokens are hidden, and ``masked_lm_positions`` and ``masked_lm_ids``
+    [B, P], the tokens to score; all are integers.
 
-    Only what these losses need is computed: the last layer and the head at the chosen positions
-    alone, and with native layers no tensor of logits.
+    Computes only what these losses need: the last layer and the head run at the chosen positions
+    only and, with native layers, logits are never materialised.
     """
 
     config: BertConfig
@@ -67,7 +67,7 @@ class ScoringTask:
     def losses(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """The sum of the losses."""
+        """The sum of all losses."""
         del options
         weight = self.weights(features)[MASKED_LM]
         return {MASKED_LM: Sums(loss=tf.reduce_sum(outputs), weight=weight, metrics={})}
@@ -80,6 +80,6 @@ class ScoringTask:
         return {LOSSES: outputs}
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None."""
+        """Empty: perplexities are computed from the predictions."""
         del sums
         return {}

@@ -1,4 +1,4 @@
-"""The texts to score: lines or documents of text files, or a column of a table."""
+"""Reads the texts to score: lines or documents of text files, or a column of a table."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WIKITEXT_UNKNOWN = "<unk>"
 
 
 def read_texts(files: Sequence[Path], settings: TextSettings, *, flag: str) -> list[str]:
-    """The texts of the files, in order; those of a table may be blank.
+    """The texts of the files, in order; texts in a table may be blank.
 
-    Raises UserError if a file cannot be read, has no such column, or there are no texts at all.
+    Raises UserError if a file cannot be read or lacks the column, or if there are no texts at all.
     """
     texts: list[str] = []
     for path in files:
@@ -38,10 +38,10 @@ def read_texts(files: Sequence[Path], settings: TextSettings, *, flag: str) -> l
 
 
 def sampled(contents: Iterable[bytes], *, fraction: float, seed: int) -> np.ndarray:
-    """Which of N texts are in a random sample: bool [N], with round(fraction * N) that are, or one.
+    """Chooses a random sample of N texts: bool [N], True for round(fraction * N), but at least one.
 
-    A text's rank is a hash of it and the seed. So the sample does not depend on the order of the
-    texts, and a larger fraction adds texts to those of a smaller one.
+    Texts are ranked by a hash of their content and the seed. So the sample does not depend on their
+    order, and a larger fraction only adds texts to the sample of a smaller one.
     """
     ranks = np.array([_rank(content, seed) for content in contents], np.uint64)
     size = max(1, round(fraction * len(ranks)))
@@ -91,10 +91,10 @@ def _column(path: Path, lines: Sequence[str], column: str, *, flag: str) -> Iter
 
 
 def _rows(path: Path, lines: Sequence[str], *, flag: str) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, with the number of its last line.
+    """Yields the cells of each row, with the number of its last line.
 
-    In ``.csv`` files commas separate the cells and quotation marks may enclose them (RFC 4180); in
-    all others tabs do, and quotation marks are part of the text.
+    In ``.csv`` files cells are separated by commas and may be quoted (RFC 4180); in all others they
+    are separated by tabs, and quotation marks are part of the text.
     """
     if path.suffix.lower() != ".csv":
         yield from ((number, line.split("\t")) for number, line in enumerate(lines, start=1))

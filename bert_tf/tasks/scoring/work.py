@@ -1,13 +1,13 @@
-"""The copies of sequences that a network reads, with other tokens masked in each, in batches.
+"""Plans the copies of sequences that the network reads, each masked differently, in batches.
 
-For the pseudo-perplexity a sequence has a copy for each scored token, in which that token is
-[MASK]. For the masked perplexity it has one for each draw of masks. Copies of sequences of equal
-length share batches, so that no batch has padding: those of all sequences and positions are put in
-order of length, longest first, and cut into batches of about equal numbers of tokens.
+For the pseudo-perplexity a sequence has one copy per scored token, in which that token is [MASK].
+For the masked perplexity it has one per draw of masks. Copies of sequences of equal length share
+batches, so that no batch has padding: a metric's copies are sorted by length, longest first, and
+cut into batches of about equal numbers of tokens.
 
-The batches are the same for any number of ranks, and each can be computed by itself.
+The batches are the same for any number of ranks, and each can be computed independently.
 
-Symbols: B copies in a batch, S tokens of each, P positions to score, C copies in all.
+Symbols: B copies in a batch, S tokens in each, P positions to score, C copies in total.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bert_tf.tasks.scoring.settings import MASKED, PSEUDO
 
 @dataclasses.dataclass(frozen=True)
 class WorkSettings:
-    """Which copies there are.
+    """Which copies to make.
 
     Attributes:
-      metrics: some of ``settings.METRICS``.
-      batch_tokens: most tokens in a batch; a batch has at least one copy.
-      num_draws: draws of masks for the masked perplexity.
-      seed: decides the masks.
+      metrics: a subset of ``settings.METRICS``.
+      batch_tokens: maximum number of tokens in a batch, which has at least one copy.
+      num_draws: number of draws of masks for the masked perplexity.
+      seed: seed of the masks.
     """
 
     metrics: tuple[str, ...]
@@ -42,11 +42,11 @@ class WorkSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """The copies of a metric.
+    """The copies for a metric.
 
     Attributes:
-      sequence: int64 [C], number of the sequence.
-      variant: int64 [C], the masked position, or the number of the draw.
+      sequence: int64 [C], index of the sequence.
+      variant: int64 [C], the masked position, or the index of the draw.
     """
 
     sequence: np.ndarray
@@ -54,7 +54,7 @@ class Copies:
 
 
 class Batch(NamedTuple):
-    """Copies ``start`` to ``stop`` of a metric, all of ``length`` tokens."""
+    """Copies ``start`` to ``stop`` for a metric, all of ``length`` tokens."""
 
     metric: str
     start: int
@@ -63,12 +63,12 @@ class Batch(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The tokens that the network reads."""
+        """The number of tokens that the network reads."""
         return (self.stop - self.start) * self.length
 
 
 class BatchInputs(NamedTuple):
-    """What a network is fed, and what counts of its losses.
+    """The network's input, and which of its losses count.
 
     Attributes:
       input_ids, segment_ids: [B, S].
@@ -96,8 +96,8 @@ class CopyScores(NamedTuple):
     """The scores of copies.
 
     Attributes:
-      losses: float64 [C], the sum of a copy's losses (nats).
-      counts: int64 [C], the tokens that it is of.
+      losses: float64 [C], the sum of each copy's losses (nats).
+      counts: int64 [C], the number of tokens in that sum.
     """
 
     losses: np.ndarray
@@ -105,11 +105,11 @@ class CopyScores(NamedTuple):
 
 
 class Work:
-    """Everything that has to be computed for a checkpoint.
+    """All computations for one checkpoint.
 
     Attributes:
-      copies: by metric.
-      batches: those of all metrics, each metric's longest sequences first.
+      copies: the copies, by metric.
+      batches: the batches of all metrics; within a metric, longest sequences first.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Work:
         settings: WorkSettings,
         masking: MaskingSettings,
     ) -> None:
-        """Plans the batches; ``masking`` says how masks are drawn."""
+        """Plans the batches; ``masking`` has the settings for drawing masks."""
         self._sequences = sequences
         self._settings = settings
         self._masking = masking
@@ -133,7 +133,7 @@ class Work:
         ]
 
     def inputs(self, batch: Batch) -> BatchInputs:
-        """The arrays of a batch."""
+        """The input arrays of a batch."""
         copies = self.copies[batch.metric]
         numbers = copies.sequence[batch.start : batch.stop]
         variants = copies.variant[batch.start : batch.stop]
@@ -147,12 +147,12 @@ class Work:
             return BatchInputs(ids, segment_ids, positions, labels, np.ones_like(labels, bool))
         unmaskable = [self._masking.special_ids[name] for name in ("pad", "cls", "sep")]
         words = np.isin(ids, unmaskable, invert=True).sum(axis=1)
-        most = int(np.round(words.max() * self._masking.masked_lm_prob))
+        most = int(np.round(words.max() * self._masking.options.masked_lm_prob))
         masked = mask_batch(
             ids,
             np.full(len(ids), batch.length),
             keys=example_keys(self._settings.seed, variants, numbers),
-            settings=dataclasses.replace(self._masking, max_predictions_per_seq=max(1, most)),
+            settings=self._masking.with_options(max_predictions_per_seq=max(1, most)),
             counted=words,
         )
         may_score = np.stack([sequence.is_scored for sequence in chosen])
@@ -162,7 +162,7 @@ class Work:
         )
 
     def text_of(self, metric: str, copy: int) -> int:
-        """The number of the text of a copy."""
+        """The index of the text of a copy."""
         return self._sequences[self.copies[metric].sequence[copy]].text
 
     def _each_position(self, order: np.ndarray) -> Copies:
@@ -171,18 +171,18 @@ class Work:
 
     def _each_draw(self, order: np.ndarray) -> Copies:
         draws = self._settings.num_draws
-        # A sequence's draws are neighbours, so that those of equal length stay together.
+        # A sequence's draws are adjacent, so that copies of equal length stay together.
         return Copies(np.repeat(order, draws), np.tile(np.arange(draws), len(order)))
 
 
 def sum_losses(losses: np.ndarray, inputs: BatchInputs) -> CopyScores:
-    """The scores of a batch's copies, from the losses at its positions, [B, P] float32."""
+    """The scores of a batch's copies, from the losses at their positions, [B, P] float32."""
     kept = np.where(inputs.is_scored, losses, 0.0).astype(np.float64)
     return CopyScores(kept.sum(axis=1), inputs.is_scored.sum(axis=1, dtype=np.int64))
 
 
 def _cut(lengths: np.ndarray, batch_tokens: int) -> list[tuple[int, int, int]]:
-    """(start, stop, length) of batches of neighbours with equal lengths, [C]."""
+    """(start, stop, length) of batches, made of adjacent copies with equal lengths, [C]."""
     borders = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
     found = []
     for first, last in zip(borders, borders[1:]):

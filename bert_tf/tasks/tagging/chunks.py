@@ -1,8 +1,8 @@
-"""Entities in labelled sentences, and how many of them were found: conlleval's definition.
+"""Entities in labelled sentences, counted and scored as conlleval does.
 
 conlleval is the program that scores CoNLL's shared tasks on chunks and names (Tjong Kim Sang and
-Buchholz 2000; Tjong Kim Sang and De Meulder 2003): an entity is found if one of the same type
-begins and ends at the same words.
+Buchholz 2000; Tjong Kim Sang and De Meulder 2003): a predicted entity is correct if the labels have
+one of the same type with the same first and last word.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
-# The type of entities whose labels are prefixes alone.
+# The type of entities whose labels consist of a prefix only.
 ONLY_TYPE = "_"
 
 _LABEL = re.compile(r"(?P<prefix>[BIES])(?:-(?P<type>.+))?")
 
 
 class Entity(NamedTuple):
-    """The words [start, end) of a sentence."""
+    """An entity: its type, and its words [start, end) in a sentence."""
 
     type: str
     start: int
@@ -27,19 +27,19 @@ class Entity(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The entities in the labels, those predicted, and those in both."""
+    """Numbers of entities: in the labels, in the predictions, and in both."""
 
     labelled: int = 0
     predicted: int = 0
     correct: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        """The sums of both."""
+        """The sum of two counts."""
         return Counts(*map(int.__add__, self, other))
 
     @property
     def scores(self) -> dict[str, float]:
-        """``precision``, ``recall`` and ``f1``, from 0 to 1; 0 where there is nothing to count."""
+        """``precision``, ``recall`` and ``f1``, from 0 to 1; 0 if the denominator is 0."""
 
         def share(part: int, whole: int) -> float:
             return part / whole if whole else 0.0
@@ -52,17 +52,17 @@ class Counts(NamedTuple):
 
 
 def are_of_entities(labels: Iterable[str]) -> bool:
-    """Whether labels mark entities: all but O have a prefix B, I, E or S, and some are not O."""
+    """Whether labels mark entities: all but O have a prefix B, I, E or S, and not all are O."""
     marked = set(labels) - {OUTSIDE}
     return bool(marked) and all(map(_LABEL.fullmatch, marked))
 
 
 def entities_of(labels: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, in the schemes IOB1, IOB2 and IOBES or any mixture of them.
+    """The entities of a sentence, labelled with IOB1, IOB2, IOBES or any mixture of them.
 
-    An entity continues at a label with I or E, if the label before has B or I and the same type.
-    Any other label with a prefix begins an entity, so none is lost where a model breaks its scheme.
-    Labels without a prefix are outside.
+    An I or E label continues the current entity if the previous label has prefix B or I and the
+    same type. Any other label with a prefix starts an entity, so that none is lost where a model
+    breaks its scheme. Labels without a prefix are outside of entities.
     """
     found: list[Entity] = []
     before: tuple[str | None, str | None] = (None, None)
@@ -80,7 +80,7 @@ def entities_of(labels: Sequence[str]) -> list[Entity]:
 def count_entities(
     labelled: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> dict[str, Counts]:
-    """The counts of every type, sorted; both arguments are the labels of the same sentences."""
+    """The counts of every type, sorted by type; the arguments label the same sentences."""
     counts: dict[str, Counts] = {}
     for of_labels, of_predictions in zip(labelled, predicted):
         known, found = set(entities_of(of_labels)), set(entities_of(of_predictions))
@@ -92,5 +92,5 @@ def count_entities(
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """The counts of all types together."""
+    """The counts summed over all types."""
     return Counts(*map(sum, zip(Counts(), *counts)))

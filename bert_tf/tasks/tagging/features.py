@@ -1,8 +1,8 @@
 """Encodes labelled sentences as records, once per combination of file, vocabulary and settings.
 
 This is a stage (records/sequences.py): records are written on all cores and kept in a separate
-directory with a manifest, so that later runs reuse them. Every word is at the start of one record,
-in the order of the file, so predictions at the words' starts are those of the file's words.
+directory with a manifest, so that later runs reuse them. Every word starts in exactly one record,
+and records are in the order of the file, so predictions at word starts are in its words' order.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ def feature_stage(
     """The stage that makes the records of a file.
 
     The ``counts`` of the records are ``sentences``, ``words``, ``sequences`` (N), and
-    ``cut_sentences`` for those that do not fit in one sequence.
+    ``cut_sentences``, the number of sentences that do not fit in one sequence.
 
     Args:
       file: the sentences.
       tokenizer_files: the tokenizer, which each worker opens.
       max_seq_length: positions per record.
-      labels: a model's labels by number; None for records without labels. Words with others get 0,
-        and must be left out of a loss.
+      labels: the model's labels by class number; None for records without labels. Words with
+        other labels get class 0, and must be excluded from the loss.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
 
     Raises:
-      UserError: an impossible length or number of workers.
+      UserError: if the length is too small or the number of workers invalid.
     """
     check_length(max_seq_length)
     executor = Processes.of(num_workers, at_most=-(-len(file.sentences) // _SENTENCES_PER_WORKER))
@@ -85,7 +85,7 @@ def feature_stage(
 
 
 def check_length(max_seq_length: int) -> None:
-    """Raises UserError for a length without room for a word."""
+    """Raises UserError if a sequence has no room for a word."""
     if max_seq_length < _LEAST_LENGTH:
         raise UserError(
             f"--max_seq_length={max_seq_length} has no room for [CLS], a word and [SEP]; give at "
@@ -103,14 +103,14 @@ class SentenceEncoder:
         numbers: Mapping[str, int],
         spec: RecordSpec,
     ):
-        """Opens the tokenizer; ``numbers`` are those of labels, ``spec`` defines the features."""
+        """Opens the tokenizer; ``numbers`` maps labels to classes; ``spec`` has the features."""
         self._tokenizer = open_tokenizer()
         self._max_seq_length = max_seq_length
         self._numbers = numbers
         self._spec = spec
 
     def __call__(self, sentences: Sequence[Sentence]) -> EncodedSequences:
-        """Encodes sentences, in order."""
+        """Encodes sentences in order."""
         tokenizer, size = self._tokenizer, self._max_seq_length
         ids, starts, labels, cut = [], [], [], 0
         for sentence in sentences:
@@ -142,12 +142,12 @@ class SentenceEncoder:
 
 
 def pieces_of(words: Sequence[str], tokenizer: Tokenizer, most: int) -> list[list[int]]:
-    """The ids of each word's pieces: at least one, and the first ``most`` of a longer word."""
+    """The ids of each word's pieces: at least one, and at most the first ``most``."""
     return [tokenizer.encode(word)[:most] or [tokenizer.unk_id] for word in words]
 
 
 def cut_at_words(pieces: Sequence[Sequence[int]], most: int) -> Iterator[slice]:
-    """Cuts a sentence into runs of words with at most ``most`` pieces, each as long as possible."""
+    """Splits a sentence into the longest runs of whole words with at most ``most`` pieces each."""
     start, used = 0, 0
     for number, word in enumerate(pieces):
         if used + len(word) > most:
@@ -158,7 +158,7 @@ def cut_at_words(pieces: Sequence[Sequence[int]], most: int) -> Iterator[slice]:
 
 
 def _at_starts(values: Sequence[int], pieces: Sequence[Sequence[int]]) -> list[int]:
-    """A value at the first piece of each word, 0 at its other pieces and at [CLS] before them."""
+    """A row with each value at its word's first piece, and 0 at other pieces and at [CLS]."""
     row = [0]
     for value, word in zip(values, pieces):
         row += [value, *[0] * (len(word) - 1)]

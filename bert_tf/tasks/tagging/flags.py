@@ -26,7 +26,7 @@ def define_tagging_flags(values: flags.FlagValues) -> None:
         label_flag="alpha_label",
         max_seq_length={
             "default": 128,
-            "help_text": "Maximum tokens of a sequence; a longer sentence makes several.",
+            "help_text": "Maximum tokens of a sequence; longer sentences are split.",
         },
     )
 

@@ -1,8 +1,8 @@
-"""Files with a word and its labels on every line, as in the shared tasks of CoNLL.
+"""Files with one word and its labels per line, as in the shared tasks of CoNLL.
 
-A line has columns: the word first, its label last. Where a line has tabs they separate its columns,
-else blanks do. A blank line ends a sentence; so does a line that begins with ``-DOCSTART-``, which
-is left out.
+The first column of a line is the word, the last one its label. Columns are separated by tabs if the
+line has any, otherwise by spaces. A blank line ends a sentence; so does a line that begins with
+``-DOCSTART-``, which is skipped.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SHOWN_LABELS = 12
 
 
 class Sentence(NamedTuple):
-    """Consecutive lines of a file.
+    """A sentence of a file.
 
     Attributes:
-      first_line: the number of the first one, from 1.
-      words: their words.
-      labels: their labels; None in a file without.
+      first_line: the number of its first line, counted from 1.
+      words: its words.
+      labels: its labels; None if they were not read.
     """
 
     first_line: int
@@ -42,7 +42,7 @@ class Sentence(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TaggedFile:
-    """The contents of a file, and all of its lines as they are."""
+    """The contents of a file, including all of its lines unchanged."""
 
     path: Path
     lines: list[str]
@@ -50,12 +50,12 @@ class TaggedFile:
 
     @property
     def num_words(self) -> int:
-        """The number of words of all sentences."""
+        """The number of words in all sentences."""
         return sum(len(sentence.words) for sentence in self.sentences)
 
     @property
     def labels(self) -> list[str]:
-        """The different labels, sorted."""
+        """The distinct labels, sorted."""
         return sorted(set().union(*(sentence.labels or () for sentence in self.sentences)))
 
 
@@ -74,8 +74,8 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
       needs_labels: if False, only the words are read.
 
     Raises:
-      UserError: the file cannot be read, has no sentence, or a line without label or with more or
-        fewer columns than the first; the message names the line.
+      UserError: if the file cannot be read, has no sentences, or has a line without a label or with
+        more or fewer columns than the first; the message names the line.
     """
     lines = read_lines(path, flag=flag)
     sentences: list[Sentence] = []
@@ -99,7 +99,7 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
 
 
 def columns_of(line: str) -> list[str]:
-    """The columns of a line with a word, none of any other line."""
+    """The columns of a line, empty if it has no word."""
     line = line.strip()
     if "\t" in line:
         cells = [cell.strip() for cell in line.split("\t")]
@@ -109,7 +109,7 @@ def columns_of(line: str) -> list[str]:
 
 
 def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:
-    """Raises UserError for a line without label, or with other columns than the first one."""
+    """Raises UserError for a line without a label, or with another number of columns."""
     if len(cells) == 1 or not cells[-1]:
         raise UserError(f"{where} has the word {short_repr(cells[0])} without a label; correct it.")
     if len(cells) != width:
@@ -119,13 +119,13 @@ def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:
 
 
 def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:
-    """The labels of a file that are not among a model's, and how many words have each."""
+    """The labels of a file that the model lacks, with the number of words that have each."""
     used = collections.Counter(label for s in file.sentences for label in s.labels)
     return {label: count for label, count in used.most_common() if label not in set(labels)}
 
 
 def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
-    """Raises UserError for a label that is not among a model's, naming its line."""
+    """Raises UserError for a label that the model lacks, and names its line."""
     known = set(labels)
     for sentence in file.sentences:
         for line, label in enumerate(sentence.labels, start=sentence.first_line):
@@ -140,10 +140,10 @@ def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
 
 
 def with_predictions(file: TaggedFile, predicted: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines of a file, each with a further column for the label predicted for its word.
+    """The lines of a file, each with the label predicted for its word as an additional last column.
 
-    Lines without a word become blank. This is what conlleval, the evaluation program of CoNLL's
-    shared tasks, reads.
+    Lines without a word become blank. This is the input format of conlleval, the evaluation program
+    of CoNLL's shared tasks.
     """
     by_line: dict[int, str] = {}
     for sentence, labels in zip(file.sentences, predicted):

@@ -1,4 +1,4 @@
-"""Evaluation of the tagging task, and the file of its predictions."""
+"""Evaluation of the tagging task, and the file of predictions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ ENTITIES_NAME = "eval_entities.json"
 class TaggingEvaluation(PredictionEvaluation):
     """Scores the predictions for a file with labels.
 
-    Words have ``eval_accuracy`` and ``eval_loss``, the mean of the cross entropies of those whose
-    label the model has. If the file's labels are those of entities, there are also
-    ``eval_precision``, ``eval_recall`` and ``eval_f1``, and those of every type in a file of their
-    own.
+    The results are ``eval_accuracy`` of words and ``eval_loss``, the mean cross entropy of words
+    whose label the model has. If the file's labels mark entities, there are also
+    ``eval_precision``, ``eval_recall`` and ``eval_f1``, and a file with the scores of each type.
     """
 
     def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
-        """Predicts ``file`` with ``labels``, by number; others are as in the superclass."""
+        """Predicts ``file``; ``labels`` are by class number, the rest as in the superclass."""
         super().__init__(*args, **kwargs)
         self._file = file
         self._labels = labels
@@ -38,7 +37,7 @@ class TaggingEvaluation(PredictionEvaluation):
         self.figure = Figure(figure_name(file), higher_is_better=True)
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """The scores and the loss; writes those of every type of entity to ``output_dir``."""
+        """The scores and the loss; writes the scores of every entity type to ``output_dir``."""
         at_words = predictions[WORD_STARTS] > 0
         predicted = predicted_labels(self._file, self._labels, predictions)
         if self._has_entities:
@@ -71,7 +70,7 @@ class TaggingPrediction(PredictionEvaluation):
 
 
 def figure_name(file: TaggedFile) -> str:
-    """The name of the result by which checkpoints are compared."""
+    """The name of the metric by which checkpoints are compared."""
     return "eval_f1" if are_of_entities(file.labels) else "eval_accuracy"
 
 
@@ -89,7 +88,7 @@ def predicted_labels(
 def scores(
     file: TaggedFile, predicted: Sequence[Sequence[str]], counts: Mapping[str, Counts] | None
 ) -> dict[str, float]:
-    """Accuracy of the words and, if they are counted, the scores of all entities together."""
+    """The accuracy of words and, if ``counts`` is given, the scores over all entity types."""
     pairs = zip(file.sentences, predicted)
     correct = sum(sum(map(str.__eq__, sentence.labels, found)) for sentence, found in pairs)
     found = {} if counts is None else total(counts.values()).scores
@@ -98,5 +97,5 @@ def scores(
 
 
 def entity_table(counts: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
-    """The scores and the counts of every type."""
+    """The scores and counts of every entity type."""
     return {kind: {**found.scores, **found._asdict()} for kind, found in counts.items()}

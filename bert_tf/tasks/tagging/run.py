@@ -1,4 +1,4 @@
-"""Labelling words: fine-tuning on CoNLL's files, scores and predictions."""
+"""Token labels: fine-tuning on CoNLL's files, scores and predictions."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 
-# In ledgers, where classification has the name of a task of GLUE.
+# The task's entry in ledgers, where classification has the name of a GLUE task.
 TASK_NAME = "labels of words"
 
 
 def run(settings: DirectorySettings) -> Results | None:
-    """Trains, evaluates and predicts according to the settings, once or with each of the seeds.
+    """Trains, evaluates and predicts as the settings say, once or once per seed.
 
-    Returns the results of the evaluation (with several seeds, those of the last one), None without
+    Returns the results of the evaluation (with several seeds, those of the last), None without
     ``do_eval``. Raises UserError for bad input.
     """
     return run_with_seeds(settings, _run_once)
 
 
 def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Results | None:
-    """A single run, which adds its results to those of earlier seeds."""
+    """Runs once, and adds the results to those of earlier seeds."""
     with begin(settings.run, settings.runtime) as run:
         opened = open_tagging(settings, run)
         results = run_on_files(opened, run)
@@ -96,15 +96,15 @@ def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
 def _stage(
     labels: Labels, files: Files, file: TaggedFile, *, training: bool, **options
 ) -> SequenceStage:
-    """The records of a file; those of an evaluation have labels too, for its loss."""
+    """The stage for a file; a file to evaluate has labels too, for the loss."""
     has_labels = training or file is files.dev
     return feature_stage(file, labels=labels if has_labels else None, **options)
 
 
 def _check_files(settings: DirectorySettings, run: Run, files: Files, labels: Labels) -> None:
-    """Looks for labels in the files that the model does not have.
+    """Checks the files for labels that the model does not have.
 
-    Raises UserError for one in the training set, and if the development set has no others.
+    Raises UserError if the training set has one, or if the development set has no others.
     """
     if files.train is not None:
         check_labels(files.train, labels, flag="data_dir")
@@ -122,11 +122,11 @@ def _check_files(settings: DirectorySettings, run: Run, files: Files, labels: La
 
 
 def _agree_on_labels(settings: DirectorySettings, run: Run, train: TaggedFile | None) -> Labels:
-    """The labels of a run, by number. Collective; only rank 0 looks for them.
+    """The labels of a run, by class number. Collective; only rank 0 looks for them.
 
-    They are those stored with the weights that it starts from, or else the teacher's, whose soft
-    targets the student's classes are compared with, or else those of the training file, sorted.
-    Raises UserError for a run with nothing to train or to evaluate, and if they contradict.
+    They are those stored with the weights that the run starts from; or else the teacher's, since
+    soft targets compare classes; or else those of the training file, sorted. Raises UserError if
+    there is nothing to train or evaluate, and if labels contradict each other.
     """
     labels = None
     if run.ranks.is_chief:
@@ -138,13 +138,13 @@ def _agree_on_labels(settings: DirectorySettings, run: Run, train: TaggedFile | 
 
 
 def _stored_labels(run: Run) -> Labels | None:
-    """The labels of the weights that a run starts from, None if it starts without a head."""
+    """The labels of the weights that a run starts from; None if it starts without a head."""
     checkpoint, initial = run.start.checkpoint, run.settings.start.init_checkpoint
     if checkpoint is not None:
         labels = open_source(checkpoint).labels
         if labels is None:
             raise UserError(
-                f"{checkpoint} has no {LABELS_NAME} beside it, so its labels are unknown; restore "
+                f"{checkpoint} has no {LABELS_NAME} next to it, so its labels are unknown; restore "
                 "the file, or choose another --output_dir."
             )
         return labels
@@ -158,7 +158,7 @@ def _stored_labels(run: Run) -> Labels | None:
 
 
 def _teachers_labels(settings: DistillationSettings, own: Labels | None) -> Labels | None:
-    """The labels of a teacher; UserError if soft targets are those of others than the student's."""
+    """The teacher's labels; raises UserError if soft targets need the student's and they differ."""
     path = settings.teacher_checkpoint
     require_checkpoint(path, flag="teacher_checkpoint")
     taught = open_source(path).labels

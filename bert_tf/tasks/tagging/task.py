@@ -1,7 +1,7 @@
-"""The task of labelling words: named entities, parts of speech and the like.
+"""The task of labelling words, for example with named entities or parts of speech.
 
-Devlin et al. 2019, section 5.3: a dense layer on the output at the first piece of every word. The
-words' other pieces, [CLS] and [SEP] have no label.
+Devlin et al. 2019, section 5.3: a dense layer on the output at the first piece of every word. A
+word's other pieces, [CLS] and [SEP] have no labels.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
 
 LABEL = "label"
-# Predictions, [B, S] each: of all positions, of which only the starts of words count.
+# Predictions at all positions, [B, S] each; only those at word starts are meaningful.
 LABELS, CROSS_ENTROPIES = "labels", "cross_entropies"
 
-# NVIDIA's names, without a scope.
+# Named as in NVIDIA's checkpoints, without a scope.
 TAGGING_HEAD = Head("tagging head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_ner.py", of_words=True)
 
 
@@ -35,9 +35,9 @@ TAGGING_HEAD = Head("tagging head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_ner.py",
 class TaggingTask(EncoderTask):
     """One class per word.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Features beside the inputs:
+    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Features in addition to the inputs:
     ``word_starts`` [B, S], 1 at the first piece of a word; and, as labels, ``label_ids``
-    [B, S], the classes of the words there, 0 elsewhere.
+    [B, S], the classes of the words at these positions, 0 elsewhere.
 
     Attributes:
       config: the network's configuration.
@@ -53,11 +53,11 @@ class TaggingTask(EncoderTask):
     loss_name: ClassVar = "cross_entropy"
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of BERT without the pooler, and of the head."""
+        """The variables of BERT without its pooler, and of the head."""
         return [*bert_specs(self.config, pooler=False), *class_specs(self.config, self.num_classes)]
 
     def positions_read(self, features: Features) -> tf.Tensor:
-        """The words' first pieces."""
+        """The first piece of every word."""
         return features[WORD_STARTS]
 
     def head_outputs(
@@ -74,7 +74,7 @@ class TaggingTask(EncoderTask):
     def decisions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> Decisions:
-        """The choice of a label for every word."""
+        """The label logits of every word."""
         del options
         return Decisions(self._scores(outputs), _word_weights(features))
 
@@ -107,7 +107,7 @@ class TaggingTask(EncoderTask):
         return found
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None, since entities are scored instead of words."""
+        """Empty: entities are scored, not single words."""
         del sums
         return {}
 
@@ -116,7 +116,7 @@ class TaggingTask(EncoderTask):
 
 
 def _word_weights(features: Features) -> tf.Tensor:
-    """1 for every word, 0 for other positions, [B * S] float32."""
+    """1 for word starts, 0 for other positions, [B * S] float32."""
     return tf.reshape(tf.cast(features[WORD_STARTS], tf.float32), [-1])
 
 

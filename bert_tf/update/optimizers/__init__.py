@@ -1,8 +1,8 @@
-"""The registry of optimizers, one module each, with its rule and its row.
+"""The registry of optimizers: one module each, with its rule and its row.
 
-Flags, the ledger, estimates of memory and disk, and the slot names in checkpoints follow from the
+Flags, the ledger, memory and disk estimates, and the slot names in checkpoints are derived from the
 rows. To add an optimizer, write a module like ``adam.py`` and add its row to ``OPTIMIZERS``.
-Nothing here loads TensorFlow before a rule is applied.
+TensorFlow is not loaded until a rule is applied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
 
 
 def optimizer_row(name: str) -> OptimizerRow:
-    """The row of an optimizer; raises UserError for a name that is not in the registry."""
+    """The row of an optimizer; raises UserError for an unknown name."""
     if name not in OPTIMIZERS:
         raise UserError(f"optimizer '{name}' is not one of {', '.join(OPTIMIZERS)}.")
     return OPTIMIZERS[name]
@@ -35,14 +35,14 @@ def slot_names() -> set[str]:
 
 
 def option_flags() -> dict[str, Option]:
-    """Flag -> option, for all optimizers; a flag that several share appears once."""
-    return {option.flag: option for _, option in _options() if option.flag is not None}
+    """Flag -> option, for all optimizers; a flag shared by several optimizers appears once."""
+    return {option.flag: option for _, option in _options() if option.flag}
 
 
 def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
-    """The options of an optimizer from the values of :func:`option_flags`.
+    """Builds an optimizer's options from the values of :func:`option_flags`.
 
-    Raises UserError for contradictory options, and for a flag that this optimizer does not have.
+    Raises UserError for contradictory options and for flags that belong to other optimizers.
     """
     row = optimizer_row(name)
     flags_of_row = {option.flag: key for key, option in row.options.items() if option.flag}

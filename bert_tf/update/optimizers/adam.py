@@ -1,7 +1,7 @@
 """AdamW: Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019).
 
 The defaults are BERT's: no bias correction, decay by ``learning_rate * weight_decay``. Other
-optimizers are built on its moments.
+optimizers reuse its moments.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 # Added to the square root of the second moment.
 EPSILON = 1e-6
 SLOTS = ("adam_m", "adam_v")
-# Closer to 1 little is left of 1 - beta in float32.
+# Any closer to 1, and 1 - beta has too few significant digits in float32.
 _BETAS = Interval(0, 0.999999)
 
 MOMENTS = {
     "beta_1": Option(
-        0.9, flag="adam_beta1", help_text="Decay of the mean of gradients.", bounds=_BETAS
+        0.9, flag="adam_beta1", help_text="Decay rate of the mean of gradients.", bounds=_BETAS
     ),
     "beta_2": Option(
-        0.999, flag="adam_beta2", help_text="Decay of the mean of squared gradients.", bounds=_BETAS
+        0.999, flag="adam_beta2", help_text="Decay rate of mean squared gradients.", bounds=_BETAS
     ),
 }
 BIAS_CORRECTION = Option(
@@ -57,14 +57,14 @@ def adam_w(
     beta_1: float,
     beta_2: float,
 ) -> list[Change]:
-    """Adam's step, and the decay."""
+    """Adam's step plus weight decay."""
     import tensorflow.compat.v1 as tf
 
     scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
     corrected_rate = rate * scale
     changes = []
     for _, variable, gradient, slots, decays in parameters:
-        # Not ResourceApplyAdam: it subtracts from 1 a beta that was rounded to float32.
+        # Not ResourceApplyAdam, which subtracts a beta rounded to float32 from 1.
         m, v = next_moments(slots, gradient, beta_1, beta_2)
         step = corrected_rate * m / (tf.sqrt(v) + epsilon)
         if context.weight_decay and decays:
@@ -81,7 +81,7 @@ def fused_adam_w(
     context: UpdateContext,
     **options: Any,
 ) -> Applied:
-    """Makes one pass over memory for all weights together."""
+    """Updates all weights in one pass over memory."""
     arguments = native_arguments(parameters, rate, factor, context, **options)
     return Applied(operations.bert_tf_adam_w(**arguments))
 
@@ -89,12 +89,12 @@ def fused_adam_w(
 def next_moments(
     slots: Sequence[tf.Variable], gradient: tf.Tensor, beta_1: float, beta_2: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The two moments with one more gradient."""
+    """The two moments after one more gradient."""
     import tensorflow.compat.v1 as tf
 
     m, v = slots
-    # The graph only has 1 - beta, rounded after the subtraction: off by 6e-8 at most. 1 minus the
-    # float32 number next to 0.999 is off by 1.3e-5.
+    # The graph contains only 1 - beta, rounded after the subtraction: the error is at most 6e-8.
+    # Subtracting the float32 value closest to 0.999 from 1 has an error of 1.3e-5.
     return m + (gradient - m) * (1.0 - beta_1), v + (tf.square(gradient) - v) * (1.0 - beta_2)
 
 
@@ -129,7 +129,7 @@ def _correction(context: UpdateContext, beta: float) -> tf.Tensor:
     import tensorflow.compat.v1 as tf
 
     # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5. The moments
-    # have 1 - beta, rounded, and their correction must have the same.
+    # use the rounded 1 - beta, so their correction must use the same value.
     gain = 1.0 - beta
     return 1.0 - tf.pow(tf.constant(1.0 - gain, tf.float64), context.update_number)
 
@@ -143,7 +143,7 @@ def native_arguments(
     beta_1: float,
     beta_2: float,
 ) -> dict[str, object]:
-    """The arguments that the native operations of AdamW, LAMB and LANS share."""
+    """The arguments shared by the native operations of AdamW, LAMB and LANS."""
     scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
     return {
         "weights": [parameter.variable.handle for parameter in parameters],

@@ -1,14 +1,14 @@
 """LAMB: Adam with decay, its updates scaled to each variable's norm (You et al. 2020, algorithm 2).
 
-The decay is added before the norms are computed.
+Weight decay is added before the norms are computed.
 
-With ``prenormalize``, gradients are divided by their global norm before the moments, as in NVLAMB
-("Pretraining BERT with Layer-wise Adaptive Learning Rates", NVIDIA's developer blog, 2019). A clip
-before that would cancel, so the clip norm has no effect: the gradients of every update have norm 1.
-NVIDIA's published code (LAMB in TensorFlow, apex's FusedLAMB) divides by the norm only where it is
-greater than 1, which is ``prenormalize=False`` with a clip norm of 1. apex's ``use_nvlamb`` is
-another matter: it adapts the variables without decay too, which is an empty
-``exclude_from_layer_adaptation``.
+With ``prenormalize``, gradients are divided by their global norm before the moments are updated, as
+in NVLAMB ("Pretraining BERT with Layer-wise Adaptive Learning Rates", NVIDIA's developer blog,
+2019). Clipping before that would cancel out, so the clip norm has no effect: every update's
+gradients have norm 1. NVIDIA's published code (LAMB in TensorFlow, apex's FusedLAMB) divides by the
+norm only if it exceeds 1, which is ``prenormalize=False`` with a clip norm of 1. apex's
+``use_nvlamb`` is different: it also adapts the variables without decay, which corresponds to an
+empty ``exclude_from_layer_adaptation``.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ LAYER_ADAPTATION = {
     "min_trust_ratio": Option(
         None,
         flag="min_trust_ratio",
-        help_text="LAMB, LANS: lower bound of the trust ratio; none if not given.",
+        help_text="LAMB, LANS: lower bound of the trust ratio; unbounded if not given.",
         kind=float,
     ),
     "max_trust_ratio": Option(
         None,
         flag="max_trust_ratio",
-        help_text="LAMB, LANS: upper bound of the trust ratio; none if not given.",
+        help_text="LAMB, LANS: upper bound of the trust ratio; unbounded if not given.",
         kind=float,
     ),
     "exclude_from_layer_adaptation": Option(
         None,
         flag="exclude_from_layer_adaptation",
-        help_text="LAMB, LANS: regular expressions, separated by commas; a variable in whose name "
-        "one is found has trust ratio 1 (default: variables without weight decay; empty: none).",
+        help_text="LAMB, LANS: comma-separated regular expressions; a variable whose name matches "
+        "one has trust ratio 1 (default: variables without weight decay; empty: none).",
         kind=str,
     ),
 }
@@ -72,10 +72,10 @@ def lamb(
     prenormalize: bool,
     **adaptation: Any,
 ) -> list[Change]:
-    """Algorithm 2, with each variable as a layer."""
+    """Algorithm 2, treating each variable as a layer."""
     import tensorflow.compat.v1 as tf
 
-    del prenormalize  # the gradients are normalised already
+    del prenormalize  # the gradients are already normalised
     layers = LayerAdaptation(parameters, **adaptation)
     scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
     moments, directions = [], []
@@ -108,8 +108,8 @@ def fused_lamb(
     prenormalize: bool,
     **adaptation: Any,
 ) -> Applied:
-    """Makes two passes over memory for all weights together, with the norms between them."""
-    del prenormalize  # it is in the factor
+    """Updates all weights in two passes over memory, computing norms between them."""
+    del prenormalize  # the factor includes it
     layers = LayerAdaptation(parameters, **adaptation)
     arguments = native_arguments(parameters, rate, factor, context, bias_correction, beta_1, beta_2)
     squares = operations.bert_tf_lamb_moments(**arguments)
@@ -120,22 +120,22 @@ def fused_lamb(
 
 
 def normalised(gradients: Any, options: Options) -> Any:
-    """The gradients of norm 1 if the options say so; gradients that are all zero stay so."""
+    """Gradients scaled to norm 1 if the options request it; all-zero gradients stay zero."""
     return gradients.normalised() if options["prenormalize"] else gradients
 
 
 class LayerAdaptation:
-    """The trust ratio of each parameter: its norm divided by that of its direction, within bounds.
+    """Each parameter's trust ratio: its norm divided by its direction's norm, within bounds.
 
-    It is 1 where either norm is zero, and for parameters that are not adapted.
+    The ratio is 1 if either norm is zero, and for parameters that are not adapted.
 
     Args:
       parameters: all parameters of the update.
-      min_trust_ratio: lower bound, None for no bound.
-      max_trust_ratio: upper bound, None for no bound.
-      exclude_from_layer_adaptation: comma-separated regular expressions; a variable in whose name
-        one is found is not adapted. None excludes the variables that do not decay, an empty text
-        none.
+      min_trust_ratio: lower bound; None for no bound.
+      max_trust_ratio: upper bound; None for no bound.
+      exclude_from_layer_adaptation: comma-separated regular expressions; variables whose names
+        match one are not adapted. None excludes the variables that do not decay; an empty string
+        excludes none.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class LayerAdaptation:
     def trust_ratios(
         self, directions: Sequence[Sequence[tf.Tensor]], context: UpdateContext
     ) -> list[list[tf.Tensor]]:
-        """The factors of directions, which contain the decay: float32 scalars.
+        """The factors for directions, which include the decay: float32 scalars.
 
-        Each of ``directions`` has one for every parameter; so has each list of the result.
+        Each entry of ``directions``, like each list of the result, has one item per parameter.
         """
         import tensorflow.compat.v1 as tf
 
@@ -181,20 +181,20 @@ class LayerAdaptation:
         return ratios
 
     def shown(self, ratios: Sequence[Sequence[tf.Tensor]]) -> list[tuple[tf.Tensor, ...]]:
-        """Each parameter's ratios of all kinds, NaN if it is not adapted."""
+        """The ratios of all kinds for each parameter, NaN if it is not adapted."""
         import tensorflow.compat.v1 as tf
 
         missing = (tf.constant(float("nan")),) * len(ratios)
         return [own if adapts else missing for own, adapts in zip(zip(*ratios), self._adapts)]
 
     def shown_of_native(self, ratios: tf.Tensor) -> tf.Tensor:
-        """As :meth:`shown`, of the result of a native operation: float32 [kinds, parameters]."""
+        """Like :meth:`shown`, from a native operation's result: float32 [kinds, parameters]."""
         import tensorflow.compat.v1 as tf
 
         return tf.where_v2(self._adapts, ratios, float("nan"))
 
     def native_arguments(self) -> dict[str, object]:
-        """The arguments of the native operations that make a step with trust ratios."""
+        """The arguments of the native operations that use trust ratios."""
         return {
             "adapts": self._adapts,
             "min_trust_ratio": self._least,
@@ -203,12 +203,12 @@ class LayerAdaptation:
 
 
 def _patterns(text: str) -> list[re.Pattern[str]]:
-    """The comma-separated regular expressions of a flag; raises re.error."""
+    """Compiles the comma-separated regular expressions of a flag; raises re.error."""
     return [re.compile(expression) for expression in text.split(",") if expression]
 
 
 def contradictory_adaptation(options: Options) -> str | None:
-    """A sentence about bounds or exclusions that cannot be, None for others."""
+    """A sentence about impossible bounds or exclusions; None if they are valid."""
     least, most = options["min_trust_ratio"], options["max_trust_ratio"]
     if least is not None and least < 0:
         return f"--min_trust_ratio={least:g} must not be negative."
@@ -224,7 +224,7 @@ def contradictory_adaptation(options: Options) -> str | None:
         _patterns(text or "")
     except re.error as error:
         return (
-            f"--exclude_from_layer_adaptation={text}: '{error.pattern}' is not a regular "
+            f"--exclude_from_layer_adaptation={text}: '{error.pattern!s}' is not a regular "
             f"expression ({error.msg}); give names or expressions separated by commas."
         )
     return None
@@ -242,8 +242,8 @@ ROW = OptimizerRow(
         "prenormalize": Option(
             False,
             flag="lamb_prenormalize",
-            help_text="LAMB: divide gradients by their global norm before the moments "
-            "(NVIDIA's NVLAMB); --clip_norm has no effect then.",
+            help_text="LAMB: divide gradients by their global norm before updating the moments "
+            "(NVIDIA's NVLAMB); --clip_norm then has no effect.",
         ),
     },
     counts_updates=corrects_bias,

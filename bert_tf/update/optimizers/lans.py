@@ -1,10 +1,10 @@
-"""LANS: LAMB with Nesterov's momentum and normalised gradients (Zheng et al. 2020, algorithm 2).
+"""LANS: LAMB with Nesterov momentum and normalised gradients (Zheng et al. 2020, algorithm 2).
 
-The gradient of each variable is divided by its own norm before the moments, so neither its size nor
-clipping has an effect. A step is beta_1 times the direction of the momentum plus 1 - beta_1 times
-that of the gradient alone, each with decay and with its own trust ratio. The paper adapts all
-variables, which is an empty ``exclude_from_layer_adaptation``; normalisation applies to the
-excluded ones too.
+Each variable's gradient is divided by its own norm before the moments are updated, so neither its
+size nor clipping has an effect. A step is beta_1 times the momentum's direction plus 1 - beta_1
+times the direction of the gradient alone, each with decay and its own trust ratio. The paper adapts
+all variables, which corresponds to an empty ``exclude_from_layer_adaptation``; excluded variables
+are normalised too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def lans(
     beta_2: float,
     **adaptation: Any,
 ) -> list[Change]:
-    """Algorithm 2, with each variable as a block."""
+    """Algorithm 2, treating each variable as a block."""
     import tensorflow.compat.v1 as tf
 
     layers = LayerAdaptation(parameters, **adaptation)
@@ -89,7 +89,7 @@ def fused_lans(
     beta_2: float,
     **adaptation: Any,
 ) -> Applied:
-    """Makes three passes over memory for all weights together, with norms between them."""
+    """Updates all weights in three passes over memory, computing norms between them."""
     import tensorflow.compat.v1 as tf
 
     layers = LayerAdaptation(parameters, **adaptation)

@@ -1,11 +1,11 @@
-"""Muon for the kernels of the layers, AdamW for the rest.
+"""Muon for the kernels of the encoder layers, AdamW for everything else.
 
-The update of a kernel is its Nesterov momentum, orthogonalised (Jordan et al. 2024, "Muon: an
-optimizer for hidden layers in neural networks") and scaled to the root mean square of AdamW's
-updates (Liu et al. 2025, "Muon is scalable for LLM training"), so that both parts share learning
-rate and decay. The ranks divide the matrices among them and exchange the results, so their weights
-stay bit-equal. Where they share the state, a matrix's momentum is on the rank that orthogonalises
-it, and the rest is divided.
+A kernel's update is its Nesterov momentum, orthogonalised (Jordan et al. 2024, "Muon: an optimizer
+for hidden layers in neural networks") and scaled to the root mean square of AdamW's updates (Liu et
+al. 2025, "Muon is scalable for LLM training"), so that both parts use the same learning rate and
+decay. The ranks divide the matrices among themselves and exchange the results, so their weights
+stay bit-equal. If optimizer state is sharded, a matrix's momentum is on the rank that
+orthogonalises it, and the rest is divided.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 MOMENTUM = "muon_m"
 _KERNEL_OF_A_LAYER = re.compile(r"bert/encoder/(.*/)?kernel")
 
-# Of the iteration x <- (a + b x x' + c (x x')**2) x (Jordan et al. 2024).
+# Coefficients of the iteration x <- (a + b x x' + c (x x')**2) x (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
 
-# Gives an orthogonalised matrix the root mean square of AdamW's updates (Liu et al. 2025).
+# Scales an orthogonalised matrix to the root mean square of AdamW's updates (Liu et al. 2025).
 _UPDATE_RMS = 0.2
 
 
 def slots_of(name: str, shape: Sequence[int]) -> tuple[str, ...]:
-    """The slots of a weight: a momentum for the kernels of the layers, AdamW's for all else.
+    """The slots of a weight: a momentum for layer kernels, AdamW's slots for everything else.
 
-    Embeddings and heads, whose rows or columns stand for words, are not among the matrices that it
-    was made for (Jordan et al. 2024).
+    Embeddings and heads, whose rows or columns represent tokens, are not among the matrices that
+    Muon was designed for (Jordan et al. 2024).
     """
     is_matrix = len(shape) == 2 and _KERNEL_OF_A_LAYER.fullmatch(name) is not None
     return (MOMENTUM,) if is_matrix else adam.SLOTS
 
 
 def owners(shapes: Shapes, world_size: int) -> dict[str, int]:
-    """The rank that orthogonalises each matrix."""
+    """Assigns to each matrix the rank that orthogonalises it."""
     matrices = [name for name, shape in shapes.items() if slots_of(name, shape) == (MOMENTUM,)]
     parts = share_out([_operations(shapes[name]) for name in matrices], world_size)
     return {matrices[i]: rank for rank, part in enumerate(parts) for i in part}
@@ -68,7 +68,7 @@ def muon(
     momentum: float,
     **of_adam: Any,
 ) -> list[Change]:
-    """The step of the matrices, and AdamW's of all else."""
+    """Muon's steps for the matrices, AdamW's for everything else."""
     matrices, others = _divided(parameters, context)
     changes = {
         **_by_name(matrices, _matrix_changes(matrices, rate, context, momentum)),
@@ -87,7 +87,7 @@ def fused_muon(
     momentum: float,
     **of_adam: Any,
 ) -> Applied:
-    """Like :func:`muon`, with the native operation of AdamW; matrices have none."""
+    """Like :func:`muon`, but with AdamW's native operation; there is none for the matrices."""
     import tensorflow.compat.v1 as tf
 
     matrices, others = _divided(parameters, context)
@@ -102,7 +102,7 @@ def fused_muon(
 def _divided(
     parameters: Sequence[Parameter], context: UpdateContext
 ) -> tuple[list[Parameter], list[Parameter]]:
-    """The matrices that are orthogonalised, and all other parameters."""
+    """Splits parameters into the matrices to orthogonalise and all others."""
     return (
         [parameter for parameter in parameters if parameter.name in context.owners],
         [parameter for parameter in parameters if parameter.name not in context.owners],
@@ -123,7 +123,7 @@ def _matrix_changes(
     means: dict[str, tuple[tf.Tensor, ...]] = {}
     momenta: dict[str, tf.Tensor] = {}
     for name, _, gradient, slots, _ in matrices:
-        # There is no slot where another rank has the momentum.
+        # If another rank owns the momentum, there is no slot here.
         means[name] = tuple(momentum * slot + (1.0 - momentum) * gradient for slot in slots)
         for mean in means[name]:
             momenta[name] = momentum * mean + (1.0 - momentum) * gradient
@@ -141,21 +141,21 @@ def _matrix_changes(
 def _orthogonalise_all(
     weights: Sequence[tf.Variable], momenta: Mapping[str, tf.Tensor], context: UpdateContext
 ) -> list[tf.Tensor]:
-    """The orthogonalised momentum of each weight, computed by its owner, in the type of products.
+    """The orthogonalised momentum of each weight, computed by its owner, in ``product_type``.
 
-    ``momenta`` has at least those of this rank's weights, by name.
+    ``momenta`` contains at least this rank's weights, by name.
     """
     import tensorflow.compat.v1 as tf
 
-    # One by one: stacking equal shapes for batched products was not faster on CPUs, and a matrix's
-    # result does not depend on which others its rank has.
+    # One by one: stacking equal shapes for batched products was not faster on CPUs, and this way
+    # a matrix's result does not depend on the other matrices of its rank.
     ranks, product_type = context.ranks, context.product_type
-    order = sorted((weight.op.name for weight in weights), key=context.owners.get)
+    order = sorted((weight.op.name for weight in weights), key=context.owners.__getitem__)
     own = [name for name in order if context.owners[name] == ranks.rank]
     found = [orthogonalise(momenta[name], product_type) for name in own]
     if ranks.world_size > 1:
         shapes = {weight.op.name: weight.shape for weight in weights}
-        empty = tf.zeros([0], product_type)  # of a rank without any matrix
+        empty = tf.zeros([0], product_type)  # for a rank that owns no matrix
         sent = tf.concat([empty, *(tf.reshape(matrix, [-1]) for matrix in found)], axis=0)
         received = ranks.concatenate(sent, name="muon_directions")
         pieces = tf.split(received, [shapes[name].num_elements() for name in order])
@@ -165,34 +165,34 @@ def _orthogonalise_all(
 
 
 def orthogonalise(matrix: tf.Tensor, product_type: tf.DType) -> tf.Tensor:
-    """Replaces the singular values of a matrix by values of about 1; zero stays zero.
+    """Replaces a matrix's singular values by values of about 1; zero stays zero.
 
-    Five Newton-Schulz iterations (Jordan et al. 2024) leave them between 0.68 and 1.13, if they
-    were not much smaller than the largest one.
+    Five Newton-Schulz iterations (Jordan et al. 2024) bring them to between 0.68 and 1.13, unless
+    they were much smaller than the largest one.
 
     Args:
-      matrix: [rows, columns] float32, of static shape.
-      product_type: the type of the products and of the result.
+      matrix: float32 [rows, columns], with static shape.
+      product_type: dtype of the products and of the result.
     """
     import tensorflow.compat.v1 as tf
 
     rows, columns = matrix.shape.as_list()
     is_tall = rows > columns
-    x = tf.transpose(matrix) if is_tall else matrix  # the product with itself is the smaller one
-    # Divided by their Frobenius norm, no singular value is above 1.
+    x = tf.transpose(matrix) if is_tall else matrix  # so that its Gram matrix is the smaller one
+    # After division by the Frobenius norm, no singular value exceeds 1.
     x = tf.cast(tf.math.divide_no_nan(x, euclidean_norm([matrix])), product_type)
     for _ in range(_ITERATIONS):
         square = tf.matmul(x, x, transpose_b=True)
         polynomial = _B * square + _C * tf.matmul(square, square)
-        # a is added to the diagonal rather than a * x to the product, which is a larger matrix.
+        # Add a to the diagonal instead of a * x to the product, which is a larger matrix.
         x = tf.matmul(tf.linalg.set_diag(polynomial, _A + tf.linalg.diag_part(polynomial)), x)
     return tf.transpose(x) if is_tall else x
 
 
 def share_out(costs: Sequence[float], parts: int) -> list[list[int]]:
-    """Divides items among ``parts``, the most expensive first, each to the part with the least.
+    """Assigns items to ``parts``, the costliest first, each to the part with the least cost yet.
 
-    Returns the numbers of the items of each part, which may be empty.
+    Returns the indices of each part's items; a part may be empty.
     """
     chosen: list[list[int]] = [[] for _ in range(parts)]
     totals = [0.0] * parts
@@ -204,7 +204,7 @@ def share_out(costs: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def _operations(shape: Sequence[int]) -> int:
-    """Proportional to the operations of one iteration."""
+    """A number proportional to the operations of one iteration."""
     small, large = sorted(shape)
     return 2 * small**2 * large + small**3
 
@@ -219,7 +219,7 @@ ROW = OptimizerRow(
         "momentum": Option(
             0.95,
             flag="muon_momentum",
-            help_text="Muon: decay of the mean of gradients of the layers' kernels.",
+            help_text="Muon: decay rate of the mean of the layer kernels' gradients.",
             bounds=Interval(0, 1, open_high=True),
         ),
         "bias_correction": adam.BIAS_CORRECTION,

@@ -1,4 +1,4 @@
-"""Norms whose bits do not depend on how many threads compute them."""
+"""Norms that are bit-equal for any number of threads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
-# TensorFlow sums this many numbers in a single thread; ten times as many it splits up.
+# TensorFlow sums this many elements in a single thread, but splits a sum ten times as long.
 _LONGEST_ROW = 1024
 
 
 def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The square root of the sum of all squares, bit-equal for any number of threads.
+    """The Euclidean norm over all tensors, bit-equal for any number of threads.
 
     TensorFlow splits the sum over a large tensor into one part per thread, so ranks on different
-    hosts could clip by different factors. Sums along rows are computed by one thread per row, and
-    a sum of few numbers by a single thread.
+    hosts could clip by different factors. Sums along rows use one thread per row, and a short sum
+    uses a single thread.
     """
     import tensorflow.compat.v1 as tf
 
@@ -28,7 +28,7 @@ def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """[N] numbers with the same norm: the norm of each row, or the elements of a short tensor."""
+    """A vector with the same norm: the norm of each row, or a short tensor's elements."""
     import tensorflow.compat.v1 as tf
 
     size = tensor.shape.num_elements()

@@ -1,7 +1,7 @@
-"""What an optimizer consists of: a rule, which computes new values, and a row about it.
+"""What defines an optimizer: a rule that computes new values, and a row that describes it.
 
-A module of this folder has both for one optimizer. Rows are read where TensorFlow is not loaded, by
-flags and estimates, so the functions of a rule import TensorFlow when they are called.
+Each module of this folder defines both for one optimizer. Flags and estimates read rows without
+loading TensorFlow, so a rule's functions import TensorFlow only when they are called.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Parameter(NamedTuple):
     """One variable in an update.
 
     Attributes:
-      name: the variable's name; of the whole variable where ``variable`` is a part.
-      variable: float32 resource variable; where ranks share the optimizer's state, this rank's part
-        of one, a vector.
-      gradient: dense float32, of the same shape.
-      slots: float32 variables of the same shape: those that the optimizer's row gives it, in order;
-        none if another rank has them.
+      name: the variable's name, also where ``variable`` is only a part of it.
+      variable: float32 resource variable; if optimizer state is sharded, this rank's part of it, a
+        vector.
+      gradient: dense float32 of the same shape.
+      slots: float32 variables of the same shape, in the row's order; empty if another rank owns
+        them.
       decays: whether weight decay applies.
     """
 
@@ -46,9 +46,9 @@ class Change(NamedTuple):
 
     Attributes:
       step: float32, to be subtracted from the variable.
-      slots: the new values of its slots, in the same order.
+      slots: the new values of the slots, in the same order.
       ratios: float32 scalars, one for each of the row's ``ratio_kinds``: the trust ratios, NaN
-        where there are none.
+        where none applies.
     """
 
     step: tf.Tensor
@@ -61,8 +61,8 @@ class Applied(NamedTuple):
 
     Attributes:
       operation: runs the update.
-      ratios: float32 [ratio kinds, parameters], as in :class:`Change`, to be read when
-        ``operation`` has run; None without such kinds.
+      ratios: float32 [ratio kinds, parameters], as in :class:`Change`, to be read after
+        ``operation`` has run; None if the row has no ratio kinds.
     """
 
     operation: tf.Operation
@@ -71,19 +71,19 @@ class Applied(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class UpdateContext:
-    """What a rule needs to know besides parameters, learning rate and its options.
+    """What a rule needs to know besides its parameters, learning rate and options.
 
     Attributes:
       weight_decay: weight-decay rate.
       update_number: float64 scalar, 1 in the first applied update; None if the row does not count.
-      norms: the Euclidean norm of each tensor, float32 scalars. Where parameters are parts of
-        variables, the tensors must be in their shapes; the norms are those of the whole, and the
-        call is collective.
-      sum_over_parts: sums over each of the parameters, added up likewise.
-      sums_of_squares: the sum of all squares of each tensor of this rank, float64 [tensors].
+      norms: computes the Euclidean norm of each tensor, float32 scalars. If parameters are parts
+        of variables, the tensors must have the parameters' shapes; the norms are those of the
+        whole variables, and the call is collective.
+      sum_over_parts: adds up sums over each of the parameters in the same way.
+      sums_of_squares: computes the sum of squares of each tensor of this rank, float64 [tensors].
       ranks: the ranks among which an update may divide its work.
-      owners: the rank that has a variable's slots, by name, for those with an owner.
-      product_type: the type of matrix products.
+      owners: the rank that owns a variable's slots, by name, for variables with an owner.
+      product_type: dtype of matrix products.
     """
 
     weight_decay: float
@@ -96,16 +96,16 @@ class UpdateContext:
     product_type: tf.DType
 
 
-# (parameters, rate, context, **options); the rate is a float32 scalar for all these parameters.
+# (parameters, rate, context, **options); the rate is one float32 scalar for all parameters.
 Rule = Callable[..., list[Change]]
-# (operations, parameters, rate, factor, context, **options); ``operations`` is the module that
-# ``bert_tf.native.library`` loads. Gradients may be bfloat16, and must be multiplied by the float32
-# scalar ``factor`` first.
+# (operations, parameters, rate, factor, context, **options); ``operations`` is the module loaded by
+# ``bert_tf.native.library``. Gradients may be bfloat16, and must first be multiplied by the float32
+# scalar ``factor``.
 FusedRule = Callable[..., Applied]
 
 
 def apply_changes(parameters: Sequence[Parameter], changes: Sequence[Change]) -> list[tf.Operation]:
-    """Assigns what a rule computed."""
+    """Assigns the new values that a rule computed."""
     assigned = []
     for parameter, change in zip(parameters, changes):
         for slot, value in zip(parameter.slots, change.slots):
@@ -121,24 +121,24 @@ class OptimizerRow:
     Attributes:
       title: the optimizer's usual name.
       rule: maps (parameters, learning rate, context, and its options as keywords) to a
-        :class:`Change` of each parameter, by TensorFlow's operations.
+        :class:`Change` for each parameter, using TensorFlow operations.
       slots: names of its float32 variables in a weight's shape: ``adam_m`` is stored as
         ``<weight>/adam_m``.
-      choose_slots: maps a weight's name and shape to the slots that it has; None if all weights
-        have all ``slots``.
-      options: its specific options, by keyword.
-      fused_rule: the same as ``rule`` with native operations; None if there are none.
-      counts_updates: maps the options to whether the context needs an ``update_number``; None for
-        never.
-      prepare: maps the ``update.gradients.Gradients`` of an update and the options to those that
-        the rule takes; None for the same.
-      ratio_kinds: the names of the trust ratios that each variable has in an update.
-      can_be_sharded: whether its rule updates parts of weights, by ``UpdateContext.norms`` and
-        ``UpdateContext.sum_over_parts`` where a step depends on more than one element.
+      choose_slots: maps a weight's name and shape to its slots; None if every weight has all
+        ``slots``.
+      options: its own options, by keyword.
+      fused_rule: the native implementation of ``rule``; None if there is none.
+      counts_updates: maps the options to whether the context needs an ``update_number``; None
+        means never.
+      prepare: maps the ``update.gradients.Gradients`` of an update and the options to the
+        gradients that the rule takes; None leaves them unchanged.
+      ratio_kinds: the kinds of trust ratios that each variable has in an update.
+      can_be_sharded: whether the rule can update parts of weights, using ``UpdateContext.norms``
+        and ``UpdateContext.sum_over_parts`` where a step depends on more than one element.
       choose_owners: maps the shapes of all trained weights, by name, and a number of ranks to the
-        weights that are not divided if ranks share the state, each with the rank that has its
-        slots; None divides all.
-      contradiction: returns a sentence about contradictory options, None for valid ones.
+        weights that are not divided when state is sharded, each with the rank that owns its
+        slots; None divides all weights.
+      contradiction: returns a sentence about contradictory options; None if they are valid.
     """
 
     title: str
@@ -156,29 +156,29 @@ class OptimizerRow:
 
     @property
     def has_native_form(self) -> bool:
-        """Whether it can be computed by native operations."""
+        """Whether a native implementation exists."""
         return self.fused_rule is not None
 
     def slots_of(self, name: str, shape: Sequence[int]) -> tuple[str, ...]:
-        """The names of a weight's slots, in the order of the row."""
+        """The names of a weight's slots, in the row's order."""
         return self.slots if self.choose_slots is None else self.choose_slots(name, shape)
 
     def slot_bytes(self, shapes: Shapes) -> int:
-        """Bytes of all slots of the weights ``shapes``, name -> shape."""
+        """Total bytes of the slots of the weights in ``shapes``, name -> shape."""
         return _FLOAT32_BYTES * sum(
             len(self.slots_of(name, shape)) * math.prod(shape) for name, shape in shapes.items()
         )
 
     def resolve(self, given: Options) -> dict[str, Any]:
-        """All its options, with defaults for those that are not given."""
+        """All options, with defaults for those that are not given."""
         return {name: given.get(name, option.default) for name, option in self.options.items()}
 
     def owners(self, shapes: Shapes, world_size: int) -> dict[str, int]:
-        """The weights that are not divided if ranks share the state, and the owners of each."""
+        """The weights that are not divided when state is sharded, each with its owner."""
         return self.choose_owners(shapes, world_size) if self.choose_owners is not None else {}
 
     def problem_of(self, options: Options) -> str | None:
-        """A sentence about options that are out of bounds or contradictory, None for valid ones."""
+        """A sentence about out-of-bounds or contradictory options; None if they are valid."""
         for name, option in self.options.items():
             problem = option.problem(options[name])
             if problem is not None:

@@ -1,4 +1,4 @@
-"""Charts: lines and bars in SVG that is stretched to its card, and HTML labels, which are not.
+"""Charts: lines and bars in an SVG stretched to its card, and HTML labels, which are not stretched.
 
 The page's style sheet positions and colours them.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 _SIDE = 1000  # width and height of the drawing in its units
 _MOST_DOTS = 40
 _MOST_LOG_TICKS = 6
-_FAR_APART = 3  # ratio from which a curve would leave most of a linear axis empty
+_FAR_APART = 3  # from this ratio on, a curve leaves most of a linear axis empty
 
 Point = tuple[float, float]
 
@@ -43,7 +43,7 @@ class Axis(NamedTuple):
     is_log: bool = False
 
     def fraction(self, value: float) -> float:
-        """The position of a value from ``low``, 0, to ``high``, 1."""
+        """The position of a value between ``low``, 0, and ``high``, 1."""
         low, high, value = (
             map(math.log, (self.low, self.high, value))
             if self.is_log
@@ -65,8 +65,8 @@ def line_chart(
 ) -> str:
     """A ``figure`` with the curves, their legend and a caption; empty without points.
 
-    ``x_from_zero`` starts the x axis at zero unless that leaves a wide gap; ``y_log`` makes the y
-    axis logarithmic if all values are positive and far apart.
+    ``x_from_zero`` starts the x axis at zero unless that would leave a wide gap; ``y_log`` makes
+    the y axis logarithmic if all values are positive and far apart.
     """
     lines = [line for line in lines if line.points]
     if not lines:
@@ -92,9 +92,9 @@ def histogram(
     y_log: bool = False,
     note: str = "",
 ) -> str:
-    """A ``figure`` with a bar from each of ``edges`` to the next one; empty without counts.
+    """A ``figure`` with a bar between consecutive ``edges``; empty without counts.
 
-    ``y_log`` makes the y axis logarithmic; bars of 0 are left out then.
+    ``y_log`` makes the y axis logarithmic, which omits bars of 0.
     """
     highest = max(counts, default=0)
     if not highest:
@@ -116,7 +116,7 @@ def histogram(
 def _figure(
     drawn: Sequence[str], x_axis: Axis, y_axis: Axis, *, names: tuple[str, str, str], below: str
 ) -> str:
-    """What is drawn on its axes; ``names`` are the title and those of the axes x and y."""
+    """Puts drawn elements on their axes; ``names`` are the title, then the labels of x and y."""
     title, x_label, y_label = map(escape, names)
     drawing = [
         *(_horizontal(y_axis.fraction(value)) for value in y_axis.ticks),
@@ -162,7 +162,7 @@ def _y_axis(values: Sequence[float], *, log: bool) -> Axis:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """The interval, widened if its ends are equal."""
+    """Widens the interval if its ends are equal."""
     if low < high:
         return low, high
     margin = abs(low) * 0.1 or 1.0
@@ -172,7 +172,7 @@ def widened(low: float, high: float) -> tuple[float, float]:
 def ticks(low: float, high: float, *, outside: bool = False, about: int = 5) -> list[float]:
     """Round numbers between ``low`` and ``high``; with ``outside`` they enclose both.
 
-    They are 1, 2 or 5 times a power of ten apart, and approximately ``about`` of them.
+    Their spacing is 1, 2 or 5 times a power of ten, and there are approximately ``about`` of them.
     """
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
@@ -211,7 +211,7 @@ def _tick(axis: str, side: str, fraction: float, value: float) -> str:
 
 
 def _coordinate(fraction: float) -> str:
-    """A coordinate in the drawing."""
+    """A coordinate in the units of the drawing."""
     return f"{_SIDE * fraction:.1f}".removesuffix(".0")
 
 

@@ -1,4 +1,4 @@
-"""What all HTML pages have around their content; a page is one self-contained file."""
+"""The frame around the content of all HTML pages; each page is one self-contained file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FILES = Path(__file__).parent
 
 
 def read_part(name: str, directory: Path = _FILES) -> str:
-    """A template, style sheet or script that a page is made of."""
+    """Reads a template, style sheet or script for a page."""
     return (directory / name).read_text(encoding="utf-8")
 
 
 def write_framed(
     path: PathLike, title: str, *, main: str, header: str = "", script: str = ""
 ) -> None:
-    """Writes a page atomically; ``main`` and ``header`` are HTML, no other script may run."""
+    """Writes a page atomically; ``main`` and ``header`` are HTML, and no other script can run."""
     policy = ""
     if script:
         # In the page's security policy, so that no other script can run.

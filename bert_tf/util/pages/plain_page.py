@@ -15,16 +15,16 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of the page; what is empty is left out.
+    """A part of the page; empty attributes are omitted.
 
     Attributes:
       heading: its heading.
       details: names and values.
-      sentences: a list.
-      charts: figures of ``charts``.
-      tables: (caption, columns, rows) of each.
-      note: HTML before the cards.
-      cards: HTML of paragraphs that keep their spacing.
+      sentences: items of a list.
+      charts: figures from ``charts``.
+      tables: (caption, columns, rows) for each table.
+      note: HTML shown before the cards.
+      cards: HTML of paragraphs whose whitespace is preserved.
     """
 
     heading: str
@@ -36,7 +36,7 @@ class Section:
     cards: Sequence[str] = ()
 
     def html(self) -> str:
-        """The section; all but notes and cards is escaped here."""
+        """The section as HTML; escapes everything except notes and cards."""
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
         figures = [*self.charts, *(plain_table(*table) for table in self.tables)]
         paragraphs = (

@@ -21,7 +21,7 @@ def plain_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[st
 
 
 def table_row(name: str, cells: Iterable[str]) -> str:
-    """A row; ``name`` heads it."""
+    """A table row headed by ``name``."""
     values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
     return f'<tr><th scope="row">{escape(name)}</th>{values}</tr>'
 
@@ -29,7 +29,7 @@ def table_row(name: str, cells: Iterable[str]) -> str:
 def table(
     caption: str, columns: Sequence[str], rows: Sequence[str], *, foot: Sequence[str] = ()
 ) -> str:
-    """A table of rows from :func:`table_row`, with others at its foot."""
+    """A table of rows from :func:`table_row`, and further rows in its footer."""
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     return (
         f'<div class="card"><table><caption>{escape(caption)}</caption>'

@@ -66,7 +66,7 @@ def test_lists_of_numbers_and_names():
     assert whole_numbers("sizes", values=values_of("3", "1")) == [3, 1]
     assert whole_numbers("sizes", may_be_empty=True, values=values_of()) == []
     for texts, least in ((("2", "x"), 1), (("0",), 1), (("4",), 5), ((), 1)):
-        expected = f"--sizes={','.join(texts)}: give whole numbers from {least} on"
+        expected = f"--sizes={','.join(texts)}: give whole numbers of at least {least}"
         with pytest.raises(UserError, match=expected):
             whole_numbers("sizes", least=least, values=values_of(*texts))
     assert known_names("sizes", ("a", "b"), values_of("b", "a", "b")) == ["b", "a"]

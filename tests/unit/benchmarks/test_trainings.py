@@ -114,7 +114,7 @@ def test_what_is_finished_is_not_run_again(compare, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"seeds": "1"}, "--seeds: give two at least"),
+        ({"seeds": "1"}, "--seeds: give at least two"),
         ({"num_train_steps": 195}, "--num_train_steps=195 is not a multiple of --display"),
         ({"smoothing_steps": 300}, "--smoothing_steps=300: give a multiple of 10, .* up to 200"),
     ],
@@ -142,7 +142,7 @@ def test_arithmetic_of_loss_curves():
     broken = curve([3.0, math.inf, math.inf], math.inf)
     assert difference(broken, broken).mean == math.inf
     assert smooth(curve([1.0, math.inf, 1.0, 1.0]), 20).losses == (math.inf, math.inf, 1.0)
-    with pytest.raises(UserError, match="logged other steps"):
+    with pytest.raises(UserError, match="logged different steps"):
         difference(curve([1.0, 2.0]), curve([1.0, 2.0, 3.0]))
     of_seeds = [curve([1.0, 1.0], 5.0), curve([1.5, 1.0], 5.1), curve([1.0, 1.3], 5.0)]
     assert between_seeds(of_seeds) == pytest.approx((0.4, 0.5, 0.1))

@@ -150,8 +150,8 @@ def test_their_head_for_classes_of_a_text_is_not_taken_for_ours(tmp_path):
         "pre_classifier.weight"
     ) in lines
     assert (
-        "warning: pre_classifier is a layer of DistilBERT's head for classes of a text, for which "
-        "this network has BERT's pooler, so the head is left out"
+        "warning: pre_classifier is a layer of DistilBERT's text classification head, in place of "
+        "which this network has BERT's pooler, so the head is left out"
     ) in lines
     found = open_source(tmp_path / "ours").stored.keys()
     assert found == {spec.name for spec in bert_specs(CONFIG, pooler=False)}

@@ -135,7 +135,7 @@ def test_the_discriminator_is_kept_by_other_formats(tmp_path):
 @pytest.mark.parametrize(
     ("target", "given", "words"),
     [
-        ("google", {}, "--generator: --format=google has no place for a generator"),
+        ("google", {}, "--generator: --format=google cannot hold a generator"),
         ("huggingface", {"include_optimizer": True}, "no place for an optimizer's state"),
     ],
 )

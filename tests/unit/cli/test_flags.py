@@ -35,6 +35,7 @@ COMMANDS = [
     "data_prep.clean",
     "data_prep.download",
     "data_prep.extract",
+    "data_prep.filter_language",
     "data_prep.convert_records",
     "data_prep.vocabulary",
 ]

@@ -79,7 +79,7 @@ def test_what_is_summed_together_is_not_for_the_timing_to_decide(parse, flag):
 def test_google_names_and_defaults(parse):
     settings = parse()
     assert settings.data.max_seq_length == 128
-    assert settings.data.max_predictions_per_seq == 20
+    assert settings.data.masks.max_predictions_per_seq == 20
     assert settings.optimization.schedule.learning_rate == 5e-5
     assert settings.optimization.steps.num_train_steps == 100_000
     assert settings.optimization.steps.num_warmup_steps == 10_000

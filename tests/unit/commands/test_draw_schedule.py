@@ -98,7 +98,7 @@ def test_ranks_and_epochs(scaled):
 
 
 def test_epochs_without_records():
-    with pytest.raises(UserError, match=r"--num_train_epochs=2 follows from .*--num_records"):
+    with pytest.raises(UserError, match=r"--num_train_epochs=2 depends on .*--num_records"):
         curve_of(num_train_steps=None, num_train_epochs=2.0, warmup_proportion=0.1)
 
 

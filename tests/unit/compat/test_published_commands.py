@@ -11,6 +11,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.cli.flags import parse_flags
+from bert_tf.cli.settings_flags import from_flags
 from bert_tf.tasks.classification.flags import (
     classification_settings,
     define_classification_flags,
@@ -20,7 +21,6 @@ from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_set
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages import create_pretraining_data
-from data_prep.stages.stage import settings_from_flags
 from tests.helpers.programs import ROOT
 from tests.unit.cli.test_flags import defined_by
 
@@ -131,7 +131,7 @@ SQUAD = {
 
 
 def _records_settings(values):
-    return settings_from_flags(
+    return from_flags(
         create_pretraining_data.Settings, values, tokenizer_files=TokenizerFiles.from_flags(values)
     )
 
@@ -175,7 +175,6 @@ def settings_of(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("command", [GOOGLE_RECORDS, NVIDIA_RECORDS], ids=["google", "nvidia"])
 def test_records(settings_of, command):
     settings = settings_of(command).settings
-    create_pretraining_data.validate(settings)
     assert settings.tokenizer_files.do_lower_case
     assert (settings.max_predictions_per_seq, settings.dupe_factor) == (20, 5)
     assert settings.output_file.endswith(".tfrecord")

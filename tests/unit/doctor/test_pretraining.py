@@ -95,7 +95,7 @@ def test_a_run_without_problems(places, tmp_path):
     assert not of_grade(findings, ERROR) + of_grade(findings, WARNING)
     [(part, sentence)] = of_grade(findings, HINT)
     assert part == "vocabulary"
-    assert "vocab_size is 50, no multiple of 8" in sentence
+    assert "vocab_size is 50, not a multiple of 8" in sentence
     assert "--vocab_size=56" in sentence
     assert findings.status == 0
     parts = {part for part, _ in of_grade(findings, FINE)}
@@ -147,7 +147,7 @@ def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
         (["--init_checkpoint={model}"], ERROR, "checkpoint", "--init_checkpoint"),
         (["--output_dir={train}/a.tfrecord/x"], ERROR, "output directory", "cannot write to"),
         (["--vocab_file={model}"], ERROR, "vocabulary", "does not exist or is not a file"),
-        (["--input_file=", "--input_files_dir={train}"], HINT, "flags", "so flags that it leaves"),
+        (["--input_file=", "--input_files_dir={train}"], HINT, "flags", "so flags that it omits"),
         (["--precision=fp16"], ERROR, "whole run", "fp16"),
     ],
     ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
@@ -215,7 +215,7 @@ def test_steps_of_several_ranks(places):
             "vocabulary",
             "no id is above 49, but the vocabulary has 110 entries",
         ),
-        ({"lower_case": False}, "vocabulary", "has a capital, so every word of the text with one"),
+        ({"lower_case": False}, "vocabulary", "has a capital, so every word with one"),
         (
             {"entries": [*ENTRIES[:-2], "Paris", "Rome"]},
             "vocabulary",
@@ -251,7 +251,7 @@ def test_text_that_is_trained_and_evaluated_on(places):
     warnings = of_grade(said_of(places), WARNING)
     [(part, sentence)] = warnings
     assert part == "held-out records"
-    assert "made from text that the training records were made from" in sentence
+    assert "made from the same text as training records" in sentence
 
 
 def test_a_directory_in_use(places):

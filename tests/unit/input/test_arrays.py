@@ -41,5 +41,5 @@ def test_a_start_further_on_and_ranks_see_what_a_single_run_sees():
 @pytest.mark.parametrize("columns", [{"x": [1, 2], "y": [1]}, {"x": []}])
 def test_columns_that_are_no_records(columns):
     arrays = {name: np.array(values) for name, values in columns.items()}
-    with pytest.raises(ValueError, match="as many records each"):
+    with pytest.raises(ValueError, match="equally many records"):
         batches_of_arrays(arrays, GlobalBatchSlice(1), start_position=0, seed=0)

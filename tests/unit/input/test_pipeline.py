@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
@@ -47,7 +48,7 @@ class Data:
         self.examples = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         self.masking = None
         if not masked:
-            self.masking = MaskingSettings(0.3, 3, 50, self.info.special_ids)
+            self.masking = MaskingSettings(MaskingOptions(0.3, 3), 50, self.info.special_ids)
         self.described = pipeline.PretrainingRecords(
             RecordSet(paths), self.info, **MODEL, masking=self.masking
         )
@@ -139,7 +140,7 @@ def with_masks(data, records, position, predictions=3):
         records["input_ids"],
         np.full(size, length),
         keys=example_keys(7, position, np.arange(size)),
-        settings=dataclasses.replace(data.masking, max_predictions_per_seq=predictions),
+        settings=data.masking.with_options(max_predictions_per_seq=predictions),
         word_starts=records["word_starts"],
     )
     return {
@@ -472,7 +473,9 @@ def write_with(record_maker, directory, feature, value, *, masked, number=7):
 
 
 def dataset_of(path, info, *, training, batch_size=4):
-    masking = None if info.masked else MaskingSettings(0.3, 3, 50, info.special_ids)
+    masking = None
+    if not info.masked:
+        masking = MaskingSettings(MaskingOptions(0.3, 3), 50, info.special_ids)
     records = pipeline.PretrainingRecords(RecordSet([path]), info, **MODEL, masking=masking)
     batch = GlobalBatchSlice(batch_size)
     if not training:

@@ -5,12 +5,11 @@ masks and dropout. These literal values are of the streams as they have always b
 fails here says that every run that is under way would see other data.
 """
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, epoch_permutation
@@ -113,9 +112,7 @@ MASKS = {  # by whole words, and the most words of an n-gram
 @pytest.mark.parametrize(("whole_words", "ngram"), MASKS)
 def test_masks(whole_words, ngram):
     special_ids = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    settings = dataclasses.replace(
-        MaskingSettings(0.3, 6, 50, special_ids), do_whole_word_mask=whole_words, ngram=ngram
-    )
+    options = MaskingOptions(0.3, 6, do_whole_word_mask=whole_words, ngram=ngram)
     ids = np.array([[2, *range(10, 24), 3], [2, *range(30, 37), 3, *[0] * 7]])
     word_starts = np.ones_like(ids, bool)
     word_starts[:, 2::3] = False
@@ -123,7 +120,7 @@ def test_masks(whole_words, ngram):
         ids,
         np.array([16, 9]),
         keys=example_keys(8, 4, [0, 1]),
-        settings=settings,
+        settings=MaskingSettings(options, 50, special_ids),
         word_starts=word_starts,
     )
     input_ids, positions, label_ids = MASKS[whole_words, ngram]

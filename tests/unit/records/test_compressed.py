@@ -141,8 +141,8 @@ def change(content):
     [
         (
             cut,
-            r"is damaged \(it ends within the gzip stream that begins at byte 0\); make or copy it "
-            "again",
+            r"is damaged \(the file ends within the gzip stream that begins at byte 0\); make or "
+            "copy it again",
         ),
         (lambda content: content + b"more", r"is damaged \(no gzip stream begins at byte \d+, "),
         (change, r"is damaged \(Error -3.*\); make or copy it again"),

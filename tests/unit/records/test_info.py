@@ -199,7 +199,7 @@ def test_special_ids_must_be_those_of_the_vocabulary(record_maker, tmp_path, cha
     assert inspect_records([path]).vocabulary.file is not None
     other = dataclasses.replace(entry, **change(entry))
     record_maker.write_manifest(tmp_path, vocabulary=other)
-    with pytest.raises(UserError, match=r"manifest\.json has another size or other special ids"):
+    with pytest.raises(UserError, match=r"manifest\.json differs in size or special ids"):
         inspect_records([path])
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.records import statistics as record_statistics
 from bert_tf.records.hash_sample import HashSample, hash_of
@@ -32,7 +33,7 @@ def make_batch(count, *, seed=0, whole_words=False, share=0.15, most=P):
     ids[np.arange(count), length - 1] = 3
     starts = ~CONTINUES[ids]
     starts[:, :2] = True
-    settings = MaskingSettings(share, most, V, SPECIAL, whole_words)
+    settings = MaskingSettings(MaskingOptions(share, most, whole_words), V, SPECIAL)
     keys = example_keys(seed, np.arange(count))
     masked = mask_batch(ids, length, keys=keys, settings=settings, word_starts=starts)
     batch = {
@@ -161,11 +162,11 @@ def change(name, value, where=slice(None)):
         (unmask, ["replaced by [MASK], but 80.00% should be", "replaced by themselves, but"]),
         (drop_masks, ["tokens are masked, 0.9"]),
         (lambda b: set_masks(b, "masked_lm_positions", 0), ["are on special tokens or padding"]),
-        (lambda b: set_masks(b, "masked_lm_positions", 2), ["at a position that has one already"]),
+        (lambda b: set_masks(b, "masked_lm_positions", 2), ["at an already masked position"]),
         (change("masked_lm_weights", 0), ["no token is masked in any record"]),
         (change("next_sentence_labels", 1), ["all sentence pairs have label 1, so"]),
         (change("next_sentence_labels", 1, slice(20, None)), ["% of the sentence pairs have labe"]),
-        (lambda b: [change(n, 0)(b) for n in ("input_mask", "masked_lm_weights")], ["no token of"]),
+        (lambda b: [change(n, 0)(b) for n in ("input_mask", "masked_lm_weights")], ["no text"]),
         (change("input_ids", 1), ["of the tokens are unknown to the vocabulary"]),
         (lambda b: b.update({n: v[[*range(9)] * 99] for n, v in b.items()}), ["repeat another"]),
     ],

@@ -116,7 +116,7 @@ def test_a_killed_worker_costs_its_items_only(dask, tmp_path):
 
 
 def test_an_item_that_kills_all_its_workers_is_one_sentence(dask, tmp_path):
-    with pytest.raises(RepairableError, match=r"^counting: an item has cost 4 workers their life"):
+    with pytest.raises(RepairableError, match=r"^counting: an item has killed 4 workers, "):
         list(results_of(with_lives(tmp_path, 9), range(12), dask))
 
 

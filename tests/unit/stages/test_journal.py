@@ -68,7 +68,7 @@ def test_what_can_be_repaired_is_continued(tmp_path, source, error, capsys):
         error.filename = "/elsewhere"
     stop(tmp_path, source, error)
     partial = tmp_path / "out" / ".partial"
-    assert f"what is done is kept in {partial}; the same command will" in capsys.readouterr().err
+    assert f"finished work is kept in {partial}; the same command will" in capsys.readouterr().err
     stage = Stage()
     out = run(tmp_path, source, stage)
     assert stage.worked_on == [3, 4, 5]
@@ -173,7 +173,7 @@ def test_records_are_continued(tmp_path):
 
 
 def test_a_full_disk_costs_what_did_not_fit(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1000)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"This is number {number}. It ends here.\n\n" for number in range(300)))
     settings = functools.partial(sentences.Settings, str(text), num_workers=1)

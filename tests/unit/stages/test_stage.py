@@ -56,7 +56,7 @@ OLD, NEW = {"stage": "1", "sentencex": "0.9"}, {"stage": "1", "sentencex": "1.0"
         (OLD, OLD, "remake", 1, "is up to date, skipped\n"),
         (OLD, NEW, "remake", 2, "was made by sentencex 0.9 (now 1.0), and is made again (--other"),
         (OLD, NEW, "keep", 1, "is kept, though it was made by sentencex 0.9 (now 1.0)\n"),
-        ({}, NEW, "remake", 1, "skipped (it does not say which versions made it)\n"),
+        ({}, NEW, "remake", 1, "skipped (the versions that made it are not recorded)\n"),
     ],
 )
 def test_output_of_other_versions(tmp_path, source, capsys, before, now, choice, runs, said):

@@ -162,5 +162,5 @@ def test_no_documentation(tmp_path, monkeypatch):
     monkeypatch.setattr(demo_corpus.sysconfig, "get_paths", lambda: paths)
     with pytest.raises(UserError, match="no documentation was found"):
         run(Settings(str(tmp_path / "out"), num_workers=1))
-    with pytest.raises(UserError, match="--max_megabytes=0: give a positive size"):
+    with pytest.raises(UserError, match="--max_megabytes=0 must be greater than 0"):
         run(Settings(str(tmp_path / "out"), max_megabytes=0))

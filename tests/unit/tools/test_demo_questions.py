@@ -87,9 +87,9 @@ def test_sentences_and_documents():
 
 
 def test_what_is_refused(text, tmp_path):
-    with pytest.raises(UserError, match="--num_questions=1: give at least 2"):
+    with pytest.raises(UserError, match="--num_questions=1 must be at least 2"):
         make(text, tmp_path / "out", num_questions=1)
-    with pytest.raises(UserError, match="--max_context_words=12: give at least 13"):
+    with pytest.raises(UserError, match="--max_context_words=12 must be at least 13"):
         make(text, tmp_path / "out", max_context_words=12)
     text.write_text("The parser reads all of the lines. It closes the file then.")
     with pytest.raises(UserError, match="has sentences for 1 questions; give two documents or"):

@@ -55,7 +55,7 @@ def test_names_and_addresses():
         ({"delay_ms": -1}, "a delay of -1 ms"),
         ({"cores_per_host": 0}, "0 cores per host"),
         ({"cores_per_host": 10**6}, "1000000 cores per host"),
-        ({"private": {"/": ["/"]}}, "/: 2 hosts need as many directories, not 1"),
+        ({"private": {"/": ["/"]}}, "/: 2 hosts need one directory each, not 1"),
         ({"private": {"/nowhere": ["/", "/"]}}, "/nowhere is not a directory"),
         ({"private": {"/": ["/", "/nowhere"]}}, "/nowhere is not a directory"),
     ],

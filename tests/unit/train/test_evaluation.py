@@ -329,7 +329,7 @@ def test_a_damaged_figure_of_the_best_is_named(tmp_path, figure):
     assert not evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 2), {"loss": 0.2})
     path = tmp_path / "best" / "eval_results.json"
     path.write_text(path.read_text().replace(f'"{figure}": null', '"in": 2').replace(figure, "0.0"))
-    with pytest.raises(UserError, match=rf"{path} and eval_results.txt beside it differ; move "):
+    with pytest.raises(UserError, match=rf"{path} and eval_results.txt next to it differ; move "):
         evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 3), {"loss": 0.05})
 
 

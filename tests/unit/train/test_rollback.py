@@ -198,7 +198,7 @@ def test_a_resumed_run_keeps_the_smaller_rate(train, capsys):
 
 def test_it_gives_up_after_some_roll_backs_and_when_started_again(train):
     for _ in range(2):
-        with pytest.raises(UserError, match=r"that is after 2 roll-backs, .*\(--max_rollbacks\)"):
+        with pytest.raises(UserError, match=r"; after 2 roll-backs, .*\(--max_rollbacks\)"):
             train(*range(6, 100), max_rollbacks=2)
     output_dir = train(max_rollbacks=2)
     assert len(read_rollbacks(output_dir)) == 2
@@ -214,7 +214,7 @@ def test_there_must_be_a_checkpoint_with_finite_weights(train):
         arrays = variables_of(path)
         arrays["line/bias"][:] = np.inf
         write_checkpoint(str(path), arrays)
-    with pytest.raises(UserError, match="has finite weights only, so there is none to go back to"):
+    with pytest.raises(UserError, match="finite weights only, so there is none to roll back to"):
         train()
     assert not (output_dir / RECORD_NAME).exists()
 

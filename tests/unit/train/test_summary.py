@@ -35,7 +35,7 @@ def test_skipped_updates_are_named(has_loss_scale, skipped):
         times.note(1.0, sequences=2, is_steady=False, is_skipped=number < skipped)
     totals = training_totals(times, seconds=9.0, has_loss_scale=has_loss_scale)
     assert training_lines(totals)[-1] == (
-        f"{skipped} of 4 updates were skipped, since a gradient was not finite"
+        f"{skipped} of 4 updates were skipped because a gradient was not finite"
     )
 
 

@@ -1,1 +1,1 @@
-"""The HTML report of a question answering run."""
+"""The HTML report of a question-answering run."""

@@ -1,4 +1,4 @@
-"""Scores by length of the answer and type of question."""
+"""Scores by answer length and question type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bert_tf.tasks.question_answering.report.content import QuestionRow
 
-# The largest number of words in each group, and its name.
+# The maximum number of words in each group, and the group's name.
 _LENGTHS = ((0, "no answer"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–10"))
 _LONGEST = "11+"
 LENGTH_NAMES = (*(name for _, name in _LENGTHS), _LONGEST)
@@ -30,7 +30,7 @@ _QUESTION_WORDS = {
 TYPE_NAMES = ("who", "what", "when", "where", "which", "why", _HOW_MANY, "how", _OTHER)
 
 
-# 95 % of a normal distribution lie within this many standard deviations.
+# 95 % of a normal distribution lies within this many standard deviations of the mean.
 _DEVIATIONS = 1.96
 
 
@@ -46,7 +46,7 @@ class Group(NamedTuple):
 def interval(score: float, count: int) -> tuple[float, float]:
     """The 95 % confidence interval of a score in percent over ``count`` questions.
 
-    Wilson's interval of a proportion; a mean of F1, with values between 0 and 1, varies no more.
+    Wilson's interval for a proportion; a mean F1, of values between 0 and 1, varies no more.
     """
     share, z2 = score / 100, _DEVIATIONS**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
@@ -56,7 +56,7 @@ def interval(score: float, count: int) -> tuple[float, float]:
 
 
 def answer_length(row: QuestionRow) -> str:
-    """The group for the number of words in the first true answer (separated by blanks)."""
+    """The group for the number of words, separated by blanks, in the first true answer."""
     if not row.answerable or not row.answers:
         return _LENGTHS[0][1]
     num_words = max(1, len(row.answers[0][0].split()))
@@ -64,7 +64,7 @@ def answer_length(row: QuestionRow) -> str:
 
 
 def question_type(row: QuestionRow) -> str:
-    """The group of the first question word, anywhere in the question."""
+    """The group of the first question word anywhere in the question."""
     words = re.findall(r"[a-z]+", row.question.lower())
     for word, following in zip(words, [*words[1:], ""]):
         if word == "how" and following in ("many", "much"):

@@ -1,4 +1,4 @@
-"""``report.html`` of a SQuAD run: collects the data of the report from the run."""
+"""Collects the data for ``report.html`` of a SQuAD run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORT_NAME = "report.html"
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The training that a run has done, including earlier starts.
+    """The training of a run, earlier starts included.
 
     Attributes:
       batch: its batch plan.
@@ -50,11 +50,11 @@ def write_squad_report(
 
     Args:
       settings: the run's settings.
-      squad: the questions, with their answers.
+      squad: the questions and their answers.
       predictions: the model's answers.
       results: the results of the prediction.
       curve: the scores by threshold; empty for SQuAD 1.1.
-      by_seed: the results of each seed so far, for runs with several.
+      by_seed: the results of each seed so far, if there are several.
       config: the model's configuration.
       trained: the training; None if the run only predicts.
     """
@@ -93,7 +93,7 @@ def _model(settings: SquadSettings, config: BertConfig) -> str:
 def _training(
     settings: SquadSettings, trained: Trained | None, log: Sequence[Mapping[str, float]]
 ) -> dict[str, object]:
-    """The report's entries on the training."""
+    """The report's entries on training."""
     if trained is None:
         return {"trained on": "nothing in this run"}
     seconds = seconds_of_training(log, trained.batch.global_batch_size)
@@ -106,9 +106,9 @@ def _training(
 
 
 def seconds_of_training(log: Sequence[Mapping[str, float]], global_batch_size: int) -> float:
-    """The time spent on updates, from the rates in a training log; 0 without any.
+    """The time spent on updates, from the rates in a training log; 0 if it has none.
 
-    Start-up, checkpoints and evaluations are not included.
+    Excludes start-up, checkpoints and evaluations.
     """
     seconds, done = 0.0, 0
     for line in log:

@@ -15,13 +15,13 @@ OUTCOMES = ("exact", "partly right", "wrong")
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """A question with its true answers and a model's answer.
+    """A question with its true answers and the model's answer.
 
     Characters are code points, as in Python, and spans are [start, end) in the context.
     ``answers`` are (text, start in the context), empty for a question without an answer; an empty
     ``predicted_text`` means no answer. ``f1`` and ``exact`` are from 0 to 1. ``null_odds`` is the
     score of "no answer" minus that of the best answer, and ``nbest`` lists (text, probability),
-    best first. Raises ValueError for a span outside the context.
+    best first. Raises ValueError if a span is outside the context.
     """
 
     question_id: str
@@ -51,7 +51,7 @@ class QuestionRow:
     def true_spans(self) -> list[Span]:
         """The distinct spans of the true answers, from left to right.
 
-        Answers that are not at their offset in the context are left out.
+        Answers that are not found at their offset in the context are left out.
         """
         found = {
             (start, start + len(text))
@@ -62,19 +62,19 @@ class QuestionRow:
 
     @property
     def shown_span(self) -> Span | None:
-        """The predicted span, None if the model predicts no answer."""
+        """The predicted span; None if the prediction is "no answer"."""
         return self.predicted_span if self.predicted_text else None
 
     @property
     def outcome(self) -> str:
-        """``exact``, ``partly right``, or ``wrong`` without a word in common with a true answer."""
+        """``exact``; ``partly right``; or ``wrong``, with no word in common with a true answer."""
         if self.exact >= 1:
             return "exact"
         return "partly right" if self.f1 > 0 else "wrong"
 
     @property
     def confidence(self) -> float:
-        """The probability of the predicted text in the n-best list; 0 if it is not listed."""
+        """The probability of the predicted text in the n-best list; 0 if it is not there."""
         matches = (p for text, p in self.nbest if text == self.predicted_text)
         probability = next(matches, 0.0)
         return probability if math.isfinite(probability) else 0.0
@@ -82,13 +82,13 @@ class QuestionRow:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything in a report; empty or missing values are left out of the page.
+    """All data of a report; empty or missing values are left out of the page.
 
-    ``created_from`` describes the model, its training and the data, ``settings`` has less important
+    ``created_from`` describes the model, its training and the data; ``settings`` has less important
     flags. ``results`` has the keys of the official scripts, in percent. ``threshold_curve`` comes
-    from ``question_answering.thresholds``, and ``chosen_threshold`` is the threshold of the
+    from ``question_answering.thresholds``, and ``chosen_threshold`` is the one used for the
     predictions. The logs are the lines of log.jsonl and eval_log.jsonl. ``seed_scores`` has the
-    results for each seed.
+    results of each seed.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The report's line charts, from logs and thresholds."""
+"""The report's line charts: logs over steps, and scores over thresholds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bert_tf.tasks.question_answering.report.content import ReportData
 from bert_tf.util.pages.charts import Line, Marker, Point, line_chart
 
 _MOST_POINTS = 300
-_MARGIN = 0.1  # as a share of a curve's width
-_FLAT = 0.02  # share of a score's range; smaller changes count as none
+_MARGIN = 0.1  # as a fraction of a curve's width
+_FLAT = 0.02  # fraction of a score's range; smaller changes are ignored
 
 
 def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """A subset of the points, evenly spaced, including the first, the last and the highest."""
+    """Evenly spaced points, including the first, the last and the highest."""
     size = max(1, math.ceil(len(points) / most))
     highest = max(range(len(points)), key=lambda index: points[index][1], default=0)
     chosen = {*range(0, len(points), size), highest, len(points) - 1}
@@ -36,9 +36,9 @@ ThresholdCurve = list[tuple[float, float, float]]
 
 
 def extended(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCurve:
-    """A threshold curve, extended horizontally to include ``thresholds``.
+    """Extends a threshold curve horizontally to include ``thresholds``.
 
-    Its first point, which may be far below all others, is moved close to them.
+    The first point, which may be far below all others, is moved close to them.
     """
     if len(curve) > 2:
         (first, *scores), second = curve[0], curve[1][0]
@@ -50,7 +50,7 @@ def extended(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCur
 
 
 def without_flat_ends(curve: ThresholdCurve, keep: Sequence[float]) -> ThresholdCurve:
-    """A threshold curve without the parts at its ends where the scores do not change.
+    """Removes the ends of a threshold curve at which scores do not change.
 
     The thresholds in ``keep`` stay within the curve.
     """

@@ -1,4 +1,4 @@
-"""The questions as input of the page's script, and their filters."""
+"""The questions as data for the page's script, and the filters for them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bert_tf.tasks.question_answering.report.breakdown import (
 )
 from bert_tf.tasks.question_answering.report.content import OUTCOMES, QuestionRow, Span
 
-_MOST_CANDIDATES = 10  # of the n-best list; with more, pages of large files would open slowly
-# "<" could end the script element; the two line separators end lines in old JavaScript.
+_MOST_CANDIDATES = 10  # of the n-best list; with more, pages of large files open slowly
+# "<" could end the script element; the two line separators end a line in old JavaScript.
 _ESCAPES = {
     "<": "\\u003c",
     ">": "\\u003e",
@@ -30,7 +30,7 @@ _ESCAPES = {
 
 
 def page_data(questions: Sequence[QuestionRow]) -> dict[str, Any]:
-    """The questions as lists with column names; contexts and titles are stored once.
+    """The questions as rows with column names; contexts and titles are stored once.
 
     Spans are in UTF-16 units, as in JavaScript.
     """
@@ -70,12 +70,12 @@ def _fields(row: QuestionRow) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | None:
-    """Four significant digits; JSON has no NaN."""
+    """Rounds to four significant digits; None for NaN and infinity, which JSON lacks."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
 class _Utf16Offsets:
-    """Converts code points to UTF-16 units, where characters beyond U+FFFF take two."""
+    """Converts offsets in code points to UTF-16 units; characters beyond U+FFFF take two."""
 
     def __init__(self, text: str) -> None:
         self._wide = [index for index, character in enumerate(text) if character > "\uffff"]
@@ -94,9 +94,9 @@ def script_json(value: Any) -> str:
 
 
 def filters(questions: Sequence[QuestionRow]) -> str:
-    """One select element per filter; filters with a single value are left out.
+    """One select element per filter; filters with only one value are left out.
 
-    A select has the name of the column that it filters.
+    Each select is named after the column that it filters.
     """
     answerable = (str(row.answerable).lower() for row in questions)
     answerable_names = {"true": "yes", "false": "no"}

@@ -1,4 +1,4 @@
-"""The report of a run of question answering, from its job and results."""
+"""Writes the report of a question-answering run, from its job and results."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def report_run(
     job: Job,
     by_seed: Mapping[int, Results],
 ) -> None:
-    """Writes the report of a run whose questions have answers, and says what it shows.
+    """Writes the report of a run whose questions have answers, and logs its main result.
 
     Args:
-      settings: what the user requested, with the lengths that fit.
-      train, squad: the questions that were trained on, and those that were answered.
-      job: the job, which has been executed.
+      settings: what the user requested, with lengths lowered where necessary.
+      train, squad: the questions for training, and those that were answered.
+      job: the job, already executed.
       by_seed: the results of each seed so far.
     """
     predictions = job.data.evaluation.predictions

@@ -15,14 +15,14 @@ from bert_tf.util.pages.tables import details_list, table, table_row
 _EXACT_NAMES = ("exact_match", "exact")
 _OUTCOME_LABELS = {"exact": "exactly right", "partly right": "partly right", "wrong": "wrong"}
 
-# The thickness of a group's bars is the square root of its size relative to the largest group, but
-# at least this.
+# The thickness of a group's bars is the square root of its size relative to the largest group's,
+# but at least this.
 _THINNEST = 0.2
 _FEW = 10  # scores of fewer questions are printed in a lighter style
 
 
 def settings_list(settings: Mapping[str, object]) -> str:
-    """Settings of the run, folded; empty if there are none."""
+    """The run's settings in a collapsed element; empty if there are none."""
     if not settings:
         return ""
     return (
@@ -31,7 +31,7 @@ def settings_list(settings: Mapping[str, object]) -> str:
 
 
 def shares(questions: Sequence[QuestionRow]) -> str:
-    """The shares of right, partly right and wrong answers as a bar; empty without questions."""
+    """A bar with fractions of right, partly right and wrong answers; empty without questions."""
     counts = {name: sum(row.outcome == name for row in questions) for name in OUTCOMES}
     parts = [(name, count, 100 * count / len(questions)) for name, count in counts.items() if count]
     if not parts:
@@ -83,7 +83,7 @@ def _subset_hint(results: Mapping[str, float], prefix: str) -> str:
 
 
 def group_table(groups: Sequence[Group], *, caption: str, filter_name: str) -> str:
-    """A row for each group with its scores as bars; names link to the group's questions."""
+    """One row per group with its scores as bars; names link to the group's questions."""
     if not groups:
         return ""
     largest = max(group.count for group in groups)
@@ -121,7 +121,7 @@ def _bars(group: Group, largest: int) -> str:
 
 
 def _bar(name: str, style: str, score: float, count: int, *, middle: float, height: float) -> str:
-    """A bar with the confidence interval of its score as a thin line."""
+    """A bar, with the confidence interval of its score as a thin line."""
     low, high = interval(score, count)
     questions = f"{count:,} question{'s' * (count != 1)}"
     title = f"{name} {score:.1f} over {questions}; 95 % interval {low:.1f} to {high:.1f}"
@@ -134,7 +134,7 @@ def _bar(name: str, style: str, score: float, count: int, *, middle: float, heig
 
 
 def seeds_table(seed_scores: Mapping[int, Mapping[str, float]]) -> str:
-    """A row for each seed, and the mean and sample standard deviation; empty without seeds."""
+    """One row per seed, plus mean and sample standard deviation; empty without seeds."""
     if not seed_scores:
         return ""
     first = next(iter(seed_scores.values()))
@@ -155,9 +155,9 @@ def seeds_table(seed_scores: Mapping[int, Mapping[str, float]]) -> str:
 
 
 def results_table(results: Mapping[str, float]) -> str:
-    """All figures with their official names, folded; empty without results."""
+    """All metrics under their official names, collapsed; empty without results."""
     rows = [table_row(name, [f"{value:,.10g}"]) for name, value in results.items()]
     if not rows:
         return ""
-    figures = table("Official names", ("figure", "value"), rows)
-    return f'<details class="figures"><summary>All figures</summary>{figures}</details>'
+    figures = table("Official names", ("metric", "value"), rows)
+    return f'<details class="figures"><summary>All metrics</summary>{figures}</details>'

@@ -349,8 +349,8 @@ def test_a_wrong_row_of_parquet_is_named(tmp_path, changes, sentence):
     ("target", "options", "sentence"),
     [
         ("google", {"masking": "dynamic"}, "which --masking=dynamic takes out"),
-        ("x", {}, "--format=x: give one of"),
-        ("google", {"masked_lm_prob": 0.0}, "--masked_lm_prob=0.0: give a share"),
+        ("x", {}, "--format=x is not one of"),
+        ("google", {"masked_lm_prob": 0.0}, "--masked_lm_prob=0 must be in"),
     ],
 )
 def test_what_cannot_be(tmp_path, target, options, sentence):

@@ -245,7 +245,7 @@ def test_warnings_say_what_is_unusual(tmp_path, capsys):
         "warning: all sentence pairs have label 1, so next-sentence prediction has nothing"
         in said.err
     )
-    assert "masks are at a position that has one already" in said.err
+    assert "masks are at an already masked position" in said.err
     assert "note: no vocabulary is stored with the records; their special ids seem" in said.out
     assert "records: 300\n" in said.out
     assert "sample: (next_sentence_labels 1) 29 29 29 29 29 29 29 [29->5]\n" in said.out

@@ -176,7 +176,7 @@ def test_a_sentence_a_row(tmp_path):
 
 def test_windows_text(tmp_path):
     (tmp_path / "a.txt").write_bytes("Ein „Wörterbuch“ – 5 €.".encode("cp1252"))
-    with pytest.raises(UserError, match=r"is not UTF-8 .*give its --encoding, such as"):
+    with pytest.raises(UserError, match=r"is not UTF-8; .* with its --encoding, such as"):
         extract(tmp_path, "a.txt")
     out = extract(tmp_path, "a.txt", encoding="windows-1252")
     assert text_of(out) == "Ein „Wörterbuch“ – 5 €.\n\n"
@@ -272,7 +272,7 @@ def test_long_documents_are_cut_and_counted(tmp_path, monkeypatch):
     from data_prep.sources import plain_text_files
 
     monkeypatch.setattr(plain_text_files, "LONGEST_DOCUMENT_BYTES", 2000)
-    monkeypatch.setattr(plain_text_files, "_READ_BYTES", 1000)
+    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1000)
     text = "".join(f"Word{n} ends. " for n in range(1000)).strip()
     (tmp_path / "a.txt").write_text(text)
     out = extract(tmp_path, "a.txt")

@@ -669,16 +669,16 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"max_seq_length": 4}, "--max_seq_length=4: give at least 5"),
-        ({"dupe_factor": 0}, "--dupe_factor=0: give at least 1"),
-        ({"num_output_files": 0}, "--num_output_files=0: give at least 1"),
-        ({"short_seq_prob": 1.5}, "--short_seq_prob=1.5: give a share"),
-        ({"masked_lm_prob": 0.0}, "--masked_lm_prob=0.0: give a share"),
+        ({"max_seq_length": 4}, "--max_seq_length=4 must be at least 5"),
+        ({"dupe_factor": 0}, "--dupe_factor=0 must be at least 1"),
+        ({"num_output_files": 0}, "--num_output_files=0 must be at least 1"),
+        ({"short_seq_prob": 1.5}, "--short_seq_prob=1.5 must be in"),
+        ({"masked_lm_prob": 0.0}, "--masked_lm_prob=0 must be in"),
         ({"max_predictions_per_seq": 65}, "--max_predictions_per_seq=65: give 1"),
-        ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq=0: give 1"),
-        ({"masking": "none"}, "--masking=none: give one of"),
+        ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq=0 must be at least 1"),
+        ({"masking": "none"}, "--masking=none is not one of"),
         ({"masking": "dynamic", "do_whole_word_mask": True}, "contradict each other"),
-        ({"ngram": 0}, "--ngram=0: give at least 1"),
+        ({"ngram": 0}, "--ngram=0 must be at least 1"),
         ({"masking": "dynamic", "ngram": 2}, "--ngram and --masking=dynamic contradict each other"),
         ({"sentence_order": True, "nsp": False}, "--sentence_order and --nsp=false contradict"),
         ({"pack_documents": True}, "--pack_documents and --nsp contradict each other"),
@@ -809,4 +809,4 @@ def test_googles_command_line_works(corpus, tmp_path):
         [*command, "--masked_lm_prob=2"], check=False, cwd=ROOT, capture_output=True, text=True
     )
     assert failed.returncode == 2
-    assert failed.stderr == "error: --masked_lm_prob=2.0: give a share above 0, up to 1.\n"
+    assert failed.stderr == "error: --masked_lm_prob=2 must be in (0, 1].\n"

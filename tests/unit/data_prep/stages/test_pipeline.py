@@ -17,13 +17,13 @@ import pytest
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import load_tokenizer
-from tests.helpers.archives import parquet_of, tar_of
+from tests.helpers.archives import parquet_of, tar_of, wet_of
 from tests.helpers.mediawiki import dump, page, publish
 from tests.helpers.web_server import web_server
 
 ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")
-STAGES += ("download", "extract", "clean", "convert_records")
+STAGES += ("download", "extract", "filter_language", "clean", "convert_records")
 COMMANDS = {**dict.fromkeys(STAGES, "--output_dir"), "inspect": "--input_file"}
 COMMON = ("--vocab_size=50", "--max_seq_length=32", "--max_predictions_per_seq=4")
 COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", "--num_workers=1")
@@ -167,10 +167,10 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_file=none.txt"], "--vocab_file: none.txt does not exist"),
         ([], "give --vocab_size to train a vocabulary, --vocab_file or"),
         (["--vocab_size=100", "--input_file=none*"], "--input_file: no file matches 'none*'"),
-        (["--vocab_size=100", "--heldout_fraction=2"], "--heldout_fraction=2.0: give a share"),
-        (["--vocab_size=100", "--num_workers=-1"], "--num_workers=-1: give"),
-        (["--vocab_size=100", "--masked_lm_prob=2"], "--masked_lm_prob=2.0: give a share"),
-        (["--vocab_size=3"], "--vocab_size=3: give more than the 5 special"),
+        (["--vocab_size=100", "--heldout_fraction=2"], "--heldout_fraction=2 must be in [0, 0.5]"),
+        (["--vocab_size=100", "--num_workers=-1"], "--num_workers=-1 must not be negative"),
+        (["--vocab_size=100", "--masked_lm_prob=2"], "--masked_lm_prob=2 must be in (0, 1]"),
+        (["--vocab_size=3"], "--vocab_size=3 must be at least 6; 5 are the special"),
         (["--vocab_file={made}/vocabulary/vocab.txt", "--vocab_size=9"], "has 50 entries"),
         (["--init_checkpoint={made}/vocabulary", "--vocab_size=9"], "has 50 entries"),
         (
@@ -182,7 +182,10 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=9", "--date=20240601"], "--date belongs to --source"),
         (["--vocab_size=9", "--format=text", "--markup=wikitext"], "is for plain text"),
         (["--vocab_size=9", "--encoding=base64"], "--encoding=base64 is not an encoding of text"),
-        (["--vocab_size=9", "--clean", "--min_letter_share=2"], "--min_letter_share=2: give"),
+        (
+            ["--vocab_size=9", "--clean", "--min_letter_share=2"],
+            "--min_letter_share=2 must be in [0, 1]",
+        ),
     ],
 )
 def test_bad_flags_are_one_sentence_before_any_work(made, corpus, tmp_path, flags, message):
@@ -236,6 +239,45 @@ def test_other_sources_become_the_same_records(made, corpus, tmp_path, name, fla
         path.write_bytes(lzma.compress(tar_of({"subset.xz": lzma.compress(inner)})))
     _pipeline(path, tmp_path / "out", *COMMON, *flags)
     assert _hashes(tmp_path / "out/records") == _hashes(made[0] / "records")
+
+
+def test_documents_in_other_languages_are_left_out(tmp_path):
+    """The WET file of a crawl, of which only German is wanted: its rules end the sentences."""
+    german = [
+        f"Das ist Satz Nr. {n} von vielen. Er ist deutsch, wie man z. B. sieht." for n in range(40)
+    ]
+    english = [
+        f"This is sentence number {n} of many. It is English, as you see." for n in range(40)
+    ]
+    pages = [text for pair in zip(german, english) for text in pair]
+    (tmp_path / "crawl.warc.wet.gz").write_bytes(wet_of(pages))
+    flags = (*COMMON, "--min_characters=20", "--near_duplicate_similarity=0", "--clean")
+    _pipeline(tmp_path / "crawl.warc.wet.gz", tmp_path / "out", *flags, "--keep_languages=de")
+    counts = read_manifest(tmp_path / "out" / "filter_language").counts
+    assert counts == {"documents": 40, "kept_de": 40, "removed_en": 40}
+    assert read_manifest(tmp_path / "out" / "clean").counts["documents"] == 40
+    kept = (tmp_path / "out" / "sentences" / "sentences-00000.txt").read_text()
+    documents = [text.split("\n") for text in kept.strip().split("\n\n")]
+    assert documents == [
+        [text[: text.index("Er")].strip(), text[text.index("Er") :]] for text in german
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--keep_languages=de,fr"], "--keep_languages=de,fr: give the --language by whose rules"),
+        (["--keep_languages=ger"], "'ger' is not the code of a language that is identified"),
+        (["--keep_languages=,"], "--keep_languages is empty"),
+        (["--min_language_probability=0.9"], "--min_language_probability belongs to --keep_lang"),
+    ],
+)
+def test_flags_of_languages_are_checked_before_the_first_stage(corpus, tmp_path, flags, sentence):
+    out = tmp_path / "out"
+    done = _command("pipeline", f"--input_file={corpus}", f"--output_dir={out}", *COMMON, *flags)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert not list(out.glob("*"))
 
 
 @pytest.mark.parametrize(("command", "flag"), COMMANDS.items())

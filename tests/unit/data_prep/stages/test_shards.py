@@ -159,11 +159,11 @@ def test_second_run_is_skipped_and_a_change_removes_old_shards(tmp_path, capsys)
     [
         (["One.\n"], {}, "not have two different documents to split"),
         (["One.\n"] * 5, {}, "not have two different documents to split"),
-        (_documents(5), {"heldout_fraction": 0.6}, "--heldout_fraction=0.6: give a share"),
-        (_documents(5), {"heldout_fraction": -0.1}, "--heldout_fraction=-0.1: give a share"),
-        (_documents(5), {"num_shards": -1}, "--num_shards=-1: give a positive"),
+        (_documents(5), {"heldout_fraction": 0.6}, "--heldout_fraction=0.6 must be in"),
+        (_documents(5), {"heldout_fraction": -0.1}, "--heldout_fraction=-0.1 must be in"),
+        (_documents(5), {"num_shards": -1}, "--num_shards=-1 must not be negative"),
         (_documents(5), {"num_shards": 9}, "--num_shards=9: there are only 4 training documents"),
-        (_documents(5), {"shard_megabytes": 0.0}, "--shard_megabytes=0.0: give a positive"),
+        (_documents(5), {"shard_megabytes": 0.0}, "--shard_megabytes=0 must be greater than 0"),
         (["\n \n"], {"heldout_fraction": 0.0}, "contains only white space"),
     ],
 )

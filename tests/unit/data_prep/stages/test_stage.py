@@ -6,7 +6,8 @@ import pytest
 
 from bert_tf.stages.manifest import Manifest, describe_file, write_manifest
 from bert_tf.util.errors import UserError
-from data_prep.stages.stage import choose_executor, find_text_files
+from data_prep.stages.settings import WorkerSettings
+from data_prep.stages.stage import find_text_files
 
 
 def test_text_files_without_manifests_and_empty_ones(tmp_path):
@@ -35,5 +36,5 @@ def test_text_that_an_earlier_stage_lists_must_be_there(tmp_path):
 def test_workers_and_a_scheduler_contradict_each_other():
     pytest.importorskip("distributed")
     with pytest.raises(UserError, match=r"^--num_workers=2 and --scheduler contradict"):
-        choose_executor(2, "tcp://host:8786")
-    assert choose_executor(0, "tcp://host:8786").address == "tcp://host:8786"
+        WorkerSettings(2, "tcp://host:8786")
+    assert WorkerSettings(0, "tcp://host:8786").executor.address == "tcp://host:8786"

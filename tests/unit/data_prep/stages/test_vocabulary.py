@@ -117,7 +117,7 @@ def test_pairs_that_are_too_rare_are_no_entries(tmp_path, options, min_frequency
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_does_not_depend_on_the_number_of_workers(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 4000)
+    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 4000)
     outputs = []
     for num_workers in (1, 2, 3):
         path = _run(
@@ -142,7 +142,7 @@ def test_output_is_the_same_in_other_processes(tmp_path, kind):
 
 
 def test_sample_is_bounded_and_spread_over_the_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 4000)
+    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 4000)
     text = _text(2000)
     path = _run(tmp_path, text, vocab_sample_megabytes=0.05)
     sampled = read_manifest(path.parent).counts["sample_bytes"]
@@ -158,7 +158,7 @@ def test_sample_is_bounded_and_spread_over_the_text(tmp_path, monkeypatch):
 
 
 def test_one_repeated_line_stays_within_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 4000)
+    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 4000)
     text = "abc abc abd.\n" * 20_000
     path = _run(tmp_path, text, 14, vocab_sample_megabytes=0.1, character_coverage=1.0)
     assert read_manifest(path.parent).counts["sample_bytes"] <= 0.1e6
@@ -196,10 +196,10 @@ def test_second_run_is_skipped_and_a_change_replaces_the_file(tmp_path, capsys):
         ("ab cd ab.\n", 500, {"tokenizer": "sentencepiece"}, r"a --vocab_size of at most \d+\.$"),
         (_text(), 12, {}, "special entries and the characters alone take 30"),
         (_text(), 12, {"tokenizer": "sentencepiece"}, "the characters alone take 19"),
-        (_text(), 5, {}, "--vocab_size=5: give more than the 5 special"),
-        (_text(), 150, {"tokenizer": "bpe"}, "--tokenizer=bpe: give one of"),
-        (_text(), 150, {"character_coverage": 0.0}, "--character_coverage=0.0: give a share"),
-        (_text(), 150, {"min_frequency": 0}, "--min_frequency=0: give 1"),
+        (_text(), 5, {}, "--vocab_size=5 must be at least 6; 5 are the special"),
+        (_text(), 150, {"tokenizer": "bpe"}, "--tokenizer=bpe is not one of"),
+        (_text(), 150, {"character_coverage": 0.0}, "--character_coverage=0 must be in"),
+        (_text(), 150, {"min_frequency": 0}, "--min_frequency=0 must be at least 1"),
         (_text(), 150, {"vocab_sample_megabytes": -1.0}, "--vocab_sample_megabytes=-1.0"),
         (" \n\n", 150, {}, "has no words to train on"),
         (" \n\n", 150, {"tokenizer": "sentencepiece"}, "has no words to train on"),
@@ -214,7 +214,7 @@ def test_bad_input_is_one_sentence(tmp_path, text, vocab_size, options, message)
 
 
 def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1 << 12)
     monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 12)
     peaks = []
     for run_number, num_lines in enumerate((100, 2000, 8000)):  # the first one warms up

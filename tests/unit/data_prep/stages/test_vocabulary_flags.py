@@ -3,12 +3,15 @@
 import pytest
 from absl import flags as absl_flags
 
+from bert_tf.cli.settings_flags import from_flags
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from data_prep.stages import create_pretraining_data, vocabulary_flags
+from data_prep.stages import create_pretraining_data
+from data_prep.stages.stage import define_settings
+from data_prep.stages.vocabulary_flags import VocabularyFiles, chosen_vocabulary
 
 CONFIG = BertConfig(
     vocab_size=9,
@@ -36,21 +39,16 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def choose(monkeypatch):
-    """Parses the flags of create_pretraining_data, and chooses."""
+def choose():
+    """Parses the flags of vocabularies, and chooses."""
     values = absl_flags.FlagValues()
-    for name in ("DEFINE_string", "DEFINE_bool", "DEFINE_integer"):
-        define = getattr(absl_flags, name)
-        monkeypatch.setattr(
-            vocabulary_flags.flags, name, lambda *a, d=define, **k: d(*a, flag_values=values, **k)
-        )
-    vocabulary_flags.define_vocabulary_flags()
-    vocabulary_flags.flags.DEFINE_integer("max_seq_length", 16, "")
+    define_settings(VocabularyFiles, values=values)
+    absl_flags.DEFINE_integer("max_seq_length", 16, "", flag_values=values)
 
     def choose(*given):
         values.unparse_flags()
         values(["program", *given])
-        return vocabulary_flags.chosen_vocabulary(values)
+        return chosen_vocabulary(from_flags(VocabularyFiles, values), values.max_seq_length)
 
     return choose
 
@@ -79,7 +77,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (["--do_lower_case"], "--do_lower_case=true, but the model's tokenizer_config.json says f"),
+        (["--do_lower_case"], "--do_lower_case=true, but the model's tokenizer_config.json states"),
         (
             ["--max_seq_length=17"],
             "--max_seq_length=17 is more than the model's max_position_embeddings=16",

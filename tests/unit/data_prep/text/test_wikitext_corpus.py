@@ -72,7 +72,7 @@ def test_unknown_words_are_left_out():
 
 
 def test_plain_text_leaves_no_trace_in_parameters():
-    assert markup.parameters_of("plain") == {}
-    assert markup.parameters_of("wikitext") == {"markup": "wikitext"}
+    assert markup.MarkupSettings("plain").markup_parameters == {}
+    assert markup.MarkupSettings("wikitext").markup_parameters == {"markup": "wikitext"}
     with pytest.raises(UserError, match="--markup=html"):
-        markup.validate_markup("html")
+        markup.MarkupSettings("html")

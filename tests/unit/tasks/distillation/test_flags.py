@@ -183,7 +183,9 @@ def test_a_finetuning_weighs_teacher_and_labels_alike(finetuning):
 def test_cached_targets_are_those_of_whole_records(parse):
     given = ["--cache_teacher=x", "--restrict_ce_to_mask", "--alpha_cos=0", "--top_k_targets=3"]
     assert parse(*given, "--batch_ramp=8:0,32:9").optimization.batch.ramp is not None
-    with pytest.raises(UserError, match=r"^--length_ramp cuts records, but --cache_teacher keeps"):
+    with pytest.raises(
+        UserError, match=r"^--length_ramp truncates records, but --cache_teacher keeps"
+    ):
         parse(*given, "--length_ramp=64:0,128:9")
 
 

@@ -301,7 +301,7 @@ REFUSED = {
     ),
     "nothing to learn": (
         {"alpha_ce": 0.0, "alpha_cos": 0.0}, {}, {},
-        "nothing is learnt from the teacher: all of --alpha_ce, --alpha_cos, --alpha_hidden and "
+        "no teacher loss is enabled: all of --alpha_ce, --alpha_cos, --alpha_hidden and "
         "--alpha_attention are 0; raise one,",
     ),
     "another number of words": (
@@ -319,7 +319,7 @@ REFUSED = {
     ),
     "scores that are not kept": (
         {"alpha_attention": 1.0}, {}, {"recompute": True},
-        "--alpha_attention needs attention's scores, which --recompute does not keep; drop one",
+        "--alpha_attention needs the attention scores, which --recompute discards; drop one",
     ),
     "a layer beyond the last": (
         {"student_layers": (0, 4)}, {}, {},

@@ -61,7 +61,7 @@ def test_without_room_the_originals_are_read_and_a_warning_says_so(tmp_path, fil
     assert copy_to_local_disks([originals, None], settings, run) == [originals, None]
     [line] = run.log.lines
     assert line.startswith("warning: host ")
-    assert "from where they are, not from --local_cache_dir: they take" in line
+    assert "original records, not copies in --local_cache_dir: they take" in line
 
 
 @pytest.fixture(autouse=True)

@@ -237,7 +237,7 @@ def test_a_given_vocabulary(settings, tmp_path):
     assert (found.config.vocab_size, found.tokenizer_files) == (30, TokenizerFiles(own, None, True))
     assert found.vocabulary.sha256 == sha256_of_file(own)
     other = write_vocabulary(tmp_path / "other.txt", 30, "b")
-    with pytest.raises(UserError, match=r"manifest\.json were made with another vocabulary than"):
+    with pytest.raises(UserError, match=r"manifest\.json were made with a different vocabulary"):
         find(
             settings,
             records_of(other),

@@ -257,10 +257,10 @@ def test_what_is_wrong_in_the_second_phase_is_known_before_the_first(
 def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
     wide = tmp_path / "wide.json"
     wide.write_text(json.dumps({**CONFIG.to_dict(), "hidden_size": 16}))
-    with pytest.raises(UserError, match="hidden_size 8 -> 16; phases train the same network"):
+    with pytest.raises(UserError, match="hidden_size 8 -> 16; all phases train the same network"):
         run_phases(plan(FIRST, [*SECOND, f"--bert_config_file={wide}"]))
     write_records(tmp_path / "other", vocabulary="cd")
-    with pytest.raises(UserError, match="another vocabulary than those of the phase before"):
+    with pytest.raises(UserError, match="different vocabulary than those of the previous phase"):
         run_phases(plan(FIRST, [*SECOND, f"--input_file={tmp_path / 'other'}"]))
     assert not (tmp_path / "model").exists()
 
@@ -270,7 +270,7 @@ def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
     [
         ([["--output_dir=x"]], "1.flags: --output_dir is for the plan as a whole"),
         ([["--before_training=x"]], "1.flags: --before_training is for the plan as a whole"),
-        ([["--init_checkpoint=previous"]], "names the phase before, and this is the first"),
+        ([["--init_checkpoint=previous"]], "names the previous phase, but this is the first"),
         ([FIRST, ["--rank_timeout=7"]], "2.flags: --rank_timeout must be the same"),
         ([FIRST, ["--nodo_train", "--do_eval"]], "2.flags: a phase trains; add --do_train"),
         ([FIRST, ["--num_train_step=7"]], "2.flags: --num_train_step is not a flag"),

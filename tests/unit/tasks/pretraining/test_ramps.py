@@ -26,7 +26,7 @@ TIMES = ("time", "sequences_per_second")
 
 
 def ramp(*stages):
-    return RampSettings("batch_ramp", "test", stages, full=stages[-1][0])
+    return RampSettings("batch_ramp", "test", stages)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.complete import find_model
@@ -79,21 +80,19 @@ def test_the_seed_determines_the_initial_weights():
 
 @pytest.mark.parametrize(("share", "whole_words"), [(0.3, True), (0.1, False)])
 def test_masks_follow_the_settings(settings, share, whole_words):
-    data = dataclasses.replace(settings.data, masked_lm_prob=share, whole_word=whole_words)
-    opened = open_run_records(dataclasses.replace(settings, data=data))
-    masking = opened.masking
-    assert (masking.masked_lm_prob, masking.do_whole_word_mask) == (share, whole_words)
-    assert (masking.max_predictions_per_seq, masking.vocab_size) == (P, V)
+    settings = with_values(settings, masked_lm_prob=share, do_whole_word_mask=whole_words)
+    masking = open_run_records(settings).masking
+    assert masking.options == MaskingOptions(share, P, do_whole_word_mask=whole_words)
+    assert masking.vocab_size == V
 
 
 def test_ngrams_are_of_masks_drawn_in_training(settings, record_maker, tmp_path):
     entries = open_run_records(settings).ledger_entries(None)
     assert entries["ngram"] == 1
     assert "favor_shorter_ngram" not in entries
-    data = dataclasses.replace(settings.data, ngram=3, favor_shorter_ngram=False)
-    settings = dataclasses.replace(settings, data=data)
+    settings = with_values(settings, ngram=3, favor_shorter_ngram=False)
     opened = open_run_records(settings)
-    assert (opened.masking.ngram, opened.masking.favor_shorter_ngram) == (3, False)
+    assert opened.masking.options == settings.data.masks
     assert opened.ledger_entries(None)["favor_shorter_ngram"] is False
     stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
     with pytest.raises(UserError, match=r"--ngram=3: the records in .* store their masks; give"):
@@ -187,7 +186,7 @@ def test_records_of_two_tasks(settings, tmp_path):
 
 def test_held_out_records_of_another_vocabulary(settings, tmp_path):
     records = write_records(tmp_path / "other", vocabulary="cd")
-    with pytest.raises(UserError, match=r"other/records\.tfrecord were made with another vocabula"):
+    with pytest.raises(UserError, match=r"other/records\.tfrecord have a different vocabulary"):
         pretraining.run(with_files(settings, held_out=records))
 
 

@@ -48,7 +48,7 @@ def test_every_flag_has_its_field(parse):
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--nsp", "--nsp: replaced tokens are learnt without next sentences; drop the flag"),
+        ("--nsp", "--nsp: replaced-token detection has no next sentences; drop the flag"),
         ("--mlm=false", "--mlm=false leaves no generator to replace tokens; drop the flag"),
         ("--generator_hidden_size=0", "--generator_hidden_size=0 must be in (0, 1]; a fraction"),
         ("--generator_layers=1.5", "--generator_layers=1.5 must be in (0, 1]; a fraction"),

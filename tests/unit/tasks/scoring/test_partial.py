@@ -92,7 +92,7 @@ def test_a_damaged_plan_is_refused(tmp_path):
     opened(tmp_path)
     path = tmp_path / "scores" / "plan.json"
     path.write_text(path.read_text().replace("1", "3", 1))
-    with pytest.raises(UserError, match=f"delete {path.parent} to evaluate anew"):
+    with pytest.raises(UserError, match=f"delete {path.parent} to start the evaluation again"):
         opened(tmp_path)
 
 

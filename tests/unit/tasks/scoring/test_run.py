@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring import run as scoring
 from bert_tf.tasks.scoring.settings import ScoringSettings
@@ -61,7 +62,7 @@ def settings_of(directory, output_dir, **changes):
         has_records=False,
         max_seq_length=MAX_LENGTH,
         num_draws=3,
-        masked_lm_prob=0.3,
+        masks=MaskingOptions(masked_lm_prob=0.3, max_predictions_per_seq=8),
         batch_tokens=20,
         run=run_settings(output_dir, init_checkpoint=str(checkpoint), seed=5),
         runtime=runtime,
@@ -100,12 +101,7 @@ def naive_draws(model, settings):
                 ids,
                 np.array([ids.shape[1]]),
                 keys=example_keys(settings.run.seed, draw, number),
-                settings=MaskingSettings(
-                    masked_lm_prob=settings.masked_lm_prob,
-                    max_predictions_per_seq=8,
-                    vocab_size=len(ENTRIES),
-                    special_ids=SPECIAL_IDS,
-                ),
+                settings=MaskingSettings(settings.masks, len(ENTRIES), SPECIAL_IDS),
                 counted=np.array([len(words)]),
             )
             for place in masked.positions[0][masked.weights[0] > 0]:
@@ -177,7 +173,7 @@ def test_a_run_that_was_killed_continues_to_the_same_bytes(
     rounds = -1
     scoring.run(settings_of(directory, killed))
     assert not set(before) & set(computed)
-    assert "continues, " in capsys.readouterr().out
+    assert "resumes; " in capsys.readouterr().out
     for name in ("perplexity.json", "perplexity.tsv"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
 

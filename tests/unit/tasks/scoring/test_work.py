@@ -5,14 +5,14 @@ import collections
 import numpy as np
 import pytest
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.tasks.scoring.sequences import TokenSequence
 from bert_tf.tasks.scoring.work import BatchInputs, Work, WorkSettings, sum_losses
 
 CLS, SEP, MASK = 2, 3, 4
 MASKING = MaskingSettings(
-    masked_lm_prob=0.15,
-    max_predictions_per_seq=1,
+    MaskingOptions(),
     vocab_size=50,
     special_ids={"pad": 0, "unk": 1, "cls": CLS, "sep": SEP, "mask": MASK},
 )

@@ -282,7 +282,7 @@ def test_a_classifier_does_not_resume_a_tagger(start, tagger, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("classifier", "has no labels.txt beside it, so its labels are unknown; restore"),
+        ("classifier", "has no labels.txt next to it, so its labels are unknown; restore"),
         ("glue", "was trained on SST-2, not on labels of words; choose another"),
     ],
 )

@@ -1,19 +1,31 @@
-"""Splits text files with one sentence per line into blocks of documents for worker processes."""
+"""How text is read: files in parts or documents, bytes as UTF-8, lines as documents.
+
+Whoever reads in parts finds documents, or sentences, in each part by itself, in a worker process.
+"""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, ClassVar, NamedTuple
 
+from bert_tf.config.declared import Settings, setting
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike
 
-CUT_LINES, CUT_DOCUMENTS = "cut_lines", "cut_documents"
+UTF_8 = "utf-8"
+ERROR, REPLACE = "error", "replace"
+# Counts of manifests.
+CUT_LINES, CUT_DOCUMENTS, REPLACED = "cut_lines", "cut_documents", "replaced_characters"
 LONGEST_SENTENCE_BYTES = 1 << 19
 
+_READ_BYTES = 1 << 20
+_MANY_NULLS = 0.1
 _MAX_LINE_BYTES = 1 << 20
 _SEARCHED_BYTES = 1 << 16
 # What comes before a border, as far as possible.
@@ -24,6 +36,133 @@ _LONE_RETURN = re.compile(rb"\r(?!\r*\n)")
 _LINES = re.compile(rb"[^\n]*\n|[^\n]+")
 _LINE_END = re.compile(r"\r*\n|\r")
 _LAST_CHARACTER = re.compile(rb"[^\x80-\xbf][\x80-\xbf]{0,3}\Z")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingSettings(Settings):
+    """How bytes become text."""
+
+    heading: ClassVar[str] = "Text"
+    invalid_utf8: str = setting(
+        ERROR,
+        "What to do with bytes that are not UTF-8: refuse the file, or replace them by U+FFFD "
+        "(which tokenization drops) and count them in the manifest.",
+        choices=(ERROR, REPLACE),
+    )
+
+
+class Part(NamedTuple):
+    """A part of a file.
+
+    Attributes:
+      name: of the file.
+      offset: of the content in it, in bytes.
+      content: its bytes.
+      is_cut: it ends where there is no border, because none was near.
+    """
+
+    name: str
+    offset: int
+    content: bytes
+    is_cut: bool = False
+
+    def place(self, position: int) -> str:
+        """Where a byte of the content is, for messages."""
+        return f"{self.name}, at byte {self.offset + position},"
+
+
+def read_parts(
+    stream: IO[bytes],
+    name: PathLike,
+    *,
+    border: Callable[[bytes], int],
+    cut: Callable[[bytes], int],
+    most_bytes: int | None = None,
+) -> Iterator[Part]:
+    """Splits text into parts that depend only on its content.
+
+    Args:
+      stream: the text.
+      name: of its file.
+      border: the position after the last border in some text, 0 if there is none.
+      cut: a position instead, in text that is too long.
+      most_bytes: length from which text without a border is cut; 2 MiB by default.
+    """
+    most_bytes = 2 * _READ_BYTES if most_bytes is None else most_bytes
+    pending, offset = b"", 0
+    while block := stream.read(_READ_BYTES):
+        pending += block
+        end, is_cut = border(pending), False
+        if not end and len(pending) >= most_bytes:
+            end, is_cut = cut(pending), True
+        if end:
+            yield Part(str(name), offset, pending[:end], is_cut)
+            pending, offset = pending[end:], offset + end
+    if pending:
+        yield Part(str(name), offset, pending)
+
+
+class Decoder:
+    """Decodes text.
+
+    Attributes:
+      counts: characters that were put in place of other bytes, under REPLACED.
+    """
+
+    def __init__(self, invalid_utf8: str = ERROR):
+        """``invalid_utf8`` is ERROR or REPLACE, by U+FFFD."""
+        self._replaces = invalid_utf8 == REPLACE
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __call__(
+        self, content: bytes, where: str | Callable[[int], str], encoding: str = UTF_8
+    ) -> str:
+        """Decodes text.
+
+        Args:
+          content: the bytes.
+          where: what they are, or for the position of a wrong byte among them what that is.
+          encoding: what the text says of itself, where a format has text in several.
+
+        Raises:
+          UserError: some are not of the encoding, and they are not replaced.
+        """
+        try:
+            return content.decode(encoding)
+        except UnicodeDecodeError as error:
+            if not self._replaces:
+                place = where(error.start) if callable(where) else f"byte {error.start} of {where}"
+                raise UserError(
+                    f"--input_file: {place} is not {encoding.upper()}; convert the file, or read "
+                    "it by data_prep.extract with its --encoding, such as windows-1252, or with "
+                    "--invalid_utf8=replace to put U+FFFD in place of such bytes."
+                ) from None
+        text = content.decode(encoding, "replace")
+        before = content.count("\ufffd".encode()) if encoding == UTF_8 else 0
+        self.counts[REPLACED] += text.count("\ufffd") - before
+        return text
+
+
+def require_few_nulls(content: bytes, name: object) -> None:
+    """Raises UserError for content full of null bytes, which then is no UTF-8."""
+    if content.count(0) > _MANY_NULLS * len(content):
+        raise UserError(
+            f"--input_file: {name} is not text in UTF-8: it is full of null bytes; if it is in "
+            "UTF-16, read it by data_prep.extract --encoding=utf-16-le (or utf-16-be), otherwise "
+            "leave it out."
+        )
+
+
+def split_lines(text: str) -> list[str]:
+    """Splits at line ends of any system; a line feed after several carriage returns is one."""
+    return (_LINE_END.sub("\n", text) if "\r" in text else text).split("\n")
+
+
+def between_blank_lines(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The runs of lines that are not empty."""
+    for has_text, run in itertools.groupby(lines, key=bool):
+        if has_text:
+            yield list(run)
 
 
 class Document(NamedTuple):
@@ -57,6 +196,8 @@ def read_documents(
     cuts: collections.Counter[str] | None = None,
 ) -> Iterator[Document]:
     """Splits a file at blank lines, and a document also where it reaches ``max_bytes``.
+
+    Not in parts, since records are made of documents that are cut at lines, and of numbered ones.
 
     Args:
       path: the file.
@@ -182,27 +323,12 @@ def group_documents(documents: Iterable[Document], *, block_bytes: int) -> Itera
             number += 1
 
 
-def split_lines(text: str) -> list[str]:
-    """Splits at line ends of any system; a line feed after several carriage returns is one."""
-    return (_LINE_END.sub("\n", text) if "\r" in text else text).split("\n")
-
-
 def decode_document(document: Document) -> Iterator[list[str]]:
     """The lines of a document, split further at lines of only Unicode white space."""
-    try:
-        text = document.text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = document.first_line + document.text.count(b"\n", 0, error.start)
-        raise UserError(
-            f"--input_file: line {line} of {document.path} is not UTF-8; convert the file first, "
-            "for example with iconv."
-        ) from None
-    lines: list[str] = []
-    for line in map(str.strip, split_lines(text)):
-        if line:
-            lines.append(line)
-        elif lines:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
+
+    def where(position: int) -> str:
+        line = document.first_line + document.text.count(b"\n", 0, position)
+        return f"line {line} of {document.path}"
+
+    text = Decoder()(document.text, where)
+    return between_blank_lines(map(str.strip, split_lines(text)))
