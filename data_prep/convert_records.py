@@ -10,8 +10,8 @@ features; JSON lines or Parquet with the same features; the Parquet shards of NV
 records: TFRecords of this program, with an index and a manifest, with stored masks or without;
 google: the same with stored masks, which google's and NVIDIA's scripts read;
 tf2: TFRecords with the names input_word_ids and input_type_ids;
-jsonl, parquet: a record a line or row, a feature a field or column;
-text: the original text, a segment a line, a blank line after each record, and between segments
+jsonl, parquet: one record per line or row, one feature per field or column;
+text: the original text, one segment per line, a blank line after each record, and between segments
 that do not follow each other.
 
 ``--masking=static`` draws masks for records that have none, ``--masking=dynamic`` takes stored

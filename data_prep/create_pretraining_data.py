@@ -10,7 +10,7 @@ the other or at the same time, and its manifest lists the files of all. Extensio
 model in place of a vocabulary; ``--masking=dynamic`` stores no masks, since they are drawn at
 training time, and the passes of ``--dupe_factor`` then differ only in their pairs; ``--nsp=false``
 makes single segments of full length from consecutive sentences, with the next-sentence label 0;
-with ``--pack_documents`` they go on with the next document after a [SEP], so that only the last one
+with ``--pack_documents`` they continue with the next document after a [SEP], so only the last one
 of a block is shorter; ``--sentence_order`` makes pairs of consecutive segments, half of them
 swapped; ``--ngram`` and ``--favor_shorter_ngram`` are those of google-research/albert.
 ``--init_checkpoint`` takes vocabulary and casing from a checkpoint's directory. A copy of the

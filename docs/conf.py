@@ -22,6 +22,7 @@ html_theme = "furo"
 html_title = f"bert_tf {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs/_static/search_scores.js")  # Sphinx opens it as it is
 html_copy_source = False
 html_show_copyright = False
 

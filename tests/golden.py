@@ -245,7 +245,7 @@ class Place:
         """Writes the data of all jobs."""
         place = self.directory / _INPUT
         place.mkdir(parents=True)
-        small_pretraining.write_bert_config(place / "bert_config.json")
+        small_pretraining.write_bert_config(place / "bert_config.json", layers=2)
         text = place / "text.txt"
         text.write_text(small_pretraining.stdlib_documentation(100_000), encoding="utf-8")
         (place / "texts.txt").write_text(text.read_text(encoding="utf-8")[:3_000])

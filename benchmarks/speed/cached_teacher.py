@@ -80,7 +80,7 @@ def _teacher(
         fed = {name: tf.placeholder(v.dtype, v.shape, name=name) for name, v in batch.items()}
         network = create_network(task.teacher, options, seed=1)
         outputs = task.teacher.outputs(network.variables, fed, options)
-        targets = task.soft_targets(outputs, fed, options)
+        targets = task.soft_targets(outputs, fed, options, most=TARGETS)
         session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
         run = session.make_callable(targets, feed_list=list(fed.values()))
         values = [batch[name] for name in fed]

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,9 @@ _GELU_FORMS = {"gelu_tanh": "GELU in its tanh form", "gelu_erf": "exact GELU"}
 _LAYER = re.compile(r"(?P<scope>bert/encoder/layer_)(?P<number>\d+)(?=/)")
 _HALF = ("float16", "bfloat16")
 _FLOATS = (*_HALF, "float32", "float64")
+
+
+AnySource = TypeVar("AnySource", bound="Source")
 
 
 class StoredArray(NamedTuple):
@@ -118,7 +121,7 @@ class Source:
                     stored[f"{layer['scope']}{number}{name[layer.end() :]}"] = array
         return dataclasses.replace(self, stored=stored)
 
-    def without(self, variables: Iterable[str]) -> Source:
+    def without(self: AnySource, variables: Iterable[str]) -> AnySource:
         """The checkpoint without some of its variables."""
         left_out = set(variables)
         kept = {name: array for name, array in self.stored.items() if name not in left_out}
@@ -134,6 +137,15 @@ class Source:
             for file, stored, transposed in [self.stored[name]]
         )
 
+    def configured(self) -> ConfiguredSource:
+        """The same, whose architecture is known; UserError if it is not."""
+        if self.config is None:
+            raise UserError(
+                f"no configuration was found for {self.path}; give the model's --bert_config_file."
+            )
+        files = ConfiguredDirectory(**{**vars(self.files), "config": self.config})
+        return ConfiguredSource(**{**vars(self), "files": files})
+
     def describe(self) -> str:
         """Format and activation, for a report."""
         if self.config is None:
@@ -142,6 +154,25 @@ class Source:
             form = _GELU_FORMS.get(self.config.hidden_act, "activation")
             form += f" ({self.config.hidden_act})"
         return f"format: {ORIGINS[self.origin]}; {form}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfiguredDirectory(ModelDirectory):
+    """What stands beside weights whose architecture is known."""
+
+    config: BertConfig = dataclasses.field()
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfiguredSource(Source):
+    """A checkpoint whose architecture is known."""
+
+    files: ConfiguredDirectory
+
+    @property
+    def config(self) -> BertConfig:
+        """The architecture, with an unambiguous GELU."""
+        return self.files.config
 
 
 def _shape_of(shape: Shape, transposed: bool) -> Shape:

@@ -268,7 +268,8 @@ def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | 
     number = layer.search(name)
     if row is None or number is None:
         return row
-    return Row(*(name.replace("{n}", number.group()) for name in row[:2]), row.transposed)
+    google, huggingface = (name.replace("{n}", number.group()) for name in row[:2])
+    return Row(google, huggingface, row.transposed)
 
 
 def is_constant(name: str) -> bool:

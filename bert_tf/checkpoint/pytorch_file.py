@@ -98,7 +98,7 @@ class _Storage(NamedTuple):
 
     key: str
     dtype: str
-    count: int
+    size: int
 
 
 class _Tensor(NamedTuple):
@@ -132,10 +132,10 @@ class PytorchFile(ArrayFile):
         """See the base class."""
         storage, offset, shape, strides = self._tensors[name]
         with _explain_damage(self.path):
-            if math.prod(shape) > storage.count:
+            if math.prod(shape) > storage.size:
                 raise ValueError(f"{short_repr(name)} is larger than its storage")
             numbers = from_bytes(self._read_storage(storage.key), storage.dtype)
-            if len(numbers) < storage.count:
+            if len(numbers) < storage.size:
                 raise EOFError
             view = np.lib.stride_tricks.as_strided(
                 numbers[offset:], shape, [s * numbers.itemsize for s in strides], writeable=False
@@ -173,6 +173,10 @@ class _StateDictReader(pickle._Unpickler):
         super().__init__(file, encoding="utf-8")
         self._path = path
         self.storages: dict[str, _Storage] = {}
+
+    # The base class's, which typeshed does not list.
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
 
     def find_class(self, module: str, name: str) -> Any:
         """Called by the base class for every callable that the pickle references."""
@@ -261,7 +265,9 @@ def _dictionary(pairs: Any = ()) -> dict[Any, Any]:
     return made
 
 
-def _rebuild_tensor(storage: _Storage, offset: int, shape: Shape, strides: Shape, *_) -> _Tensor:
+def _rebuild_tensor(
+    storage: _Storage, offset: int, shape: Shape, strides: Shape, *_: Any
+) -> _Tensor:
     if not isinstance(storage, _Storage):
         raise pickle.UnpicklingError("a tensor without storage")
     if not (
@@ -276,15 +282,15 @@ def _rebuild_tensor(storage: _Storage, offset: int, shape: Shape, strides: Shape
     # An empty tensor's strides are arbitrary, and so is the stride of a dimension of size one.
     steps = tuple(s if n > 1 and 0 not in shape else 0 for n, s in zip(shape, strides))
     last = offset + sum((n - 1) * step for n, step in zip(shape, steps))
-    if 0 not in shape and last >= storage.count:
+    if 0 not in shape and last >= storage.size:
         raise pickle.UnpicklingError(
             f"a tensor of shape {short_repr(shape)} ends outside of its storage of "
-            f"{short_repr(storage.count)} numbers"
+            f"{short_repr(storage.size)} numbers"
         )
     return _Tensor(storage, offset, shape, steps)
 
 
-def _rebuild_parameter(tensor: _Tensor, *_) -> _Tensor:
+def _rebuild_parameter(tensor: _Tensor, *_: Any) -> _Tensor:
     return tensor
 
 
@@ -338,7 +344,7 @@ def _open_old_file(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], byte
     for key in keys:
         if not isinstance(key, str):
             raise pickle.UnpicklingError(f"{short_repr(key)} is not the name of a storage")
-        length = reader.storages[key].count * item_size(reader.storages[key].dtype)
+        length = reader.storages[key].size * item_size(reader.storages[key].dtype)
         position += _OLD_COUNT_BYTES
         position_of[key] = (position, length)
         position += length

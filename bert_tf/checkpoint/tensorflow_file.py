@@ -51,7 +51,7 @@ def resolve_checkpoint(path: PathLike) -> str:
             "without .index, or the directory that holds it."
         )
     found = _data_files(path)
-    counts = {int(_DATA_FILE.search(file)[1]) for file in found}
+    counts = {int(count) for file in found for count in _DATA_FILE.findall(file)}
     if counts != {len(found)}:
         raise UserError(
             f"checkpoint {path} is incomplete: it has {len(found)} data files "

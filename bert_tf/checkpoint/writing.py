@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -24,10 +24,13 @@ from bert_tf.model_directory.writing import write_model_files, write_tokenizer_c
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 
+if TYPE_CHECKING:
+    from bert_tf.checkpoint.formats import ConfiguredDirectory
+
 Arrays = Mapping[str, np.ndarray]
 
 # If there are several heads, the first determines the class name, after "Bert" and the like.
-_ARCHITECTURES = (
+_ARCHITECTURES: tuple[tuple[set[str], str], ...] = (
     ({names.DISCRIMINATOR}, "ForPreTraining"),
     ({names.GENERATOR_MASKED_LM}, "ForMaskedLM"),
     ({names.SQUAD}, "ForQuestionAnswering"),
@@ -72,7 +75,7 @@ def network_shapes(
 
 
 def write_model(
-    directory: Path, target: str, weights: Arrays, files: ModelDirectory, *, run_state: Arrays
+    directory: Path, target: str, weights: Arrays, files: ConfiguredDirectory, *, run_state: Arrays
 ) -> list[str]:
     """Writes weights, configuration, vocabulary and casing.
 
@@ -80,7 +83,7 @@ def write_model(
       directory: an existing, empty directory.
       target: a key of ``formats.ORIGINS``.
       weights: float32 arrays under Google's names.
-      files: must include a configuration.
+      files: the files next to the weights.
       run_state: optimizer state and counters; empty to write only weights.
 
     Returns:
@@ -118,7 +121,9 @@ def write_without_optimizer(checkpoint: str, directory: Path) -> None:
     tf.train.update_checkpoint_state(str(directory), name)
 
 
-def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: ModelDirectory) -> None:
+def _write_tensorflow(
+    directory: Path, target: str, arrays: Arrays, files: ConfiguredDirectory
+) -> None:
     if target == "google":
         write_checkpoint(str(directory / "bert_model.ckpt"), arrays)
     else:
@@ -135,7 +140,7 @@ def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: Model
 
 
 def _write_huggingface(
-    directory: Path, weights: Arrays, files: ModelDirectory, run_state: Arrays
+    directory: Path, weights: Arrays, files: ConfiguredDirectory, run_state: Arrays
 ) -> list[str]:
     """Returns the names of weights that DistilBERT, the format of some networks, lacks."""
     naming = _naming_for(files.config, names.heads_of(weights))
@@ -168,7 +173,7 @@ def _write_huggingface(
 
 
 def _check_huggingface_has_place(
-    naming: names.Naming, heads: set[str], files: ModelDirectory, run_state: Arrays
+    naming: names.Naming, heads: set[str], files: ConfiguredDirectory, run_state: Arrays
 ) -> None:
     if run_state:
         raise UserError(
@@ -200,7 +205,7 @@ def _tokenizer_class(naming: names.Naming) -> str:
 
 
 def huggingface_config(
-    files: ModelDirectory, heads: set[str], num_labels: int | None
+    files: ConfiguredDirectory, heads: set[str], num_labels: int | None
 ) -> dict[str, Any]:
     """The content of ``config.json`` for a network with these heads."""
     naming = _naming_for(files.config, heads)
@@ -257,7 +262,7 @@ def _notes_on_variables(left_out: Sequence[str]) -> list[str]:
     ]
 
 
-def _notes(target: str, files: ModelDirectory, naming: names.Naming) -> list[str]:
+def _notes(target: str, files: ConfiguredDirectory, naming: names.Naming) -> list[str]:
     notes = []
     if target in ("google", "nvidia") and files.config.hidden_act == "gelu_erf":
         notes.append(

@@ -98,7 +98,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("max_answer_length", 30, "Maximum number of tokens in an answer.")
 
 
-def main(_) -> None:
+def main(_: object) -> None:
     """Prints the answers to the questions."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
@@ -145,7 +145,7 @@ def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
     for answer in found:
         in_one_line = " ".join(answer.text.split())
         print(f"{in_one_line or '(no answer)'}  ({answer.probability:.3f})", flush=True)
-        if answer.start is not None:
+        if answer.start is not None and answer.end is not None:
             print(f"    {sentence_around(text, answer.start, answer.end)}", flush=True)
 
 

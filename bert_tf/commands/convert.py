@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import flags
 from safetensors import SafetensorError
 
-from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
+from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, Source, open_source
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import (
@@ -61,29 +61,29 @@ def convert(
     from bert_tf.checkpoint.loading import compare_source, describe_problem
     from bert_tf.checkpoint.writing import write_model
 
-    source, shapes, others = _network(source, target, generator=generator)
-    report = compare_source(source, shapes)
-    problem = describe_problem(report, config=source.config)
+    network, shapes, others = _network(source.configured(), target, generator=generator)
+    report = compare_source(network, shapes)
+    problem = describe_problem(report, config=network.config)
     if problem:
         raise UserError(
-            f"cannot convert {source.path}: {problem}; give the --bert_config_file that it was "
+            f"cannot convert {network.path}: {problem}; give the --bert_config_file that it was "
             "made with, or another checkpoint."
         )
     if include_optimizer and not report.run_state:
         raise UserError(
-            f"--include_optimizer: {source.path} has no optimizer state; leave the flag out."
+            f"--include_optimizer: {network.path} has no optimizer state; leave the flag out."
         )
     kept = report.run_state if include_optimizer else ()
     with _appearing_directory(Path(output_dir)) as directory:
         notes = write_model(
             directory,
             target,
-            {name: source.read(name) for name in report.restored},
-            source.files,
-            run_state={name: source.read_unchanged(name) for name in kept},
+            {name: network.read(name) for name in report.restored},
+            network.files,
+            run_state={name: network.read_unchanged(name) for name in kept},
         )
-        if source.tokenizer_files.file is None:
-            for vocabulary in known_vocabularies(source.files)[:1]:
+        if network.tokenizer_files.file is None:
+            for vocabulary in known_vocabularies(network.files)[:1]:
                 name_vocabulary(directory, vocabulary.sha256)
         written = sorted(path.name for path in directory.iterdir())
     lines = [*dataclasses.replace(report, run_state=()).summary(taken="converted"), *others]
@@ -97,16 +97,12 @@ def convert(
 
 
 def _network(
-    source: Source, target: str, *, generator: bool
-) -> tuple[Source, dict[str, tuple[int, ...]], list[str]]:
+    source: ConfiguredSource, target: str, *, generator: bool
+) -> tuple[ConfiguredSource, dict[str, tuple[int, ...]], list[str]]:
     """The network to convert, its expected shapes, and report lines on the other network."""
     from bert_tf.checkpoint.electra import generator_of, generator_shapes, without_generator
     from bert_tf.checkpoint.writing import network_shapes
 
-    if source.config is None:
-        raise UserError(
-            f"no configuration was found for {source.path}; give the model's --bert_config_file."
-        )
     if not generator:
         source, others = without_generator(source)
         return source, network_shapes(source.config, source.shapes, labels=source.labels), others
@@ -186,7 +182,7 @@ def define_flags() -> None:
     )
 
 
-def main(_) -> None:
+def main(_: object) -> None:
     """Converts a checkpoint and prints the report."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)

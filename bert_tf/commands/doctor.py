@@ -75,7 +75,7 @@ def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
     )
 
 
-def main(_) -> int:
+def main(_: object) -> int:
     """Prints the findings; returns the exit status."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)

@@ -58,7 +58,7 @@ def script_of(arguments: Sequence[str]) -> str:
     try:
         own(["draw_schedule", *arguments], known_only=True)
     except flags.Error:
-        return own["script"].default  # parsing all flags reports the error
+        return str(own["script"].default)  # parsing all flags reports the error
     if own["script"].present:
         return own.script
     names = {text.lstrip("-").partition("=")[0] for text in arguments if text.startswith("-")}
@@ -76,7 +76,7 @@ def script_of(arguments: Sequence[str]) -> str:
     return min(SCRIPTS, key=mismatches)
 
 
-def main(_) -> None:
+def main(_: object) -> None:
     """Prints the table and writes the file."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)

@@ -40,7 +40,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("text_signature", False, "Add the signature that takes strings.")
 
 
-def main(_) -> None:
+def main(_: object) -> None:
     """Writes the SavedModel and prints its path."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)

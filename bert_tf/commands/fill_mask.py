@@ -89,10 +89,10 @@ class MaskFiller:
         positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
         found = self._predictor.run(
             {
-                "input_ids": [ids],
-                "input_mask": [[1] * len(ids)],
-                "segment_ids": [segment_ids or [0] * len(ids)],
-                "masked_lm_positions": [positions],
+                "input_ids": np.array([ids]),
+                "input_mask": np.array([[1] * len(ids)]),
+                "segment_ids": np.array([segment_ids or [0] * len(ids)]),
+                "masked_lm_positions": np.array([positions]),
             },
         )
         # A model can have more outputs than the vocabulary has entries.
@@ -116,7 +116,7 @@ def define_flags() -> None:
     define_native_flag()
 
 
-def main(_) -> None:
+def main(_: object) -> None:
     """Prints the guesses, one line per mask."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)

@@ -170,7 +170,7 @@ class Launcher:
             errors="replace",
             start_new_session=True,
         )
-        reader = threading.Thread(target=_pass_on_errors, args=[process], daemon=True)
+        reader = threading.Thread(target=pass_on_errors, args=[process], daemon=True)
         reader.start()
         status = process.wait()
         # Processes that mpirun started to reach a host can outlive it and keep the pipe open.
@@ -216,14 +216,14 @@ class Launcher:
         return done.returncode == 0
 
 
-def _pass_on_errors(mpirun: subprocess.Popen) -> None:
-    """Copies the ranks' stderr; after an error line, mpirun gets some seconds to exit.
+def pass_on_errors(mpirun: subprocess.Popen, seconds_to_end: float = _SECONDS_TO_END) -> None:
+    """Copies the ranks' stderr; after an error line, mpirun has ``seconds_to_end`` to exit.
 
     Keeps reading even if the copy can no longer be written, so that mpirun does not block.
     """
-    kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
+    kill = threading.Timer(seconds_to_end, mpirun.kill)
     kill.daemon = True
-    for line in mpirun.stderr:
+    for line in mpirun.stderr or ():
         console.say(line, stream=sys.stderr, end="")
         if line.startswith("error: ") and kill.ident is None:
             kill.start()

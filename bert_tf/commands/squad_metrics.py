@@ -51,7 +51,7 @@ def define_flags() -> None:
     )
 
 
-def main(_) -> None:
+def main(_: object) -> None:
     """Prints the scores as one JSON object."""
     values = flags.FLAGS
     if values["na_prob_thresh"].present and not values.null_odds_file:

@@ -157,7 +157,8 @@ def read_command(words: Sequence[str]) -> dict[str, Any]:
     """
     words = list(words)
     starts = [i for i, word in enumerate(words) if word.endswith("deepspeed_train.py")]
-    rest, options = words[starts[0] + 1 :] if starts else words, {}
+    rest = words[starts[0] + 1 :] if starts else words
+    options: dict[str, Any] = {}
     ends = [i for i, word in enumerate(rest) if word in ("&>", ">", ">>", "2>&1", "|", "|&")]
     rest = rest[: ends[0]] if ends else rest
     while rest:

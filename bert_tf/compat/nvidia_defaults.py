@@ -187,7 +187,7 @@ def adopt(values: flags.FlagValues, script: PeerScript) -> str:
     return "\n".join([textwrap.fill(begin, _WIDTH), *table, textwrap.fill(end, _WIDTH)])
 
 
-def _shown(value: Value) -> str:
+def _shown(value: Value | None) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -36,7 +37,8 @@ def examine(
             f"--num_ranks={num_ranks}, but the run has no --horovod, so each process would train "
             "by itself; add it",
         )
-        values.horovod = True
+        changed: Any = values  # flags have no types of their own
+        changed.horovod = True
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
     settings = of_run.attempt("flags", SCRIPTS[script].settings, values)
     run = settings and of_run.attempt("whole run", rehearse, of_run, script, settings, ranks)
@@ -45,8 +47,7 @@ def examine(
     if run.output_dir is not None:
         _judge_output(findings, run.output_dir, run.start)
     _judge_model(findings, values, run)
-    if run.updates is not None:
-        judge_updates(findings, values, run)
+    judge_updates(findings, values, run)
     if isinstance(settings, SquadSettings):
         _judge_questions(findings, settings)
     return findings
@@ -102,11 +103,11 @@ def _judge_positions(findings: Findings, run: PlannedRun, positions: int) -> Non
 
 
 def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
-    both = settings.train_file, settings.predict_file
-    if None not in both and sha256_of_file(both[0]) == sha256_of_file(both[1]):
+    train, predict = settings.train_file, settings.predict_file
+    if train and predict and sha256_of_file(train) == sha256_of_file(predict):
         findings.warn(
             "questions",
-            f"{both[1]} are the training questions, so the scores do not cover unseen ones; give "
+            f"{predict} are the training questions, so the scores do not cover unseen ones; give "
             "another --predict_file",
         )
 

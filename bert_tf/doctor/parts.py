@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -122,8 +123,9 @@ def _records(
         return None
 
     def opened() -> Records:
-        require_listed_files(values[flag].value)
-        files = expand_record_files(values[flag].value, flag=flag)
+        patterns = getattr(values, flag)
+        require_listed_files(patterns)
+        files = expand_record_files(patterns, flag=flag)
         records = RecordSet(files, keep_offsets=False)
         return Records(part, records, inspect_records(records))
 
@@ -141,7 +143,7 @@ def _config(
         base = ModelDirectory().with_config_file(path).config
     if base is None and not changes:
         return None
-    network = dict(BERT_BASE) if base is None else base.to_dict()
+    network: dict[str, Any] = {**BERT_BASE} if base is None else base.to_dict()
     size = records[0].info.vocab_size if records else None
     if stored.config is None and size is not None:
         network["vocab_size"] = table_size(network.get("vocab_size"), size)
@@ -155,7 +157,7 @@ def _lengths(
 ) -> dict[str, int]:
     """Lengths that must match the records; those not given are the records' or the network's."""
     names = [name for name in ("max_seq_length", "max_predictions_per_seq") if name in values]
-    lengths = {name: values[name].value for name in names}
+    lengths = {name: getattr(values, name) for name in names}
     follow = lengths_of(opened.info for opened in records)
     if config is not None and not records:
         follow = {names[0]: min(lengths[names[0]], config.max_position_embeddings)}

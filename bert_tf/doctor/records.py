@@ -52,18 +52,18 @@ def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
     tokens = found.tokens / number * info.num_records
     if info.vocab_size is not None and part == TRAINING:
         highest = int(max(batch["input_ids"].max(), info.highest_id))
-        _judge_vocabulary_size(findings, info, tokens=tokens, highest=highest, is_new=is_new)
+        passes = info.manifests[0].parameters.get("dupe_factor", 1)
+        once = tokens / passes
+        _judge_vocabulary_size(findings, info.vocab_size, once, highest=highest, is_new=is_new)
 
 
 def _judge_vocabulary_size(
-    findings: Findings, info: RecordInfo, *, tokens: float, highest: int, is_new: bool
+    findings: Findings, size: int, tokens: float, *, highest: int, is_new: bool
 ) -> None:
-    size = info.vocab_size
-    passes = info.manifest.parameters.get("dupe_factor", 1)
-    if is_new and tokens / passes < LEAST_TOKENS_OF_AN_ENTRY * size:
+    if is_new and tokens < LEAST_TOKENS_OF_AN_ENTRY * size:
         findings.warn(
             "vocabulary",
-            f"the text has about {tokens / passes:,.0f} tokens for {size:,} entries of the "
+            f"the text has about {tokens:,.0f} tokens for {size:,} entries of the "
             f"vocabulary, fewer than {LEAST_TOKENS_OF_AN_ENTRY} per entry; use a smaller "
             "vocabulary or more text",
         )

@@ -17,6 +17,7 @@ from bert_tf.tasks.finetuning.run import run_with_seeds
 from bert_tf.tasks.pretraining.run import OpenedPretraining, open_pretraining
 from bert_tf.tasks.question_answering.run import OpenedSquad, open_squad
 from bert_tf.tasks.tagging.run import open_tagging
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.execute import report_changes, report_resuming, sizes_in, whole_ledger
 from bert_tf.train.job import Job, JobData
@@ -57,7 +58,7 @@ def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks
         with begin(settings.run, settings.runtime, planned=ranks) as run:
             opened = _OPENERS[script](settings, run)
             job = prepare(opened, run)
-            _report(findings, opened, job)
+            _report(findings, settings.tokenizer_files, opened, job)
             return _planned(opened, job)
 
     settings = dry(settings)
@@ -66,9 +67,9 @@ def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks
     return run_with_seeds(settings, once)
 
 
-def _report(findings: Findings, opened: Opened, job: Job) -> None:
+def _report(findings: Findings, files: TokenizerFiles, opened: Opened, job: Job) -> None:
     """Reports what is known while the run is open, and what the run itself says at its start."""
-    run, files = job.run, opened.settings.tokenizer_files
+    run = job.run
     if files.file is not None:
         findings.fine("vocabulary", f"{files.file} has {files.load().vocab_size:,} entries")
     if isinstance(opened, OpenedSquad):
@@ -94,9 +95,10 @@ def _planned(opened: Opened, job: Job) -> PlannedRun:
     start, records = job.run.start, []
     if isinstance(opened, OpenedPretraining):
         found, given = opened.records, job.settings.command.values
-        records.append(Records(TRAINING, found.train_records, found.train_info))
-        if given["eval_file"] or given["eval_files_dir"]:
-            records.append(Records(HELD_OUT, found.eval_records, found.eval_info))
+        if found.train is not None:
+            records.append(Records(TRAINING, *found.train))
+        if found.held_out is not None and (given["eval_file"] or given["eval_files_dir"]):
+            records.append(Records(HELD_OUT, *found.held_out))
     updates = Updates(job.optimization, job.plan.batch, job.plan.steps)
     return PlannedRun(
         isinstance(opened, OpenedPretraining),
@@ -107,5 +109,5 @@ def _planned(opened: Opened, job: Job) -> PlannedRun:
         config=job.model.config,
         max_seq_length=opened.max_seq_length,
         updates=updates if job.settings.do_train else None,
-        records=[read for read in records if read.info is not None],
+        records=records,
     )

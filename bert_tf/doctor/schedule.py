@@ -44,7 +44,9 @@ _FINETUNING_RATES = {"adam": UsualRate(3e-5, 32, "Devlin et al. 2019: 2e-5 to 5e
 
 
 def judge_updates(findings: Findings, values: flags.FlagValues, run: PlannedRun) -> None:
-    """Examines the planned updates: learning rate, number of updates and checkpoints."""
+    """Examines the planned updates, if any: learning rate, number of updates and checkpoints."""
+    if run.updates is None:
+        return
     optimization, batch, steps, is_counted = run.updates
     rates = PRETRAINING_RATES if run.is_pretraining else _FINETUNING_RATES
     judge_rate(findings, optimization, batch, steps, rates)

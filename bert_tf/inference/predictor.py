@@ -77,7 +77,7 @@ class Predictor:
             self.predictions = network.predictions(self.inputs)
             settings = SessionSettings(threads=threads or available_cores(), gpu=gpu)
             self.session = tf.Session(config=session_config(settings))
-            with explained_reading(checkpoint):
+            with explained_reading(checkpoint or "of random weights"):
                 self.session.run(tf.global_variables_initializer())
             self.session.run(tf.local_variables_initializer())
 

@@ -9,6 +9,7 @@ Symbols: B sequences in one batch of one rank, S positions.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Callable
@@ -67,7 +68,7 @@ class BatchReader:
         """
         self._record_set = record_set
         self._indices = indices
-        self._positions_kept = positions_kept
+        self._kept_at = None if positions_kept is None else functools.partial(_kept, positions_kept)
         self._spec = spec
         segments = type_vocab_size or _INT32_VALUES
         self._sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: segments}
@@ -89,20 +90,17 @@ class BatchReader:
         parsed = tf.io.parse_example(serialized, self._parse_spec, example_names=names)
         features = self._spec.merge(parsed, self._names)
         kept = self._sizes[SEQUENCE]
-        if self._positions_kept is not None:
-            kept = tf.numpy_function(self._kept, [position], tf.int64)
+        if self._kept_at is not None:
+            kept = tf.numpy_function(self._kept_at, [position], tf.int64)
             kept.set_shape([])
         with tf.control_dependencies([self._check(position, features, kept)]):
-            if self._positions_kept is not None:
+            if self._kept_at is not None:
                 for name in self._sequences:
                     features[name] = features[name][:, :kept]
             return {
                 name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tf.identity(tensor)
                 for name, tensor in features.items()
             }
-
-    def _kept(self, position: np.int64) -> np.int64:
-        return np.int64(self._positions_kept(int(position)))
 
     def _check(
         self, position: tf.Tensor, features: Features, kept: tf.Tensor | int
@@ -117,7 +115,7 @@ class BatchReader:
         signed = [feature.name for feature in self._spec.features if feature.below == REAL]
         sizes = {**features, **{name: tf.abs(features[name]) for name in signed}}
         good = [_all_within(sizes[name], bounds[name]) for name in names]
-        if self._positions_kept is not None:
+        if self._kept_at is not None:
             good.append(tf.reduce_all(tf.equal(features["input_mask"][:, kept:], 0)))
 
         def refuse() -> tf.Tensor:
@@ -200,6 +198,10 @@ def user_errors() -> Iterator[None]:
         if sentence is None:
             raise
         raise UserError(sentence) from error
+
+
+def _kept(positions_kept: Callable[[int], int], position: np.int64) -> np.int64:
+    return np.int64(positions_kept(int(position)))
 
 
 def _sentence_in(message: str) -> str | None:

@@ -24,7 +24,6 @@ LENGTH_STEP = 16
 SHORT_LENGTH = 64
 
 _BATCHES_IN_A_POOL = 32
-_MOST_SAMPLED = 1 << 20  # sequences
 _POOL_STREAM = 0x706F6F6C  # separates these draws from others with the same seed
 
 
@@ -70,10 +69,10 @@ class LengthBuckets:
         longest = int(self._lengths[self._global_batch(position)].max())
         return padded_length(longest, max_length=self._max_length)
 
-    def typical_lengths(self) -> list[int]:
-        """Padded lengths of the batches of the first epoch: all, or those of a sample of pools."""
+    def typical_lengths(self, most_sampled: int = 1 << 20) -> list[int]:
+        """Padded lengths of the first epoch's batches, or of ``most_sampled`` of its sequences."""
         batches = max(1, len(self._lengths) // self._global_batch_size)
-        pools = _MOST_SAMPLED // (_BATCHES_IN_A_POOL * self._global_batch_size)
+        pools = most_sampled // (_BATCHES_IN_A_POOL * self._global_batch_size)
         places = np.linspace(0, batches - 1, min(max(1, pools), batches)).astype(int)
         found = []
         for first, stop in sorted({self._pool_around(place) for place in places.tolist()}):

@@ -2,15 +2,8 @@
 
 The rules are those of the BERT paper (Devlin et al. 2018, appendix A.1) and of google-research/bert
 (create_pretraining_data.py): round(0.15 x length) tokens of a sequence are predicted; of these 80%
-become [MASK], 10% a random token, 10% are kept. With whole words, the pieces of a word are chosen
-together, and a word that would exceed the number of predictions is skipped. N-grams are those of
-ALBERT (Lan et al. 2020, section 4.1; google-research/albert): in random order, each word begins one
-of a random length, which is shortened where it would exceed the number of predictions and skipped
-where it overlaps with another. There are three deliberate differences: a random token is never a
-special one; an n-gram stays in its segment and continues at the first word there when it reaches
-the end, so that all words are equally likely to be predicted; and the rest of a word that was cut
-off at the start of a segment counts as a separate word, whereas google's code adds it to the last
-word of the previous segment.
+become [MASK], 10% a random token, 10% are kept. One deliberate difference is that a random token is
+never a special one. What is chosen together, such as whole words, is in mask_choosers.py.
 
 Symbols: B sequences, S positions, P predictions.
 """
@@ -20,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -30,8 +23,8 @@ from bert_tf.input.stateless_random import (
     bits_to_integers,
     bits_to_uniform,
     derive_keys,
-    random_bits,
     random_bits_at,
+    sort_keys,
 )
 
 _MASK_SHARE = 0.8
@@ -137,8 +130,6 @@ def mask_batch(
         for ``lengths``, as in google's code.
     """
     options, seq_length = settings.options, input_ids.shape[1]
-    draws = whole_length or seq_length  # of each kind
-    scores = random_bits(keys, seq_length)
     candidates = np.arange(seq_length) < lengths[:, None]
     for name in ("pad", "cls", "sep"):
         candidates &= input_ids != settings.special_ids[name]
@@ -147,23 +138,17 @@ def mask_batch(
         1,
         options.max_predictions_per_seq,
     ).astype(np.int64)
-    if options.do_whole_word_mask and word_starts is None:
-        raise ValueError("masking whole words needs word_starts")
-    if options.ngram > 1:
-        starts = word_starts if options.do_whole_word_mask else np.ones_like(candidates)
-        # The draws behind those of the replacements: one for every word.
-        bits = random_bits_at(keys[:, None], 3 * draws + np.arange(seq_length))
-        counts = np.searchsorted(_ngram_shares(options).cumsum(), bits_to_uniform(bits)) + 1
-        counts = np.minimum(counts, options.ngram)  # the shares may add up to less than 1
-        chosen = _choose_ngrams(scores, counts, candidates, wanted, starts)
-    elif options.do_whole_word_mask:
-        chosen = _choose_words(scores, candidates, wanted, word_starts)
-    else:
-        chosen = _choose_tokens(scores, candidates, wanted)
+    draws = whole_length or seq_length  # of each kind
+
+    def draw(kind: int) -> np.ndarray:
+        return random_bits_at(keys[:, None], kind * draws + np.arange(seq_length))
+
+    chosen, deciding = _choose(options, candidates, wanted, word_starts, draw)
     rows, columns = np.nonzero(chosen)
     labels = input_ids[rows, columns].astype(np.int64)
     # The draws behind those of the scores: two for every position, taken where they are needed.
-    action_bits = random_bits_at(keys[rows], columns + draws)
+    deciding = columns if deciding is None else deciding[rows, columns]
+    action_bits = random_bits_at(keys[rows], deciding + draws)
     token_bits = random_bits_at(keys[rows], columns + 2 * draws)
     masked = input_ids.copy()
     masked[rows, columns] = _replacements(labels, action_bits, token_bits, settings)
@@ -177,102 +162,30 @@ def mask_batch(
     return MaskedBatch(masked, positions, label_ids, weights)
 
 
-def _sort_keys(scores: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.uint64]:
-    """Keys [B, S] that sort candidates by score, before all others, and the mask of their columns.
+def _choose(
+    options: MaskingOptions,
+    candidates: np.ndarray,
+    wanted: np.ndarray,
+    word_starts: np.ndarray | None,
+    draw: Callable[[int], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """As the choosers of mask_choosers.py, which are for what is chosen together."""
+    if not options.together:
+        return _choose_tokens(draw(0), candidates, wanted), None
+    if options.needs_words and word_starts is None:
+        raise ValueError("masking whole words needs word_starts")
+    from bert_tf.input.mask_choosers import CHOOSERS, Maskable
 
-    The lowest bits are the column: no two keys of a row are equal, so that every sorting algorithm
-    gives the same order.
-    """
-    seq_length = scores.shape[1]
-    column_mask = np.uint64((1 << (seq_length - 1).bit_length()) - 1)
-    keys = (scores >> np.uint64(1)) & ~column_mask
-    keys |= (~candidates).astype(np.uint64) << np.uint64(63)
-    return keys | np.arange(seq_length, dtype=np.uint64), column_mask
+    starts = word_starts if options.needs_words else None
+    choose = CHOOSERS[options.together[-1]]
+    return choose(Maskable(candidates, wanted, starts, draw), options)
 
 
 def _choose_tokens(scores: np.ndarray, candidates: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Chooses the ``wanted`` [B] candidates [B, S] with the lowest scores; bool [B, S]."""
-    keys, _ = _sort_keys(scores, candidates)
+    keys, _ = sort_keys(scores, candidates)
     last = np.take_along_axis(np.sort(keys, axis=1), wanted[:, None] - 1, axis=1)
     return (keys <= last) & candidates
-
-
-def _choose_words(
-    scores: np.ndarray, candidates: np.ndarray, wanted: np.ndarray, word_starts: np.ndarray
-) -> np.ndarray:
-    """Goes through each sequence's words in random order and takes those that still fit."""
-    words, sizes, order = _words_in_random_order(scores, candidates, word_starts)
-    rows = np.arange(len(candidates))
-    chosen_words = np.zeros_like(candidates)
-    left = wanted.copy()
-    for turn in range(int((sizes > 0).sum(axis=1).max(initial=0))):
-        word = order[:, turn]
-        size = sizes[rows, word]
-        fits = (size > 0) & (size <= left)
-        chosen_words[rows, word] = fits
-        left -= np.where(fits, size, 0)
-        if not left.any():
-            break
-    return chosen_words[rows[:, None], words] & candidates
-
-
-def _choose_ngrams(
-    scores: np.ndarray,
-    counts: np.ndarray,
-    candidates: np.ndarray,
-    wanted: np.ndarray,
-    word_starts: np.ndarray,
-) -> np.ndarray:
-    """Goes through each sequence's words in random order and takes the n-grams that still fit.
-
-    An n-gram that reaches the end of its segment continues at the segment's first word. Otherwise
-    the first words, which fewer n-grams reach, would be chosen a third less often than the others.
-    ``counts`` [B, S] are the numbers of words of the n-grams that begin with each word.
-    """
-    words, sizes, order = _words_in_random_order(scores, candidates, word_starts)
-    rows, places = np.arange(len(candidates))[:, None], np.arange(counts.max(initial=1))
-    columns = np.arange(sizes.shape[1])
-    is_word = sizes > 0  # special tokens and padding, between and behind segments, have no size
-    begins = 1 + np.maximum.accumulate(np.where(is_word, -1, columns), axis=1)
-    ends = np.where(is_word, len(columns), columns)[:, ::-1]
-    lengths = np.minimum.accumulate(ends, axis=1)[:, ::-1] - begins
-    sizes = np.pad(sizes, ((0, 0), (0, 1)))  # a column that is no word
-    taken = np.zeros(sizes.shape, bool)
-    left = wanted[:, None]
-    for turn in range(int(is_word.sum(axis=1).max(initial=0))):
-        first = order[:, turn, None]
-        begin, length = begins[rows, first], lengths[rows, first]
-        following = begin + (first - begin + places) % np.maximum(length, 1)
-        ngram = np.where(places < length, following, len(columns))
-        found = sizes[rows, ngram]
-        inside = (found > 0) & (places < counts[rows, first]) & (found.cumsum(axis=1) <= left)
-        inside &= ~(taken[rows, ngram] & inside).any(axis=1, keepdims=True)
-        taken[rows, ngram] |= inside
-        left = left - (found * inside).sum(axis=1, keepdims=True)
-        if not left.any():
-            break
-    return taken[rows, words] & candidates
-
-
-def _ngram_shares(options: MaskingOptions) -> np.ndarray:
-    """The shares of n-grams of 1, 2, ... words: [ngram]."""
-    shares = 1 / np.arange(1, options.ngram + 1)
-    return (shares if options.favor_shorter_ngram else shares[::-1]) / shares.sum()
-
-
-def _words_in_random_order(
-    scores: np.ndarray, candidates: np.ndarray, word_starts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The words of each sequence, [B, S] each: every position's word, their sizes, and their order.
-
-    A word's size is its number of candidates; those without any are last in order.
-    """
-    num_sequences, seq_length = candidates.shape
-    words = np.maximum(np.cumsum(word_starts != 0, axis=1) - 1, 0)
-    flat = (np.arange(num_sequences)[:, None] * seq_length + words)[candidates]
-    sizes = np.bincount(flat, minlength=candidates.size).reshape(candidates.shape)
-    keys, column_mask = _sort_keys(scores, sizes > 0)
-    return words, sizes, (np.sort(keys, axis=1) & column_mask).astype(np.int64)
 
 
 def _replacements(

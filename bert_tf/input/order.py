@@ -44,7 +44,7 @@ class GlobalBatchSlice:
     origin: int = 0
     sizes: Ramp | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for size in (self.global_batch_size, *(self.sizes.values if self.sizes else ())):
             if size < 1 or size % self.world_size:
                 raise ValueError(

@@ -204,7 +204,7 @@ def _cutter(
             if length == info.seq_length:
                 return list(columns)
             predictions = 0  # not stored
-            if info.masked:
+            if info.max_predictions is not None:
                 predictions = cut_predictions(info.max_predictions, info.seq_length, length)
             left = cut_records(dict(zip(names, columns)), length, predictions)
             return [left[name] for name in names]
@@ -248,7 +248,9 @@ def _masker(
         most = cut_predictions(most, info.seq_length, length)
         return there.with_options(max_predictions_per_seq=most)
 
-    def draw(position, input_ids, input_mask, word_starts):
+    def draw(
+        position: np.int64, input_ids: np.ndarray, input_mask: np.ndarray, word_starts: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
         masked = mask_batch(
             input_ids,
             input_mask.sum(axis=1),

@@ -61,3 +61,21 @@ def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
 def bits_to_integers(bits: np.ndarray, bound: IntegerArray) -> np.ndarray:
     """Maps uint64 to int64 in [0, bound); the bias is below bound / 2**53."""
     return np.floor(bits_to_uniform(bits) * bound).astype(np.int64)
+
+
+def sort_keys(bits: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.uint64]:
+    """Keys that bring the candidates of each row into random order, before all others.
+
+    Args:
+      bits: uint64 [B, S], which the order follows from.
+      candidates: bool [B, S].
+
+    Returns:
+      uint64 [B, S] and the mask of the lowest bits, which are the column: no two keys of a row are
+      equal, so that every sorting algorithm gives the same order.
+    """
+    num_columns = bits.shape[1]
+    column_mask = np.uint64((1 << (num_columns - 1).bit_length()) - 1)
+    keys = (bits >> np.uint64(1)) & ~column_mask
+    keys |= (~candidates).astype(np.uint64) << np.uint64(63)
+    return keys | np.arange(num_columns, dtype=np.uint64), column_mask

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -177,9 +177,9 @@ class NativeBlocks(PlainBlocks):
         """Like :meth:`PlainBlocks.narrowed`, but leaves out most of the other rows."""
         return NativeBlocks(self._policy, rows_of_tokens(read))
 
-    def handed_to(self, narrowed: NativeBlocks, stream: Stream) -> Stream:
+    def handed_to(self, narrowed: PlainBlocks, stream: Stream) -> Stream:
         """See :meth:`PlainBlocks.handed_to`."""
-        if narrowed is self:
+        if narrowed is self or not isinstance(narrowed, NativeBlocks):
             return stream
         return self.rebuilt(self._rows.rows_at(narrowed._rows.places, stream.full))
 
@@ -253,17 +253,17 @@ def blocks_for(options: ForwardOptions, input_mask: tf.Tensor) -> PlainBlocks:
 
 
 @functools.lru_cache  # gradients can only be registered once
-def native_operations():
+def native_operations() -> Any:
     """Loads the operations and registers their gradients, once; raises library.MissingLibrary."""
     operations = library.load(_SOURCE)
 
     @tf.RegisterGradient("BertTfBiasGelu")
-    def _bias_gelu(operation, dy):
+    def _bias_gelu(operation: tf.Operation, dy: tf.Tensor) -> object:
         product_, bias = operation.inputs
         return operations.bert_tf_bias_gelu_grad(product=product_, bias=bias, dy=dy)
 
     @tf.RegisterGradient("BertTfDivergence")
-    def _divergence(operation, dlosses, *_):
+    def _divergence(operation: tf.Operation, dlosses: tf.Tensor, *_: tf.Tensor) -> object:
         product_, bias, known_product, known_bias = operation.inputs
         dproduct, dbias = operations.bert_tf_divergence_grad(
             product=product_,
@@ -278,7 +278,7 @@ def native_operations():
         return dproduct, dbias, None, None
 
     @tf.RegisterGradient("BertTfMergeHeads")
-    def _merge_heads(operation, dmerged):
+    def _merge_heads(operation: tf.Operation, dmerged: tf.Tensor) -> object:
         _, places, row_of = operation.inputs
         dcontext = operations.bert_tf_merge_heads_grad(
             dmerged=dmerged, places=places, row_of=row_of, heads=operation.get_attr("heads")
@@ -286,7 +286,8 @@ def native_operations():
         return dcontext, None, None
 
     @tf.RegisterGradient("BertTfResidualNorm")
-    def _residual_norm(operation, dy, dhalf, _):
+    def _residual_norm(operation: tf.Operation, *gradients: tf.Tensor) -> object:
+        dy, dhalf, _ = gradients
         product_, bias, residual, gamma, _, key, counter, places, row_of = operation.inputs
         dproduct, dbias, dresidual, dgamma, dbeta = operations.bert_tf_residual_norm_grad(
             product=product_,
@@ -305,8 +306,8 @@ def native_operations():
         return dproduct, dbias, dresidual, dgamma, dbeta, None, None, None, None
 
     @tf.RegisterGradient("BertTfSoftmaxDropout")
-    def _softmax_dropout(operation, dprobabilities, ddropped):
-        del dprobabilities  # only this gradient reads them
+    def _softmax_dropout(operation: tf.Operation, _: tf.Tensor, ddropped: tf.Tensor) -> object:
+        # Only this gradient reads the probabilities.
         _, _, key, counter = operation.inputs
         dscores = operations.bert_tf_softmax_dropout_grad(
             probabilities=operation.outputs[0],
@@ -318,7 +319,7 @@ def native_operations():
         return dscores, None, None, None
 
     @tf.RegisterGradient("BertTfSoftmaxLoss")
-    def _softmax_loss(operation, dlosses, *_):
+    def _softmax_loss(operation: tf.Operation, dlosses: tf.Tensor, *_: tf.Tensor) -> object:
         product_, bias, labels = operation.inputs
         dproduct, dbias = operations.bert_tf_softmax_loss_grad(
             product=product_,
@@ -330,7 +331,8 @@ def native_operations():
         return dproduct, dbias, None
 
     @tf.RegisterGradient("BertTfSplitHeads")
-    def _split_heads_gradient(operation, dquery, dkey, dvalue):
+    def _split_heads_gradient(operation: tf.Operation, *dparts: tf.Tensor) -> object:
+        dquery, dkey, dvalue = dparts
         _, _, places, row_of = operation.inputs
         djoined, dbias = operations.bert_tf_split_heads_grad(
             dquery=dquery,

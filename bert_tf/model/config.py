@@ -136,7 +136,7 @@ class BertConfig:
     type_vocab_size: int = 16
     initializer_range: float = 0.02
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         problem = _find_problem(self)
         if problem:
             raise UserError(f"model configuration: {problem}.")

@@ -88,7 +88,7 @@ def encode(
     stream = blocks.stream(x)
     layer = functools.partial(_encoder_layer, config=config, policy=policy, blocks=blocks)
     if options.recompute and dropout is not None:
-        layer = functools.partial(_recomputed_layer, layer, blocks=blocks)
+        layer = functools.partial(_recomputed_layer, layer, dropout, blocks=blocks)
     closings = [blocks] * config.num_hidden_layers
     if read is not None and not options.recompute:
         closings[-1] = blocks.narrowed(read)
@@ -137,9 +137,9 @@ def _encoder_layer(
     ``closing`` are the blocks for everything after the attention, and for the returned stream.
     """
     with variables.scope("attention/self") as scoped:
-        heads = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
+        query, key, value = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
         attended, scores = _attend(
-            *heads, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES)
+            query, key, value, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES)
         )
         context = closing.merge_heads(attended)
     stream = close_layer(
@@ -185,6 +185,7 @@ def close_layer(
 
 def _recomputed_layer(
     layer: Callable[..., tuple[Stream, tf.Tensor | None]],
+    dropout: Dropout,
     x: Stream,
     score_bias: tf.Tensor,
     variables: Variables,
@@ -198,12 +199,12 @@ def _recomputed_layer(
 
     def output(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         full, bias, position, first_example, *values = tensors
-        placed = dataclasses.replace(sites, dropout=sites.dropout.at(position, first_example))
+        placed = dataclasses.replace(sites, dropout=dropout.at(position, first_example))
         scoped = Variables(dict(zip(weights, values)))
         stream, _ = layer(blocks.rebuilt(full), bias, scoped, closing=closing, sites=placed)
         return stream.full
 
-    inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
+    inputs = [x.full, score_bias, *dropout.place, *weights.values()]
     from bert_tf.model.recompute import recomputed
 
     return blocks.rebuilt(recomputed(output, inputs)), None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +20,7 @@ class EncoderTask:
     """
 
     config: BertConfig
-    score_all_tokens: ClassVar[bool] = False
+    score_all_tokens: bool = False
 
     def outputs(self, variables: Variables, features: Features, options: ForwardOptions) -> Any:
         """The outputs of the heads."""
@@ -32,6 +32,7 @@ class EncoderTask:
     def positions_read(self, features: Features) -> tf.Tensor | None:
         """Where the heads read the encoder's output, [B, S] integers; None means everywhere."""
         del features
+        return None
 
     def head_outputs(
         self,

@@ -26,8 +26,8 @@ def recomputed(
     """
 
     @tf.custom_gradient
-    def keeping_inputs(*kept):
-        def gradient(dy):
+    def keeping_inputs(*kept: tf.Tensor) -> object:
+        def gradient(dy: tf.Tensor) -> list[tf.Tensor | None]:
             again = _available_after(dy, kept)
             floats = [tensor for tensor in again if tensor.dtype.is_floating]
             with tf.name_scope(SCOPE):

@@ -42,7 +42,7 @@ class TokenRows(NamedTuple):
 
         # TensorFlow's gradient would allow for rows that are gathered twice.
         @tf.custom_gradient
-        def gathered(rows):
+        def gathered(rows: tf.Tensor) -> object:
             return tf.gather(rows, self.places), self._spread_flat
 
         return gathered(flat)

@@ -11,7 +11,7 @@ import contextlib
 import math
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -129,18 +129,18 @@ def create_variables(
     )
 
 
-def load_value(variable: tf.Variable, value: np.ndarray, session: tf.Session) -> None:
+def load_value(variable: tf.Variable, value: np.ndarray | np.generic, session: tf.Session) -> None:
     """Assigns a value in a graph that may be finalized: adds no operation."""
     session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
 
-def _initializer(spec: VariableSpec, initializer_range: float, seed: int):
+def _initializer(spec: VariableSpec, initializer_range: float, seed: int) -> Any:
     if spec.initial == "zeros":
         return tf.zeros_initializer()
     if spec.initial == "ones":
         return tf.ones_initializer()
 
-    def truncated_normal(shape, dtype, partition_info=None):
+    def truncated_normal(shape: Any, dtype: tf.DType, partition_info: None = None) -> tf.Tensor:
         del partition_info  # TensorFlow passes it; these variables are never partitioned
         return tf.random.stateless_truncated_normal(
             shape,

@@ -47,20 +47,18 @@ def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
         file.writelines(f"{label}\n" for label in labels)
 
 
-def find_labels(
-    directory: Path, settings: Mapping[str, Any], config_file: Path | None
-) -> Labels | None:
+def find_labels(directory: Path, settings: Mapping[str, Any], source: Path | None) -> Labels | None:
     """The labels of a model; None for models without a token classification head.
 
-    ``config_file`` is the model's, containing ``settings``. If it is Hugging Face's, it also tells
+    ``settings`` are those of its configuration, ``source``. If it is Hugging Face's, it also tells
     whether the model classifies tokens. Raises UserError as :func:`read_labels` does.
     """
     architectures = settings.get("architectures")
-    if architectures is None or config_file is None:
+    if architectures is None or source is None:
         return read_labels(directory)
     if "BertForTokenClassification" not in str(architectures):
         return None
-    return labels_of_settings(settings, config_file)
+    return labels_of_settings(settings, source)
 
 
 def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:

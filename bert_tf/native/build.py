@@ -96,7 +96,7 @@ def _build_all() -> None:
             print(f"built {path}")
 
 
-def main(_) -> None:
+def main(_: object) -> None:
     """Builds all libraries."""
     environment.prepare_environment(verbose=False, use_xla=False)
     _build_all()

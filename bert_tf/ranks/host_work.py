@@ -17,7 +17,7 @@ from typing import Any, Callable
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+_LONGEST_PAUSE_SECONDS = 5.0
 _SHOWN_CHARACTERS = 80
 
 
@@ -31,10 +31,13 @@ class _Work:
     mistake: str | None = None
 
 
-def on_each_host(ranks: Ranks, action: Callable[[], Any]) -> dict[str, Any]:
+def on_each_host(
+    ranks: Ranks, action: Callable[[], Any], *, first_pause: float = 0.1
+) -> dict[str, Any]:
     """Calls ``action`` on the first rank of every host, on all hosts at once. Collective.
 
-    ``action`` must detect its own hangs. Returns its results, by host, on every rank.
+    ``action`` must detect its own hangs. Ranks ask each other again after ``first_pause`` seconds,
+    then after longer and longer pauses. Returns its results, by host, on every rank.
 
     Raises:
       UserError: ``action`` raised it on a host; raised on every rank, with the host's name.
@@ -58,7 +61,7 @@ def on_each_host(ranks: Ranks, action: Callable[[], Any]) -> dict[str, Any]:
 
     if ranks.local_rank == 0:
         threading.Thread(target=run, name="host_work", daemon=True).start()
-    pause = _FIRST_PAUSE_SECONDS
+    pause = first_pause
     while True:
         mine = dataclasses.replace(work) if ranks.local_rank == 0 else None
         if mine and mine.is_done and crashes:

@@ -25,12 +25,12 @@ class Lineage:
     cores. These have the rank's variables in their environment, but the launcher itself does not.
     """
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        """``variables`` are this process's environment."""
+    def __init__(self, variables: Mapping[str, str], proc: Path = Path("/proc")) -> None:
+        """``variables`` are this process's environment, ``proc`` tells of all others (proc(5))."""
         variable = (launcher_variable(variables) or "").encode()
-        self._processes = [os.getppid()]
-        while variable and variable in _environment_of(self._processes[-1]).split(b"\0"):
-            parent = _parent_of(self._processes[-1])
+        self._proc, self._processes = proc, [os.getppid()]
+        while variable and variable in self._environment_of(self._processes[-1]).split(b"\0"):
+            parent = self._parent_of(self._processes[-1])
             if parent is None:
                 break
             self._processes.append(parent)
@@ -46,9 +46,25 @@ class Lineage:
             return True
         # None if the file cannot be opened, which proves nothing.
         return any(
-            _parent_of(child) not in (parent, None)
+            self._parent_of(child) not in (parent, None)
             for child, parent in zip(self._processes, self._processes[1:])
         )
+
+    def _environment_of(self, process: int) -> bytes:
+        """The initial environment of a process; empty if not readable, as for another user's."""
+        try:
+            return (self._proc / str(process) / "environ").read_bytes()
+        except OSError:
+            return b""
+
+    def _parent_of(self, process: int) -> int | None:
+        """The id of a process's parent; None if it cannot be read."""
+        try:
+            status = (self._proc / str(process) / "stat").read_bytes()
+        except OSError:
+            return None
+        # The parent is field 4; the name, field 2, is in parentheses and may hold any bytes.
+        return int(status.rpartition(b")")[2].split()[1])
 
 
 @functools.cache
@@ -83,24 +99,6 @@ def end_if_launcher_is_gone() -> None:
 @functools.cache
 def _lineage() -> Lineage:
     return Lineage(os.environ)
-
-
-def _environment_of(process: int) -> bytes:
-    """The initial environment of a process; empty if unreadable, such as another user's."""
-    try:
-        return Path(f"/proc/{process}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def _parent_of(process: int) -> int | None:
-    """The id of a process's parent; None if it cannot be read."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:
-        return None
-    # proc(5): the parent is field 4; the name, field 2, is in parentheses and may contain any byte.
-    return int(status.rpartition(b")")[2].split()[1])
 
 
 def kill_launcher_if_it_hangs(after_seconds: float) -> None:

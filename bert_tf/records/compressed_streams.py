@@ -14,8 +14,6 @@ from typing import IO, Any, Callable, NamedTuple
 
 from bert_tf.util.errors import first_line
 
-_READ_BYTES = 1 << 16
-
 
 class DamagedStreamError(Exception):
     """Says what is wrong with a compressed stream, and at which byte; without a full stop."""
@@ -68,9 +66,12 @@ ZLIB = Compression("zlib", b"", lambda: _Inflater(zlib.MAX_WBITS), 0)
 class CompressedStreams:
     """The concatenated content of a file's streams; keeps one block and its window in memory."""
 
-    def __init__(self, raw: IO[bytes], compression: Compression) -> None:
-        """``raw`` must be at the beginning of the first stream."""
+    def __init__(
+        self, raw: IO[bytes], compression: Compression, *, block_bytes: int = 1 << 16
+    ) -> None:
+        """``raw`` must be at the beginning of the first stream; it is read in blocks."""
         self._raw = raw
+        self._block_bytes = block_bytes
         self._compression = compression
         self._decoder: Any = None
         self._pending = b""  # read, but not yet passed to a decompressor
@@ -125,7 +126,7 @@ class CompressedStreams:
 
     def _fill(self) -> bool:
         """Reads more input; returns False at the end of the file."""
-        block = self._raw.read(_READ_BYTES)
+        block = self._raw.read(self._block_bytes)
         self._bytes_read += len(block)
         self._pending += block
         return bool(block)

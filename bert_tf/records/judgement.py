@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.records.hash_sample import HashSample
 from bert_tf.records.info import one_sided_labels
 from bert_tf.records.statistics import Statistics
@@ -33,15 +34,13 @@ class Making:
 
     Attributes:
       next_sentence: whether there are next-sentence labels; None if unknown.
-      whole_words: whether all pieces of a word are predicted together; None if unknown.
-      ngram: the largest number of words that are predicted together.
+      masks: how stored masks were drawn; None if unknown.
       passes: passes over the text (``dupe_factor``); None if unknown.
       vocab_size: size of the vocabulary; None if unknown.
     """
 
     next_sentence: bool | None = None
-    whole_words: bool | None = None
-    ngram: int = 1
+    masks: MaskingOptions | None = None
     passes: int | None = None
     vocab_size: int | None = None
 
@@ -139,7 +138,7 @@ def _unusual_masks(found: Statistics, making: Making) -> Iterator[str]:
         return
     if found.wanted:
         ratio = found.num_predictions / found.wanted
-        may_skip = making.whole_words or making.ngram > 1
+        may_skip = making.masks is not None and making.masks.together
         least = LEAST_OF_WHOLE_WORDS if may_skip else LEAST_PREDICTIONS
         if not least <= ratio <= MOST_PREDICTIONS:
             yield (
@@ -163,7 +162,7 @@ def _unusual_masks(found: Statistics, making: Making) -> Iterator[str]:
         yield (
             f"{found.on_special:,} masks are on special tokens or padding; make the records again"
         )
-    if making.whole_words and found.split_words:
+    if making.masks is not None and making.masks.needs_words and found.split_words:
         yield (
             f"{found.split_words:,} times, a piece of a word is masked without its neighbour, "
             "but according to the manifest whole words are masked; make the records again"
@@ -176,10 +175,12 @@ _REPLACEMENTS = {"mask": "[MASK]", "random": "a random token", "kept": "themselv
 def replacement_shares(found: Statistics, making: Making) -> dict[str, tuple[float, float, float]]:
     """The fraction of each replacement, the expected fraction, and the tolerance.
 
-    The tolerance is ``DEVIATIONS`` standard deviations of a binomial fraction. A random token may
-    happen to be the original one.
+    The tolerance is ``DEVIATIONS`` standard deviations of a binomial fraction; of tokens that are
+    replaced together, a run is one draw. A random token may happen to be the original one.
     """
     number = found.num_predictions
+    together = making.masks is not None and making.masks.replaces_together
+    draws = number**2 / found.squared_runs if together else number
     same = (1 - MASK_SHARE - KEEP_SHARE) / making.vocab_size if making.vocab_size else 0.0
     expected = {
         "mask": MASK_SHARE,
@@ -190,7 +191,7 @@ def replacement_shares(found: Statistics, making: Making) -> dict[str, tuple[flo
         name: (
             found.replaced[name] / number,
             share,
-            DEVIATIONS * math.sqrt(share * (1 - share) / number),
+            DEVIATIONS * math.sqrt(share * (1 - share) / draws),
         )
         for name, share in expected.items()
     }

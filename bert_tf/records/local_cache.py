@@ -92,6 +92,14 @@ class _Original:
         return [str(self.path.resolve()), self.num_bytes, self.path.stat().st_mtime_ns]
 
 
+def release() -> None:
+    """Ends this process's use of copies: others may then take their room."""
+    global _in_use
+    if _in_use is not None:
+        _in_use.close()
+        _in_use = None
+
+
 def local_copies(
     files: Sequence[RecordFile], directory: Path, *, most_bytes: int | None = None
 ) -> LocalCopies:
@@ -114,9 +122,7 @@ def local_copies(
     originals = _originals(files)
     name = _PREFIX + hash_of_json([original.identity() for original in originals])[:16]
     names = [original.name for original in originals]
-    if _in_use is not None:
-        _in_use.close()
-        _in_use = None
+    release()
     with hold_directory(directory, flag=FLAG, wait=True):
         for rest in directory.glob(f"{_PARTIAL}*"):
             shutil.rmtree(rest, ignore_errors=True)

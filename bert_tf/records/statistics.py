@@ -52,6 +52,7 @@ class Statistics:
       replaced: number of predictions by replacement: "mask", "random" or "kept".
       repeated, on_special: predictions at an already predicted position, and of a special token
         or padding.
+      squared_runs: the squares of the lengths of runs of adjacent predictions, added up.
       split_words: pairs of adjacent pieces of a word of which only one is predicted.
       labels: number of records by label value.
       answers_outside: answers that do not end after their start, within the tokens.
@@ -70,6 +71,7 @@ class Statistics:
     replaced: Counter[str] = dataclasses.field(default_factory=Counter)
     repeated: int = 0
     on_special: int = 0
+    squared_runs: int = 0
     split_words: int = 0
     labels: Counter[float] = dataclasses.field(default_factory=Counter)
     answers_outside: int = 0
@@ -160,6 +162,9 @@ def _count_predictions(
     times = np.zeros(ids.shape, np.int64)
     np.add.at(times, (rows, positions), 1)
     found.repeated = int(np.maximum(times - 1, 0).sum())
+    borders = np.diff(np.pad(times > 0, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    lengths = np.nonzero(borders < 0)[1] - np.nonzero(borders > 0)[1]
+    found.squared_runs = int((lengths**2).sum())
     if conventions.continues is not None:
         continues = _continues_a_word(ids, is_text, conventions.continues)
         differs = (times[:, 1:] > 0) != (times[:, :-1] > 0)

@@ -42,19 +42,30 @@ except ImportError as error:
     ) from error
 
 _ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?[^/\s]+:\d+")
-# Seconds to wait for a scheduler to answer, and for the first worker.
-PATIENCE = 120.0
-# Seconds to wait for a worker if all have disappeared halfway.
-_PATIENCE_WITHOUT_WORKERS = 600.0
 _SECONDS_BETWEEN_COUNTS = 2.0
-# Enough to fetch a result of several MB over a slow network.
-_SECONDS_OF_A_WAIT = 20.0
 _SECONDS_TO_REACH = 5.0
 # Items in progress per thread of a worker: one being processed, one waiting there, and one whose
 # result is being fetched.
 _ITEMS_PER_THREAD = 3
 
 _of_thread = threading.local()  # in a worker: the work that it prepared last
+
+
+class Patience(NamedTuple):
+    """Seconds to wait.
+
+    Attributes:
+      at_first: for a scheduler that does not answer, and for the first worker.
+      without_workers: for a worker, if all have disappeared halfway.
+      for_a_result: at a time; enough to fetch some MB over a slow network.
+    """
+
+    at_first: float = 120.0
+    without_workers: float = 600.0
+    for_a_result: float = 20.0
+
+
+_PATIENCE = Patience()
 
 
 class _Work(NamedTuple):
@@ -81,27 +92,29 @@ class DaskWorkers(Executor):
 
     Attributes:
       address: the scheduler's address, such as ``tcp://host:8786``.
+      patience: how long to wait for the scheduler and its workers.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, patience: Patience = _PATIENCE) -> None:
         self.address = address
+        self.patience = patience
 
     def check(self) -> None:
         """Raises UserError unless there is a scheduler with usable workers."""
-        with _connected(self.address) as client:
-            _checked_workers(client, self.address)
+        with _connected(self.address, self.patience) as client:
+            _checked_workers(client, self.address, self.patience)
 
     def _results(
         self, make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item], what: str
     ) -> Iterator[Result]:
-        with _connected(self.address) as client:
-            workers = _checked_workers(client, self.address)
+        with _connected(self.address, self.patience) as client:
+            workers = _checked_workers(client, self.address, self.patience)
             say(
                 f"{what}: {len(workers)} workers at {self.address}, "
                 f"dashboard {client.dashboard_link}",
                 stream=sys.stderr,
             )
-            hidden = _unreachable(workers)
+            hidden = unreachable(workers)
             if hidden:
                 say(
                     f"{what}: {hidden} cannot be reached from here, so results come through the "
@@ -109,7 +122,7 @@ class DaskWorkers(Executor):
                     stream=sys.stderr,
                 )
             client.direct_to_workers = hidden is None
-            work = _Map(client, make_worker, self.address, what)
+            work = _Map(client, make_worker, self, what)
             yield from work.results(items)
 
 
@@ -120,11 +133,12 @@ class _Map:
         self,
         client: distributed.Client,
         make_worker: Callable[[], Callable[[Any], Any]],
-        scheduler: str,
+        executor: DaskWorkers,
         what: str,
     ):
         self._client = client
-        self._scheduler = scheduler
+        self._scheduler = executor.address
+        self._patience = executor.patience
         self._what = what
         self._number = uuid.uuid4().hex
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
@@ -171,7 +185,7 @@ class _Map:
             # A result can be lost while it is being fetched, along with the only worker that had
             # it; then it would never arrive.
             try:
-                return pickle.loads(future.result(timeout=_SECONDS_OF_A_WAIT))
+                return pickle.loads(future.result(timeout=self._patience.for_a_result))
             except distributed.TimeoutError:
                 if future.status == "error":
                     raise
@@ -199,10 +213,10 @@ class _Map:
                 stream=sys.stderr,
             )
             return time.monotonic()
-        if time.monotonic() - since > _PATIENCE_WITHOUT_WORKERS:
+        if time.monotonic() - since > self._patience.without_workers:
             raise RepairableError(
                 f"--scheduler={self._scheduler}: all workers are gone, and none has come for "
-                f"{_PATIENCE_WITHOUT_WORKERS:.0f} seconds; start workers and give the same "
+                f"{self._patience.without_workers:.0f} seconds; start workers and give the same "
                 "command again."
             )
         return since
@@ -255,7 +269,7 @@ def _load(content: bytes, main: str) -> Any:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[distributed.Client]:
+def _connected(address: str, patience: Patience) -> Iterator[distributed.Client]:
     """Yields a client of a scheduler; UserError if there is none at the address."""
     if not _ADDRESS.fullmatch(address):
         raise UserError(
@@ -266,12 +280,14 @@ def _connected(address: str) -> Iterator[distributed.Client]:
     # Items are blocks of text; Dask's warning is meant for data that is large by mistake.
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"})
     try:
-        client = distributed.Client(address, timeout=PATIENCE, set_as_default=False, name="bert_tf")
+        client = distributed.Client(
+            address, timeout=patience.at_first, set_as_default=False, name="bert_tf"
+        )
     except (OSError, ValueError, TypeError, ImportError, distributed.TimeoutError) as error:
         raise RepairableError(
-            f"--scheduler={address}: no scheduler answers there within {PATIENCE:.0f} seconds "
-            f"({first_line(error)}); start one with 'dask scheduler', and give the address that "
-            "it prints, such as tcp://host:8786."
+            f"--scheduler={address}: no scheduler answers there within {patience.at_first:.0f} "
+            f"seconds ({first_line(error)}); start one with 'dask scheduler', and give the address "
+            "that it prints, such as tcp://host:8786."
         ) from error
     try:
         yield client
@@ -280,16 +296,16 @@ def _connected(address: str) -> Iterator[distributed.Client]:
             client.close(timeout=5)
 
 
-def _checked_workers(client: distributed.Client, address: str) -> list[str]:
+def _checked_workers(client: distributed.Client, address: str, patience: Patience) -> list[str]:
     """The addresses of the workers; UserError if there are none, or one is unusable."""
     if not client.nthreads():
         say(f"waiting for workers at {address}", stream=sys.stderr)
     try:
-        client.wait_for_workers(1, timeout=PATIENCE)
+        client.wait_for_workers(1, timeout=patience.at_first)
     except distributed.TimeoutError as error:
         raise RepairableError(
             f"--scheduler={address}: the scheduler has no workers, and none has come within "
-            f"{PATIENCE:.0f} seconds; start some with 'dask worker {address}'."
+            f"{patience.at_first:.0f} seconds; start some with 'dask worker {address}'."
         ) from error
     try:
         client.run_on_scheduler(version_record)
@@ -305,7 +321,7 @@ def _checked_workers(client: distributed.Client, address: str) -> list[str]:
     return list(found)
 
 
-def _unreachable(workers: Iterable[str]) -> str | None:
+def unreachable(workers: Iterable[str]) -> str | None:
     """The first worker, checking one per host, to which this host cannot connect."""
     of_hosts: dict[str, str] = {}
     for worker in workers:

@@ -150,7 +150,7 @@ class TokenizerFiles:
         return self.required_vocabulary() if self.file else None
 
     def required_vocabulary(self) -> Vocabulary:
-        """As :meth:`vocabulary`, but UserError without a file."""
+        """Like :meth:`vocabulary`, but UserError without a file."""
         content = self.required_file.read_bytes()
         spellings = _spellings(content) if self.vocab_file else [content]
         return Vocabulary(self.required_file, _sha256(content), frozenset(map(_sha256, spellings)))

@@ -38,9 +38,9 @@ def check_start(
         _check_frozen(checkpoint, model.task, prefix)
     if run.start.checkpoint is not None:
         with _explained_same_directory(run):
-            _check_resumed(run, model, optimization, arithmetic)
+            _check_resumed(run.start.checkpoint, run, model, optimization, arithmetic.scales_loss)
     elif model.initial.checkpoint:
-        _check_initial(run, model)
+        _check_initial(model.initial.checkpoint, run, model)
     else:
         check_trains(run)
 
@@ -91,12 +91,11 @@ def _check_frozen(checkpoint: str, task: Task, prefix: str) -> None:
 
 
 def _check_resumed(
-    run: Run, model: RunModel, optimization: OptimizationSettings, arithmetic: Arithmetic
+    checkpoint: str, run: Run, model: RunModel, optimization: OptimizationSettings, has_scale: bool
 ) -> None:
     from bert_tf.checkpoint import loading
     from bert_tf.model_directory.same_model import known_configs, other_vocabulary
 
-    checkpoint = run.start.checkpoint
     # Given the checkpoint's path, other weights in the directory are ignored.
     files = ModelDirectory.of(checkpoint)
     problem = ""
@@ -122,8 +121,8 @@ def _check_resumed(
         if run.settings.do_train:
             create_run_state(network, optimization)
         report = loading.check_compatible(checkpoint, tf.global_variables())
-    has_dynamic_scale = arithmetic.scales_loss and run.runtime.numerics.loss_scale.static is None
-    if run.settings.do_train and has_dynamic_scale and SCALE not in report.run_state:
+    is_dynamic = has_scale and run.runtime.numerics.loss_scale.static is None
+    if run.settings.do_train and is_dynamic and SCALE not in report.run_state:
         initial = run.runtime.numerics.loss_scale.initial
         notes.append(f"{checkpoint} has no loss scale, so it starts at {initial:g}")
     _remark_on_weights(run, uncompared)
@@ -131,13 +130,13 @@ def _check_resumed(
         run.message(note)
 
 
-def _check_initial(run: Run, model: RunModel) -> None:
+def _check_initial(checkpoint: str, run: Run, model: RunModel) -> None:
     from bert_tf.checkpoint import loading
     from bert_tf.model_directory.same_model import other_vocabulary
 
     heads = model.task.heads
     source, report = loading.check_initial(
-        model.initial.checkpoint,
+        checkpoint,
         {spec.name: spec.shape for spec in model.task.specs() if spec.trainable},
         allowed_fresh=run.settings.start.allowed_fresh,
         heads=heads,

@@ -168,7 +168,7 @@ def _tidy(run: Run) -> None:
     if missing:
         run.message(missing)
     finish_exchange(output_dir)
-    if run.settings.do_train:
+    if run.settings.do_train and run.log is not None:
         run.log.resume(run.start.step)
 
 

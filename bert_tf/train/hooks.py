@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -24,6 +25,8 @@ from bert_tf.util import console
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.watch.interface import Watch
 
+Fetched = dict[str, Any]
+
 
 class StepHook(tf.train.SessionRunHook):
     """Base class of hooks that act after certain updates; tracks the step without session calls.
@@ -37,16 +40,16 @@ class StepHook(tf.train.SessionRunHook):
         self.outputs = outputs
         self.step = 0
 
-    def begin(self):
+    def begin(self) -> None:
         self._global_step = tf.train.get_global_step()
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self.step = int(session.run(self._global_step))
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         return tf.train.SessionRunArgs({"is_finite": self.outputs.is_finite, **self.fetches()})
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
         applied = bool(run_values.results["is_finite"])
         self.step += applied
         if self.after_update(run_context.session, run_values.results, applied=applied):
@@ -56,9 +59,7 @@ class StepHook(tf.train.SessionRunHook):
         """What to fetch with each update in addition to ``is_finite``."""
         return {}
 
-    def after_update(
-        self, session: tf.Session, fetched: dict[str, object], *, applied: bool
-    ) -> bool | None:
+    def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> bool | None:
         """Called after each update; ``applied`` is False if it was skipped.
 
         Returns True to end training.
@@ -91,7 +92,7 @@ class NonFiniteGuard(StepHook):
         self._explain = explain
         self._in_a_row = 0
 
-    def fetches(self):
+    def fetches(self) -> dict[str, object]:
         # On a CPU, fetching what an update reads anyway requires no copy.
         return {
             "data_position": self.outputs.data_position,
@@ -100,7 +101,7 @@ class NonFiniteGuard(StepHook):
             "features": self._features,
         }
 
-    def after_update(self, session, fetched, *, applied):
+    def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> None:
         self._in_a_row = 0 if applied else self._in_a_row + 1
         if self._in_a_row < self._limit:
             return
@@ -181,16 +182,16 @@ class ProgressHook(StepHook):
         self._skipped = settings.skipped
         self._reset()
 
-    def begin(self):
+    def begin(self) -> None:
         super().begin()
         self._local_sums = tf.placeholder(tf.float64, [num_sums(self._terms)])
         self._global_sums = self._ranks.sum_over_ranks(self._local_sums, name="progress_sums")
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         self._started = self._timer.clock()
         return super().before_run(run_context)
 
-    def fetches(self):
+    def fetches(self) -> dict[str, object]:
         batch_shape = self._timer.batch_shape
         return {
             "sums": flatten(self.outputs.term_sums, self._terms),
@@ -202,7 +203,7 @@ class ProgressHook(StepHook):
             "gradient_norm": self.outputs.gradient_norm,
         }
 
-    def after_update(self, session, fetched, *, applied):
+    def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> None:
         # Evaluations and checkpoints happen between updates, so their time is not included.
         timer, settings = self._timer, self._settings
         seconds = timer.clock() - self._started
@@ -218,15 +219,15 @@ class ProgressHook(StepHook):
         if self.step % settings.every_steps == 0 or self.step == settings.total_steps:
             reduced = session.run(self._global_sums, {self._local_sums: self._sums})
             if self._log is not None:
-                self._report(reduced, fetched)
+                self._report(self._log, reduced, fetched)
             self._reset()
         elif self.step % settings.checkpoint_steps == 0:
             self._reset()
 
-    def _report(self, reduced, fetched):
+    def _report(self, log: RunLog, reduced: Sequence[float], fetched: Fetched) -> None:
         by_term = means(unflatten(reduced, self._terms))
         losses = {f"{term}_loss": float(found.pop("loss")) for term, found in by_term.items()}
-        figures = {"loss": sum(losses.values())}
+        figures: dict[str, float] = {"loss": sum(losses.values())}
         for term, metrics in by_term.items():
             figures.update({f"{term}_{name}": value for name, value in metrics.items()})
         figures["learning_rate"] = float(fetched["learning_rate"])
@@ -239,11 +240,11 @@ class ProgressHook(StepHook):
         batch, position = self._settings.batch, int(fetched["data_position"])
         if batch.sizes is not None:
             figures["global_batch"] = fetched["num_sequences"]
-        if batch.lengths is not None:
-            figures["sequence_length"] = batch.length_at(position)
+        if (length := batch.length_at(position)) is not None:
+            figures["sequence_length"] = length
         total_steps = self._settings.total_steps
         work_left = batch.work(position + 1, position + 1 + total_steps - self.step)
-        self._log.step(
+        log.step(
             self.step,
             {name: float(value) for name, value in figures.items()},
             details=losses,
@@ -251,13 +252,13 @@ class ProgressHook(StepHook):
             seconds_left=work_left * rates.seconds / rates.work,
         )
 
-    def _rates(self):
+    def _rates(self) -> Rates:
         """The rates of the latest steady updates, or of warm-up updates if there were none yet."""
         if self._steady.seconds:
             self._steady_rates = self._steady
         return self._steady_rates or self._warming
 
-    def _reset(self):
+    def _reset(self) -> None:
         self._sums = np.zeros(num_sums(self._terms))
         self._steady, self._warming = Rates(), Rates()
 
@@ -269,7 +270,7 @@ class FirstUpdate(tf.train.SessionRunHook):
         """``report`` is called after the first update."""
         self._report: Callable[[], None] | None = report
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
         if self._report is not None:
             self._report()
             self._report = None
@@ -301,22 +302,22 @@ class CheckpointHook(StepHook):
         self._saver = saver
         self._saved_step = -1
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         if self._resumes:
             self._saved_step = self.step
         else:
             self._save(session)
 
-    def after_update(self, session, fetched, *, applied):
+    def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> None:
         if applied and self.step % self._every_steps == 0:
             self._save(session)
 
-    def end(self, session):
+    def end(self, session: tf.Session) -> None:
         if self.step != self._saved_step:
             self._save(session)
 
-    def _save(self, session):
+    def _save(self, session: tf.Session) -> None:
         try:
             self._saver.save(session, self._prefix, global_step=self.step)
         except (tf.errors.OpError, OSError, ValueError) as error:
@@ -350,21 +351,21 @@ class StopOnSignal(tf.train.SessionRunHook):
         self._updates = 0
         self.agreed: signal.Signals | None = None
 
-    def begin(self):
+    def begin(self) -> None:
         signals = self.SIGNALS if self._watch.can_stop else ()
         self._previous = {number: signal.signal(number, self._note) for number in signals}
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
         self._updates += 1
         number = self._watch.stop_after(self._updates, self._received)
         if number is not None:
             self.agreed = signal.Signals(number)
             run_context.request_stop()
 
-    def end(self, session):
+    def end(self, session: tf.Session) -> None:
         self.restore()
 
-    def _note(self, number, frame):
+    def _note(self, number: int, frame: object) -> None:
         self._received = signal.Signals(number)
         console.stop_blocking()  # mpirun, for one, no longer reads while it ends a job
         self.restore()  # a second signal takes effect immediately
@@ -398,11 +399,11 @@ class EvaluationHook(StepHook):
         self._evaluate = evaluate
         self._at_start = at_start
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         if self.step == 0 and self._at_start:
             self._evaluate()
 
-    def after_update(self, session, fetched, *, applied):
+    def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> bool:
         due = self.step % self._every_steps == 0 and self.step < self._total_steps
         return applied and due and self._evaluate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -91,6 +91,12 @@ class TrainingData:
     num_records: int = 1
     records: Callable[[Run, Plan, int], list[tuple[str, int]]] | None = None
     typical_lengths: Callable[[Run, Plan], Sequence[int]] | None = None
+
+
+def no_batches(run: Run, plan: Plan) -> NoReturn:
+    """The batches of a job that does not train."""
+    del run, plan
+    raise RuntimeError("this job does not train")
 
 
 @dataclasses.dataclass(frozen=True)

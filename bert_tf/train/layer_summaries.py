@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.train.hooks import StepHook
+from bert_tf.train.hooks import Fetched, StepHook
 from bert_tf.train.run_log import RunLog
 from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.train_op import TrainOutputs
@@ -50,7 +50,7 @@ class LayerSummaries(StepHook):
         self._is_chosen = False
         self._weights: list[np.ndarray] = []
 
-    def begin(self):
+    def begin(self) -> None:
         super().begin()
         self._before = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in self._variables]
         changes = [v.read_value() - w for v, w in zip(self._variables, self._before)]
@@ -59,19 +59,19 @@ class LayerSummaries(StepHook):
             for tensors in (self._before, changes)
         ]
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         self._is_chosen = (self.step + 1) % self._every_steps == 0
         if self._is_chosen and self._log is not None:
             self._weights = run_context.session.run(self._variables)
         return super().before_run(run_context)
 
-    def fetches(self):
+    def fetches(self) -> dict[str, object]:
         figures = self.outputs.figures
         if not self._is_chosen:
             return {}
         return {GRADIENT_NORM: figures.gradient_norms, **figures.trust_ratios}
 
-    def after_update(self, session, fetched, *, applied):
+    def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> None:
         weights, self._weights = self._weights, []
         if not weights or not applied:
             return
@@ -80,7 +80,8 @@ class LayerSummaries(StepHook):
         found.update((name, value) for name, value in fetched.items() if name != "is_finite")
         names = [variable.op.name for variable in self._variables]
         by_variable = figures_of_variables(names, found)
-        self._log.layers(self.step, figures_of_layers(by_variable), by_variable)
+        if self._log is not None:
+            self._log.layers(self.step, figures_of_layers(by_variable), by_variable)
 
 
 def figures_of_variables(

@@ -103,7 +103,7 @@ def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str
     if batch.lengths is None:
         return {}
     parts = start.parts(batch, steps.last_step)
-    return {"positions": round(sum(number * length for number, length in parts))}
+    return {"positions": round(sum(number * length for number, length in parts if length))}
 
 
 def _end_of_run(steps: StepPlan) -> dict[str, int]:
@@ -246,10 +246,10 @@ def write_run_json(
     write_json(output_dir / RUN_RECORD_NAME, content)
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python, this package and its dependencies."""
+def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
+    """The versions of Python, this package and its installed dependencies."""
     found = {"python": platform.python_version(), "bert_tf": bert_tf.__version__}
-    for package in _PACKAGES:
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

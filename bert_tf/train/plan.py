@@ -128,7 +128,7 @@ def plan_batch_and_steps(
     trains: bool = True,
     is_bound: bool = False,
 ) -> tuple[BatchPlan, StepPlan]:
-    """As :func:`plan_batch` and :func:`plan_steps`, for a run that begins."""
+    """Like :func:`plan_batch` and :func:`plan_steps`, for a run that begins."""
     batch = plan_batch(optimization, world_size, scaled=scaled)
     steps = plan_steps(
         optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound

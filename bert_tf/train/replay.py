@@ -106,7 +106,7 @@ def describe_gradients(found: Gradients) -> str:
         more = f" and {len(bad) - _MOST_SHOWN} more" * (len(bad) > _MOST_SHOWN)
         listed = f"not finite: {', '.join(bad[:_MOST_SHOWN])}{more}"
     else:
-        largest = sorted(found.norms, key=found.norms.get, reverse=True)[:_MOST_SHOWN]
+        largest = sorted(found.norms, key=found.norms.__getitem__, reverse=True)[:_MOST_SHOWN]
         listed = "largest norms: " + ", ".join(
             f"{name} {found.norms[name]:.3g} (largest value {found.largest[name]:.3g})"
             for name in largest

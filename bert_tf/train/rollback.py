@@ -28,16 +28,17 @@ def roll_back(job: Job, failure: NonFiniteError) -> Job:
     checkpoint to return to or the run was rolled back too often.
     """
     run = job.run
-    if run.settings.recovery.rollback_rate_factor is None:
+    factor = run.settings.recovery.rollback_rate_factor
+    if factor is None:
         raise failure
-    outcome = _roll_back(job, failure) if run.ranks.is_chief else None
+    outcome = _roll_back(job, failure, factor) if run.ranks.is_chief else None
     outcome = run.ranks.broadcast(outcome)
     if isinstance(outcome, str):
         raise UserError(outcome) from failure
     return dataclasses.replace(job, run=dataclasses.replace(run, start=outcome))
 
 
-def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
+def _roll_back(job: Job, failure: NonFiniteError, factor: float) -> StartPoint | str:
     """The new start, or the reason why there is none."""
     run, settings = job.run, job.settings
     output_dir, before = settings.output_dir, read_rollbacks(settings.output_dir)
@@ -52,7 +53,6 @@ def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
             f"{failure.facts}; no checkpoint in {output_dir} has finite weights only, so there is "
             f"none to roll back to: {failure.advice}"
         )
-    factor = settings.recovery.rollback_rate_factor
     rollback = Rollback(
         step=step_of(good),
         failed_step=failure.skipped.step,
@@ -63,7 +63,8 @@ def _roll_back(job: Job, failure: NonFiniteError) -> StartPoint | str:
     # The record comes first: once it is written, a restarted run does the rest.
     write_rollbacks(output_dir, [*before, rollback])
     go_back_to(output_dir, rollback.step)
-    run.log.resume(rollback.step)
+    if run.log is not None:
+        run.log.resume(rollback.step)
     run.message(
         f"{failure.facts}; rolled back to {good} ({failure.skipped.step - rollback.step} updates "
         f"are lost), the learning rate is multiplied by {factor:g} ({rollback.rate_factor:g} of "

@@ -291,7 +291,7 @@ def _find_start(settings: RunSettings) -> StartPoint:
 
 def _find_record(settings: RunSettings, start: StartPoint) -> RunRecord | None:
     """The record of the run to resume; UserError if there are no weights to start from."""
-    if start.is_elsewhere:
+    if start.is_elsewhere and start.checkpoint is not None:
         # If its steps count from 0, the run has its own schedule and scaling.
         return None if settings.start.reset_step else read_run_record(Path(start.checkpoint).parent)
     if start.checkpoint is not None:

@@ -202,7 +202,7 @@ class RunLog:
         # TensorFlow's writer is not used, because an error in its thread prints a stack trace.
         records = frame_records(event.SerializeToString() for event in events)
         with explain_write_errors(self._events), open(self._events, "ab") as file:
-            file.write(records.content)
+            file.write(records.content.tobytes())
 
     def _new_events_file(self, now: float) -> Path:
         name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"

@@ -31,7 +31,7 @@ from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 _HASH = "features_sha256"
 
 # Entries of a description on which the gradients depend, with their types.
-_NUMBERS = {
+_NUMBERS: dict[str, type | tuple[type, ...]] = {
     "step": int,
     "rank": int,
     "micro_batch": int,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -32,7 +33,7 @@ class SharingSaver(ResumingSaver):
         *,
         slots: Sequence[SlotPart],
         ranks: Ranks,
-        **options,
+        **options: Any,
     ) -> None:
         """Adds operations to the graph; ``options`` are those of ``ResumingSaver``."""
         super().__init__(variables, **options)
@@ -55,7 +56,7 @@ class SharingSaver(ResumingSaver):
                 definition.save_tensor_name = tf.identity(path).name
 
     def save(self, sess: tf.Session, save_path: str, global_step: int) -> str | None:
-        """As ``ResumingSaver.save`` on rank 0; the other ranks send their parts of the slots."""
+        """Like ``ResumingSaver.save`` on rank 0; the other ranks send their parts of the slots."""
         if self._writes:
             return super().save(sess, save_path, global_step)
         sess.run(self._received)
@@ -92,7 +93,7 @@ class ReceiveSlots(tf.train.SessionRunHook):
         self._saver = saver
         self._ranks = ranks
 
-    def begin(self):
+    def begin(self) -> None:
         """Adds the operations that send each slot."""
         self._given, self._assign = [], []
         for slot in self._slots:
@@ -103,7 +104,7 @@ class ReceiveSlots(tf.train.SessionRunHook):
             assign = slot.variable.assign(part, read_value=False)
             self._assign.append([assign, _received([whole])])  # the part may be empty
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         """Sends the slots. Collective."""
         del coord
         file = None

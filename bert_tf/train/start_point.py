@@ -79,7 +79,7 @@ class StartPoint:
 
     def corrected_counts(self) -> dict[str, np.int64]:
         """The checkpoint's counts that a roll-back has changed, by variable."""
-        if not self.is_rolled_back:
+        if not self.is_rolled_back or self.consumed_sequences is None:
             return {}
         return {
             SKIPPED_UPDATES: np.int64(self.data_position - self.step),
@@ -186,12 +186,14 @@ def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: b
 
 
 def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) -> None:
-    """Copies a checkpoint from elsewhere into ``output_dir``, where it becomes the newest.
+    """Copies a start's checkpoint, if any, into ``output_dir``, where it becomes the newest.
 
     The copy records all counts; ``global_batch_size`` is used for those that ``start`` lacks. What
     a kill leaves of it is removed and copied again at the next start. Raises UserError if it cannot
     be written.
     """
+    if start.checkpoint is None:
+        return
     file = TensorflowCheckpoint(start.checkpoint)
     counts = {
         tf.GraphKeys.GLOBAL_STEP: start.step,
@@ -252,7 +254,7 @@ class ResumingSaver(tf.train.Saver):
         consumed: int,
         loss_scale: float = 1.0,
         corrected: Mapping[str, np.generic] | None = None,
-        **options,
+        **options: object,
     ) -> None:
         """Saves ``variables``; ``options`` are those of tf.train.Saver.
 
@@ -264,14 +266,14 @@ class ResumingSaver(tf.train.Saver):
         self._saved = {v.op.name: Stored(v.shape.as_list(), v.dtype.base_dtype) for v in variables}
         self._restored = list(variables)
         self._corrected = dict(corrected or {})
-        self._defaults = {
+        self._defaults: dict[str, np.generic] = {
             SKIPPED_UPDATES: np.int64(0),
             CONSUMED_SEQUENCES: np.int64(consumed),
             SCALE: np.float32(loss_scale),
             GOOD_UPDATES: np.int64(0),
         }
 
-    def save(self, sess: tf.Session, save_path: str, global_step: int) -> str:
+    def save(self, sess: tf.Session, save_path: str, global_step: int) -> str | None:
         """Saves the variables as the checkpoint ``save_path``-``global_step``; returns its path."""
         write_meta_graph(f"{save_path}-{global_step}", self._saved)
         return super().save(sess, save_path, global_step, write_meta_graph=False)

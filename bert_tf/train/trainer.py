@@ -20,7 +20,7 @@ from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, ledger, loop
 from bert_tf.train.job import Job
-from bert_tf.train.run_log import EVALUATIONS, read_history
+from bert_tf.train.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.train.skipped import NonFiniteError, SkippedUpdate
 from bert_tf.train.start_point import ResumingSaver, find_start
 from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
@@ -60,11 +60,12 @@ class Trainer:
             job = recover(self._job, failure)
             self._times.note_rollback(failure.skipped.step - job.run.start.step)
             self._job = job
-        if self._job.run.log is not None and self._times.updates:
-            self._report_totals(time.monotonic() - started)
+        log = self._job.run.log
+        if log is not None and self._times.updates:
+            self._report_totals(log, time.monotonic() - started)
         if stop.agreed:
-            if self._job.run.log is not None:
-                self._job.run.log.message(
+            if log is not None:
+                log.message(
                     f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} was saved; run "
                     "again to resume"
                 )
@@ -90,21 +91,21 @@ class Trainer:
             return failure
         return None
 
-    def _report_totals(self, seconds: float) -> None:
+    def _report_totals(self, log: RunLog, seconds: float) -> None:
         totals = training_totals(
             self._times,
             seconds=seconds,
             has_loss_scale=self._job.plan.arithmetic.scales_loss,
         )
         for line in training_lines(totals):
-            self._job.run.log.message(line)
+            log.message(line)
         ledger.add_to_run_json(self._job.settings.output_dir, {"training": totals})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
-        results = self.predict(self._job.data.evaluation)
+        results = self.predict(self._evaluation)
         if self._job.run.log is not None:
-            self._keep(results)
+            self._keep(self._job.run.log, results)
         self._last_results = results
         return results
 
@@ -161,32 +162,35 @@ class Trainer:
         settings = self._job.settings
         if settings.evaluation.early_stopping_evaluations is None:
             return False
-        since = None
-        if self._job.run.log is not None:
-            figure = self._job.data.evaluation.figure
-            since = evaluation.evaluations_since_best(settings.output_dir, figure)
-        since = self._job.run.ranks.broadcast(since)
+        log, figure, found = self._job.run.log, self._evaluation.figure, None
+        if log is not None:
+            found = evaluation.evaluations_since_best(settings.output_dir, figure)
+        since = self._job.run.ranks.broadcast(found)
         stalled = since >= settings.evaluation.early_stopping_evaluations
-        if stalled and self._job.run.log is not None:
+        if stalled and log is not None:
             best = settings.output_dir / evaluation.BEST_DIRECTORY
             kept = f"; the best checkpoint is in {best}" * settings.evaluation.keep_best
-            self._job.run.log.message(
-                f"stopped early: the last {since} evaluations did not improve "
-                f"{self._job.data.evaluation.figure.name}{kept}"
+            log.message(
+                f"stopped early: the last {since} evaluations did not improve {figure.name}{kept}"
             )
         return stalled
 
-    def _keep(self, results: evaluation.Results) -> None:
-        job = self._job
+    @property
+    def _evaluation(self) -> evaluation.Evaluation:
+        if self._job.data.evaluation is None:
+            raise ValueError("this job is not evaluated")
+        return self._job.data.evaluation
+
+    def _keep(self, log: RunLog, results: evaluation.Results) -> None:
         output_dir = self._job.settings.output_dir
         evaluation.write_results(output_dir, results)
         checkpoint = self._latest_checkpoint() if self._job.settings.evaluation.keep_best else None
         best = checkpoint is not None and evaluation.keep_if_best(
-            output_dir, checkpoint, results, job.data.evaluation.figure
+            output_dir, checkpoint, results, self._evaluation.figure
         )
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
         figures = {name: value for name, value in results.items() if name != "global_step"}
-        self._job.run.log.evaluation(results["global_step"], figures, note=note)
+        log.evaluation(int(results["global_step"]), figures, note=note)
 
     @property
     def _reads_weights(self) -> bool:
@@ -271,7 +275,8 @@ class Trainer:
             if use_xla:
                 from bert_tf.train.xla import XlaReport
 
-                session_hooks.append(XlaReport(warm_up, self._report_xla))
+                report = functools.partial(self._report_xla, run.log)
+                session_hooks.append(XlaReport(warm_up, report))
         if settings.evaluation.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
@@ -279,7 +284,7 @@ class Trainer:
                     every_steps=settings.evaluation.eval_every_steps,
                     total_steps=total_steps,
                     evaluate=self._evaluate_during_training,
-                    at_start=job.data.evaluation.at_start,
+                    at_start=self._evaluation.at_start,
                 )
             )
         return session_hooks
@@ -296,7 +301,7 @@ class Trainer:
     def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
         job, run = self._job, self._job.run
         # Relative paths allow a run to be resumed after its directory was moved.
-        options = {
+        options: dict[str, Any] = {
             "consumed": run.start.consumed(job.plan.batch.global_batch_size),
             "loss_scale": run.runtime.numerics.loss_scale.initial,
             "corrected": run.start.corrected_counts(),
@@ -322,9 +327,9 @@ class Trainer:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
         ledger.add_to_run_json(self._job.settings.output_dir, seconds)
 
-    def _report_xla(self, clusters: int, seconds: float, shapes: int) -> None:
+    def _report_xla(self, log: RunLog, clusters: int, seconds: float, shapes: int) -> None:
         for_shapes = f" for {shapes} batch shapes" if shapes > 1 else ""
-        self._job.run.log.message(
+        log.message(
             f"XLA: {clusters} compiled clusters run in each update; compiling them{for_shapes} "
             f"took {seconds:.1f} s, which rates do not include"
         )
@@ -342,8 +347,10 @@ def initialise_weights(job: Job, network: Network) -> None:
     The weights of a run that resumes are restored later.
     """
     initial = job.model.initial
-    is_new = initial.checkpoint and not newest_checkpoint(job.settings.output_dir)
-    if not (job.model.frozen or is_new):
+    new = initial.checkpoint
+    if new and newest_checkpoint(job.settings.output_dir):
+        new = None
+    if not (job.model.frozen or new):
         return
     from bert_tf.checkpoint import loading
 
@@ -351,9 +358,9 @@ def initialise_weights(job: Job, network: Network) -> None:
         frozen = network.variables.frozen(prefix)
         if frozen:  # an evaluation may not need them
             loading.initialise_from_checkpoint(checkpoint, frozen, prefix=f"{prefix}/")
-    if is_new:
+    if new:
         loading.initialise_from_checkpoint(
-            initial.checkpoint,
+            new,
             network.variables.trainable(),
             allowed_fresh=job.settings.start.allowed_fresh,
             heads=network.task.heads,
@@ -458,7 +465,7 @@ def _explained_errors(job: Job) -> Iterator[None]:
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
         newest = tf.train.latest_checkpoint(str(output_dir))
         if newest is None:
-            raise damaged(job.model.initial.checkpoint, error) from error
+            raise damaged(job.model.initial.checkpoint or output_dir, error) from error
         advice = (
             f"list an older one in {output_dir / 'checkpoint'}, or start over in another "
             "--output_dir"

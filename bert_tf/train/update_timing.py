@@ -21,7 +21,6 @@ from bert_tf.train.xla import count_compiled_clusters, traced
 from bert_tf.tuning.session import session_config
 
 _WARM_UP_UPDATES = 3
-_TIMED_SECONDS = 2.0
 _FEWEST_UPDATES, _MOST_UPDATES = 5, 50
 _BATCHES = 9  # if sizes differ, the batch of median size among these is used
 
@@ -61,10 +60,12 @@ def time_updates(
     *,
     warm_up_updates: int = _WARM_UP_UPDATES,
     fewest_updates: int = _FEWEST_UPDATES,
+    timed_seconds: float = 2.0,
 ) -> Trial:
     """Times updates of a fresh network, all on the same batch. Collective.
 
-    Times at least ``fewest_updates`` updates, after two or more ``warm_up_updates``.
+    Times updates for about ``timed_seconds``, and at least ``fewest_updates`` of them, after two or
+    more ``warm_up_updates``.
     """
     metadata = tf.RunMetadata()
     with tf.Graph().as_default():
@@ -86,7 +87,7 @@ def time_updates(
             session.run(initial_values)
             first = update(options=traced(), run_metadata=metadata)
             *others, last = (update() for _ in range(warm_up_updates - 1))
-            estimated = math.ceil(_TIMED_SECONDS / last)
+            estimated = math.ceil(timed_seconds / last)
             updates = min(max(estimated, fewest_updates), _MOST_UPDATES)
             seconds = [update() for _ in range(job.run.ranks.broadcast(updates))]
     median = statistics.median(seconds)

@@ -39,23 +39,25 @@ class XlaReport(tf.train.SessionRunHook):
         self._clusters = 0
         self._reported_shapes = 0
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         self._runs += 1
         if self._runs > 1:
             return None
         return tf.train.SessionRunArgs(None, options=traced())
 
-    def after_run(self, run_context, run_values):
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
         if self._runs == 1:
             self._clusters = count_compiled_clusters(run_values.run_metadata)
         elif self._runs == self._REPORTED_RUN:
             self._send_report()
 
-    def end(self, session):
+    def end(self, session: tf.Session) -> None:
         if self._warm_up.shapes != self._reported_shapes:
             self._send_report()
 
-    def _send_report(self):
+    def _send_report(self) -> None:
         self._reported_shapes = self._warm_up.shapes
         self._report(self._clusters, self._warm_up.extra_seconds, self._reported_shapes)
 

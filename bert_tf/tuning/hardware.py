@@ -39,9 +39,9 @@ class Hardware:
 
         Which precision is fastest on a CPU can only be measured.
         """
-        if not self.has_gpu:
+        if self.gpu_compute_capability is None:
             return ("fp32", "bf16")
-        major = self.gpu_compute_capability[0]
+        major, _ = self.gpu_compute_capability
         if major >= 8:
             return ("bf16", "fp16", "fp32")
         return ("fp16", "fp32") if major == 7 else ("fp32",)
@@ -61,9 +61,11 @@ def probe_hardware() -> Hardware:
 
 def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
     """This rank's hardware, reduced to what the GPUs of all ranks can do."""
-    capabilities = [hardware.gpu_compute_capability for hardware in everywhere]
+    found = [hardware.gpu_compute_capability for hardware in everywhere]
+    capabilities = [capability for capability in found if capability is not None]
+    have_all = len(capabilities) == len(found)
     return dataclasses.replace(
-        local, gpu_compute_capability=None if None in capabilities else min(capabilities)
+        local, gpu_compute_capability=min(capabilities) if have_all else None
     )
 
 

@@ -210,7 +210,7 @@ def reason_against_bf16() -> str | None:
     known = read_cached(directory, conditions)
     status = known.get("status") if isinstance(known, dict) else None
     if status not in outcomes:
-        status = _try_bf16()
+        status = try_bf16()
         if status not in outcomes:  # it could not start, or was killed from outside
             return None
         write_cached(directory, conditions, {"status": status})
@@ -219,7 +219,7 @@ def reason_against_bf16() -> str | None:
     return None if how is None else f"TensorFlow {how} {where}"
 
 
-def _try_bf16() -> int:
+def try_bf16(trial: Sequence[str] = _TRIAL) -> int:
     """The exit status of the trial; negative for the signal that ended it."""
     package = str(Path(bert_tf.__file__).parents[1])
     variables = {
@@ -229,7 +229,7 @@ def _try_bf16() -> int:
     }
     nothing = subprocess.DEVNULL
     return subprocess.run(
-        _TRIAL, env=variables, stdin=nothing, stdout=nothing, stderr=nothing, check=False
+        trial, env=variables, stdin=nothing, stdout=nothing, stderr=nothing, check=False
     ).returncode
 
 

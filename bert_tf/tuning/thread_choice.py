@@ -85,7 +85,8 @@ def _measure(
     directory, when = cache_directory(), "before"
     seconds = _valid_seconds(read_cached(directory, conditions), numbers)
     # If one rank must measure, all do: at the same time, as they will compute.
-    if None in ranks.gather(seconds):
+    of_ranks = ranks.gather(seconds)
+    if seconds is None or None in of_ranks:
         when = "now"
         others = OtherProcesses(ranks.local_size)
         found = speed_probe.time_threads(
@@ -96,7 +97,8 @@ def _measure(
             native_update=native_update,
             is_disturbed=others.are_busy,
         )
-        if None in ranks.gather(found):
+        of_ranks = ranks.gather(found)
+        if found is None or None in of_ranks:
             return {"halved": False, "measured": "no: other processes are busy"}
         seconds = {str(number): found[number] for number in numbers}
         write_cached(directory, conditions, seconds)

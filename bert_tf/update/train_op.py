@@ -229,15 +229,11 @@ class _RankBatch:
 
 
 def _denominators(
-    task: Task,
-    features: Features,
-    num_micro_batches: tf.Tensor | int,
-    ranks: Ranks,
-    settings: UpdateSettings,
+    task: Task, features: Features, number: tf.Tensor | int, ranks: Ranks, settings: UpdateSettings
 ) -> Callable[[str, Mapping[str, Sums]], tf.Tensor]:
-    """Returns a function from (term, the micro batch's sums) to the divisor of the term's loss."""
+    """Returns a function from (term, sums) of one of ``number`` micro batches to its divisor."""
     if settings.loss_normalization == "micro_batch":
-        parts = tf.cast(num_micro_batches, tf.float32)
+        parts = tf.cast(number, tf.float32)
         return lambda term, sums: tf.maximum(sums[term].weight, 1e-5) * parts
     weights = task.weights(features)
     local = tf.stack([weights[term] for term in task.terms])

@@ -21,7 +21,7 @@ from bert_tf.util.errors import DISK_IS_FULL, RepairableError, UserError, advice
 
 PathLike = Union[str, Path]
 
-_HASH_BLOCK_BYTES = 1 << 20
+_HASH_BLOCK_BYTES = 1 << 16
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Suffixes of the files that accompany records in a data directory.
 OFFSETS_SUFFIX = ".offsets"  # of the file with the offset of each record

@@ -25,13 +25,11 @@ import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Callable
 
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.watch.rank_links import Link
 
-_SECONDS_TO_JOIN = 30.0
-_SECONDS_FOR_AN_ADDRESS = 3.0
-_SECONDS_BETWEEN_ROUNDS = 0.1
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 _LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # nothing is sent to it
@@ -41,8 +39,6 @@ _RANK = struct.Struct("!I")
 _PROOF_BYTES = 32  # SHA-256
 _ANSWER_BYTES = _NONCE_BYTES + _RANK.size + _PROOF_BYTES
 _TO_RANK_0, _FROM_RANK_0 = b"to rank 0", b"from rank 0"
-# If there are more unauthenticated connections, the oldest is closed; ranks will reconnect.
-_MOST_UNPROVEN = 256
 
 
 class CannotConnectError(Exception):
@@ -69,23 +65,40 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Offer:
+class Limits:
+    """Seconds for all ranks to join, to try an address, and between two rounds.
+
+    With more than ``most_unproven`` unauthenticated connections, the oldest is closed; ranks will
+    reconnect.
+    """
+
+    to_join: float = 30.0
+    for_an_address: float = 3.0
+    between_rounds: float = 0.1
+    most_unproven: int = 256
+
+
+_LIMITS = Limits()
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
     """What rank 0 sends to the others through Horovod: the job's secret and its addresses."""
 
     secret: bytes
     listens_at: tuple[tuple[str, int], ...]
 
 
-def connect_ranks(ranks: Ranks) -> list[Link]:
+def connect_ranks(ranks: Ranks, limits: Limits = _LIMITS) -> list[Link]:
     """Returns this rank's connections: to all others on rank 0, to rank 0 on the others.
 
     Collective. Raises CannotConnectError on every rank if one of them cannot connect.
     """
     places = ranks.gather(_local_place())
     if ranks.is_chief:
-        joined, problem = _welcome(ranks, places), None
+        joined, problem = _welcome(ranks, places, limits), None
     else:
-        joined, problem = _join(ranks.broadcast(None), places, ranks.rank)
+        joined, problem = join_rank_0(ranks.broadcast(None), places, ranks.rank, limits)
     problems = [
         f"rank {rank} on host {places[rank].host} cannot connect to rank 0 at {problem}"
         for rank, problem in enumerate(ranks.gather(problem))
@@ -100,19 +113,19 @@ def connect_ranks(ranks: Ranks) -> list[Link]:
     ]
 
 
-def _welcome(ranks: Ranks, places: Sequence[Place]) -> dict[int, socket.socket]:
+def _welcome(ranks: Ranks, places: Sequence[Place], limits: Limits) -> dict[int, socket.socket]:
     """Rank 0's side; returns the connections of the ranks that joined in time."""
     with contextlib.ExitStack() as stack:
         servers = []
         # A connection that does not fit into the queue is retried after a second or more.
-        backlog = _MOST_UNPROVEN + ranks.world_size
+        backlog = limits.most_unproven + ranks.world_size
         for address in listening_addresses(places):
             with contextlib.suppress(OSError):  # the interface may be gone; there may be others
                 server = socket.create_server((address, 0), backlog=backlog)
                 servers.append(stack.enter_context(server))
         secret = secrets.token_bytes(_NONCE_BYTES)
-        ranks.broadcast(_Offer(secret, tuple(server.getsockname() for server in servers)))
-        return _Reception(servers, secret, ranks.world_size).admit_all()
+        ranks.broadcast(Offer(secret, tuple(server.getsockname() for server in servers)))
+        return _Reception(servers, secret, ranks.world_size - 1, limits).admit_all()
 
 
 class _Newcomer:
@@ -147,16 +160,19 @@ class _Newcomer:
 class _Reception:
     """Serves all connections to rank 0 concurrently."""
 
-    def __init__(self, servers: Sequence[socket.socket], secret: bytes, world_size: int) -> None:
+    def __init__(
+        self, servers: Sequence[socket.socket], secret: bytes, missing: int, limits: Limits
+    ) -> None:
         self._servers = servers
         self._secret = secret
-        self._missing = world_size - 1
+        self._missing = missing
+        self._limits = limits
         self._newcomers: dict[socket.socket, _Newcomer] = {}  # oldest first
         self._joined: dict[int, socket.socket] = {}
 
     def admit_all(self) -> dict[int, socket.socket]:
         """The connections of all ranks that join by the deadline."""
-        end = time.monotonic() + _SECONDS_TO_JOIN
+        end = time.monotonic() + self._limits.to_join
         with selectors.DefaultSelector() as self._selector:
             for server in self._servers:
                 server.setblocking(False)
@@ -184,7 +200,7 @@ class _Reception:
             connection.close()
             return
         self._selector.register(connection, selectors.EVENT_READ)
-        self._make_room(_MOST_UNPROVEN)
+        self._make_room(self._limits.most_unproven)
 
     def _make_room(self, most: int) -> None:
         if len(self._newcomers) > most:
@@ -210,40 +226,40 @@ class _Reception:
         connection.close()
 
 
-def _join(
-    offer: _Offer, places: Sequence[Place], rank: int
+def join_rank_0(
+    offer: Offer, places: Sequence[Place], rank: int, limits: Limits = _LIMITS
 ) -> tuple[dict[int, socket.socket], str | None]:
     """The other ranks' side: the connection to rank 0, or the addresses that were tried."""
-    end = time.monotonic() + _SECONDS_TO_JOIN
+    end = time.monotonic() + limits.to_join
     near = places[rank].shares_loopback(places[0])
     there = [place for place in offer.listens_at if (place[0] == _LOOPBACK) == near]
     while there and time.monotonic() < end:
         for place in there:
             now = time.monotonic()
             # A failed attempt proves little, since the queue may be full for a moment.
-            until = min(now + _SECONDS_FOR_AN_ADDRESS, now + (end - now) / len(there))
+            until = min(now + limits.for_an_address, now + (end - now) / len(there))
             with contextlib.suppress(OSError), contextlib.ExitStack() as unless_it_is_rank_0:
                 connection = socket.create_connection(place, max(until - now, 0.01))
                 unless_it_is_rank_0.enter_context(connection)
                 _prove(connection, offer.secret, rank, until)
                 unless_it_is_rank_0.pop_all()
                 return {0: connection}, None
-        time.sleep(_SECONDS_BETWEEN_ROUNDS)
+        time.sleep(limits.between_rounds)
     where = ", ".join(f"{address} port {port}" for address, port in there)
     return {}, where or "any address: no network of its host leads there"
 
 
 def _prove(connection: socket.socket, secret: bytes, rank: int, until: float) -> None:
     """Authenticates as ``rank``; raises OSError if the other end is not rank 0 of this job."""
-    nonce = _receive(connection, _NONCE_BYTES, until)
+    nonce = receive(connection, _NONCE_BYTES, until)
     claim = secrets.token_bytes(_NONCE_BYTES) + _RANK.pack(rank)
     connection.sendall(claim + _proof(secret, _TO_RANK_0, nonce + claim))
-    proof = _receive(connection, _PROOF_BYTES, until)
+    proof = receive(connection, _PROOF_BYTES, until)
     if not hmac.compare_digest(proof, _proof(secret, _FROM_RANK_0, nonce + claim)):
         raise ConnectionError("wrong secret")
 
 
-def _receive(connection: socket.socket, count: int, until: float) -> bytes:
+def receive(connection: socket.socket, count: int, until: float) -> bytes:
     """Receives exactly ``count`` bytes; OSError if they do not arrive by ``until``."""
     received = b""
     while len(received) < count:
@@ -262,8 +278,20 @@ def _proof(secret: bytes, direction: bytes, nonces_and_rank: bytes) -> bytes:
     return hmac.digest(secret, direction + nonces_and_rank, "sha256")
 
 
-def listening_addresses(places: Sequence[Place]) -> list[str]:
-    """The addresses at which other ranks reach rank 0; ``places`` are ordered by rank.
+def source_towards(address: str) -> str | None:
+    """The source address of packets to ``address``; None if there is no route. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, _ANY_PORT))
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
+def listening_addresses(
+    places: Sequence[Place], source_towards: Callable[[str], str | None] = source_towards
+) -> list[str]:
+    """The addresses by which the other ranks reach rank 0; ``places`` are by rank.
 
     The loopback for ranks on its host; for other hosts, the source addresses of packets to them.
     """
@@ -277,18 +305,8 @@ def listening_addresses(places: Sequence[Place]) -> list[str]:
         for address in other.addresses
         if address not in local.addresses
     }
-    sources = {source for source in map(_source_towards, far) if source is not None}
+    sources = {source for address in far if (source := source_towards(address))}
     return [*([_LOOPBACK] if near else []), *sorted(sources)]
-
-
-def _source_towards(address: str) -> str | None:
-    """The source address of packets to ``address``; None if there is no route. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, _ANY_PORT))
-        except OSError:
-            return None
-        return probe.getsockname()[0]
 
 
 def _local_place() -> Place:

@@ -13,7 +13,6 @@ from typing import Any
 
 Message = dict[str, Any]
 
-_SECONDS_TO_SEND = 1.0
 _MOST_BYTES = 1 << 16
 
 
@@ -24,12 +23,14 @@ class UnreadableMessageError(Exception):
 class Link:
     """One end of a connection to another rank."""
 
-    def __init__(self, connection: socket.socket, *, rank: int, host: str) -> None:
-        """``rank`` and ``host`` describe the other end."""
+    def __init__(
+        self, connection: socket.socket, *, rank: int, host: str, seconds_to_send: float = 1.0
+    ) -> None:
+        """``rank`` and ``host`` are those of the other end."""
         self.rank = rank
         self.host = host
         self._connection = connection
-        self._connection.settimeout(_SECONDS_TO_SEND)
+        self._connection.settimeout(seconds_to_send)
         self._sending = threading.Lock()
         self._unsent = b""
         self._unfinished = b""

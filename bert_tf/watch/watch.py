@@ -63,7 +63,6 @@ _GRACE_SECONDS = {USER_ERROR: 1.5, CRASH: 1.5, CUT_OFF: 5.0}
 # When rank 0 is lost, rank 1 reports it and ends the job before the others would.
 _TURN_SECONDS, _LAST_TURN_SECONDS = 0.5, 5.0
 _SECONDS_FOR_RANK_0_TO_REPORT = 10.0
-_SECONDS_TO_READ = 2.0
 _SECONDS_FOR_MPIRUN = 20.0
 
 
@@ -291,7 +290,7 @@ def watched(
         links,
         timeout_seconds=timeout_seconds,
         records_read=records_read,
-        how_to_resume=lambda: _how_to_resume(settings, look=ranks.is_chief),
+        how_to_resume=lambda: how_to_resume(settings, look=ranks.is_chief),
     )
     watch.start()
     try:
@@ -302,7 +301,7 @@ def watched(
         watch.stop()
 
 
-def _how_to_resume(settings: RunSettings, *, look: bool) -> str:
+def how_to_resume(settings: RunSettings, *, look: bool, seconds_to_read: float = 2.0) -> str:
     """Advice after a failure; ``look`` for the latest checkpoint on rank 0, which wrote it."""
     if not settings.do_train:  # evaluations save no checkpoints
         return "start again"
@@ -317,7 +316,7 @@ def _how_to_resume(settings: RunSettings, *, look: bool) -> str:
         # In a thread, since the disk itself may hang.
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        reader.join(_SECONDS_TO_READ)
+        reader.join(seconds_to_read)
     if not found:
         return f"start again to resume from the latest checkpoint in {output_dir}, if one was saved"
     if found[0] is not None:

@@ -62,7 +62,7 @@ from data_prep.stages.vocabulary_flags import VocabularyFiles
 VERSION = 1  # goes up when the output of equal input changes
 EXPORT_STAGE = "export_records"  # of files other than TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
-# Parameters of records that their conversion decides anew.
+# Parameters of records that a conversion sets itself.
 _OF_FILES = ("files", "block_bytes", "compression")
 
 
@@ -71,14 +71,14 @@ class ConversionRules(declared.Settings):
     """What records become.
 
     Attributes:
-      tokenizer_files: the vocabulary, where no manifest beside the records leads to it.
+      tokenizer_files: the vocabulary, if no manifest next to the records names it.
     """
 
     heading: ClassVar[str] = "Conversion"
     format: str = setting(
         ...,
         "records: this program's TFRecords; google, tf2: TFRecords with stored masks, tf2 with "
-        "TensorFlow 2's names of features; jsonl, parquet: a record a line or row; text: the "
+        "TensorFlow 2's names of features; jsonl, parquet: one record per line or row; text: the "
         "original text.",
         kind=str,
         choices=FORMATS,
@@ -95,7 +95,7 @@ class ConversionRules(declared.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Settings(CallSettings, MaskingOptions, ConversionRules, FileSettings):
-    """Settings of the command; masks of several words are not drawn here."""
+    """Settings of the command; n-grams are not drawn here."""
 
 
 class KnownRecords(NamedTuple):
@@ -104,7 +104,7 @@ class KnownRecords(NamedTuple):
     Attributes:
       kind: one of ``record_inputs.KINDS``.
       layout: that of the input.
-      parameters: those that all manifests beside the records agree on.
+      parameters: those on which all manifests next to the records agree.
       vocabulary: None if unknown.
       tokenizer_files: None without a vocabulary file.
     """
@@ -121,7 +121,7 @@ class Converted(NamedTuple):
 
     file: int
     content: Any
-    count: int
+    num_records: int
 
 
 def run(settings: Settings) -> Path:
@@ -262,9 +262,9 @@ def _build(
         stem = f"records-{number:05d}-of-{len(files):05d}"
         with Writer(directory, stem, settings.format, layout) as writer:
             while result is not None and result.file == number:
-                writer.write(result.content, result.count)
-                progress.advance(result.count)
-                total += result.count
+                writer.write(result.content, result.num_records)
+                progress.advance(result.num_records)
+                total += result.num_records
                 result = next(results, None)
         outputs.update(writer.outputs)
     progress.finish()
@@ -297,14 +297,14 @@ class Converter:
         vocabulary = self._origin.vocabulary
         require_valid(examples, before, vocabulary.size if vocabulary else None, batch.name_of)
         if self._masking is not None:
-            numbers = np.arange(batch.first, batch.first + batch.count)
+            numbers = np.arange(batch.first, batch.first + batch.num_records)
             seed = self._settings.random_seed
             examples = draw_masks(examples, self._masking, seed, batch.file, numbers)
         elif before.has_masks and not self._layout.has_masks:
             sep_id = self._tokenizer.sep_id
             examples = take_masks_out(examples, self._read.starts_word, sep_id)
         content = encode(examples, self._layout, self._settings.format, self._tokenizer)
-        return Converted(batch.file, content, batch.count)
+        return Converted(batch.file, content, batch.num_records)
 
 
 def define_flags(values: flags.FlagValues | None = None) -> None:

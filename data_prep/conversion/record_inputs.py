@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
     file: int
     path: str
     first: int
-    count: int
+    num_records: int
     content: Any
 
     def name_of(self, row: int) -> str:
@@ -100,7 +100,7 @@ def _kind_of_file(path: Path) -> str:
 
 
 def layout_of(files: Sequence[Path], kind: str, sizes: Sizes) -> tuple[Layout, list[str]]:
-    """The layout of the records, and features of the first one that are no part of it.
+    """The layout of the records, and features of the first one that are not part of it.
 
     Raises UserError if there are no records, or these are not for pre-training.
     """
@@ -126,7 +126,7 @@ def layout_of(files: Sequence[Path], kind: str, sizes: Sizes) -> tuple[Layout, l
     raise UserError(f"--input_file: {files[0]} contains no records; give files with records.")
 
 
-def _others(names: Sequence[str], layout: Layout) -> list[str]:
+def _others(names: Collection[str], layout: Layout) -> list[str]:
     return sorted(set(names) - {feature.name for feature in layout.spec.features})
 
 
@@ -195,7 +195,7 @@ def _json_row(batch: Batch, row: int) -> dict[str, Any]:
     where = f"line {number} of {batch.path}"
     value = parse(Decoder("error")(line, where), where, numbers=True)
     if not isinstance(value, dict):
-        raise UserError(f"--input_file: {where} is no JSON object; give one record a line.")
+        raise UserError(f"--input_file: {where} is not a JSON object; give one record per line.")
     return value
 
 
@@ -218,7 +218,7 @@ class BatchReader:
         if self._kind == RECORDS:
             return self._decode(batch)
         if self._kind == JSON_LINES:
-            rows = [_json_row(batch, row) for row in range(batch.count)]
+            rows = [_json_row(batch, row) for row in range(batch.num_records)]
             return examples_from_rows(rows, self._layout, batch.name_of)
         if self._kind == PARQUET:
             return examples_from_batch(batch.content, self._layout, batch.name_of)
@@ -228,7 +228,7 @@ class BatchReader:
         )
 
     def _decode(self, batch: Batch) -> Examples:
-        numbers = range(batch.first, batch.first + batch.count)
+        numbers = range(batch.first, batch.first + batch.num_records)
         rows = []
         for number, record in enumerate(self._open_records(batch.path).read(numbers)):
             try:

@@ -157,7 +157,7 @@ def _num_rows(columns: dict[str, np.ndarray]) -> int:
 
 
 def _schema(layout: Layout) -> Any:
-    """Of Parquet: lists of numbers, and numbers for features with one value."""
+    """Parquet's schema: lists of numbers, or numbers for features with one value."""
     import pyarrow
 
     fields = []

@@ -144,7 +144,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _numbers(values: Any, feature: Feature, name_of: Callable[[int], str]) -> np.ndarray:
-    """An array of the feature's type; UserError for what is no number, or is not whole."""
+    """An array of the feature's type; UserError if a value is not a number, or not whole."""
     kinds = "iu" if feature.dtype == "int64" else "iuf"
     try:
         array = np.asarray(values)

@@ -19,7 +19,7 @@ from typing import Callable, ClassVar
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.cli.settings_flags import from_flags
+from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import setting
 from bert_tf.stages.manifest import is_output_name
 from bert_tf.stages.stage import Built, run_stage
@@ -232,8 +232,8 @@ def _fetch_all(
     connections: int,
     wait: Callable[[float], object] | None,
 ) -> None:
-    sizes = [file.size for file in files]
-    total = None if None in sizes else sum(sizes) / 1e6
+    sizes = [file.size for file in files if file.size is not None]
+    total = sum(sizes) / 1e6 if len(sizes) == len(files) else None
     progress, lock, failed = Progress(STAGE, total, "MB"), threading.Lock(), threading.Event()
 
     def arrived(num_bytes: int) -> None:
@@ -263,13 +263,13 @@ def _link(source: Path, target: Path) -> None:
 
 def define_flags(values: flags.FlagValues | None = None) -> None:
     """Defines the flags of ``python -m data_prep.download``."""
-    define_settings(Settings, values=values, output_dir="Directory for the files.")
-    _define_url(flags.FLAGS if values is None else values)
+    _define_url(define_settings(Settings, values=values, output_dir="Directory for the files."))
 
 
 @flag_group("Download")
-def _define_url(values: flags.FlagValues) -> None:
-    flags.DEFINE_multi_string("url", [], "Address of a file; may be repeated.", flag_values=values)
+def _define_url(define: Definer) -> None:
+    about = "Address of a file; may be repeated."
+    flags.DEFINE_multi_string("url", [], about, flag_values=define.values)
 
 
 def run_from_flags(values: flags.FlagValues) -> None:

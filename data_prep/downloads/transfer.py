@@ -27,7 +27,7 @@ from bert_tf.util.files import explain_write_errors, read_json_object, write_jso
 DEFAULT_ATTEMPTS = 8
 _CONNECT_SECONDS, _READ_SECONDS = 30, 60
 _BLOCK_BYTES = 1 << 18
-# An attempt that brings this much is no failure: it does not count.
+# An attempt that transfers this much does not count as a failure.
 _PROGRESS_BYTES = 1 << 20
 _LONGEST_WAIT_SECONDS = 60.0
 _LONGEST_RETRY_AFTER_SECONDS = 600.0
@@ -97,7 +97,7 @@ class StoppedError(Exception):
 def check_checksum(checksum: str) -> str:
     """The checksum in lower case; raises ValueError unless it is one of a known kind."""
     if len(checksum) not in _DIGESTS or re.fullmatch("[0-9a-fA-F]+", checksum) is None:
-        raise ValueError(f"{checksum!r} is no MD5, SHA-1, SHA-256 or SHA-512 in hexadecimal digits")
+        raise ValueError(f"{checksum!r} is not a hexadecimal MD5, SHA-1, SHA-256 or SHA-512")
     return checksum.lower()
 
 
@@ -258,9 +258,8 @@ def _choose_start(response: requests.Response, partial: _Partial, pace: Pace) ->
     """Continues what has arrived if the server sends the rest, otherwise begins again."""
     if response.status_code == _PARTIAL_CONTENT:
         found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        whole = partial.expected_size
-        begins_there = found and partial.size and int(found[1]) == partial.size
-        if begins_there and found[2] in ("*", f"{whole}"):
+        begins_there = found is not None and 0 < partial.size == int(found[1])
+        if found and begins_there and found[2] in ("*", f"{partial.expected_size}"):
             return
         pace.arrived(-partial.size)
         partial.discard()

@@ -187,13 +187,13 @@ def _check_files(
 ) -> None:
     """Compares the files of a directory whose names match with the manifest, and opens them."""
     entries = {entry.name: entry for entry in manifest.outputs} if manifest else {}
-    names = {*entries, *(path.name for path in files_at(directory))} - {MANIFEST_NAME}
-    names = sorted(name for name in names if fnmatchcase(name, name_glob))
+    found_names = {*entries, *(path.name for path in files_at(directory))} - {MANIFEST_NAME}
+    names = sorted(name for name in found_names if fnmatchcase(name, name_glob))
     listed = (name for name in names if name in entries and (directory / name).is_file())
     described = {}
-    for entry in describe_files(directory / name for name in listed):
-        described[entry.name] = dataclasses.replace(entry, count=entries[entry.name].count)
-        progress.advance(entry.bytes / 1e6)
+    for file in describe_files(directory / name for name in listed):
+        described[file.name] = dataclasses.replace(file, count=entries[file.name].count)
+        progress.advance(file.bytes / 1e6)
     for name in names:
         path, entry = directory / name, entries.get(name)
         if not path.is_file():

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.config.masking import MaskingOptions
 from bert_tf.records.judgement import Making
 from bert_tf.records.statistics import Conventions, original_ids
 from bert_tf.stages.manifest import MANIFEST_NAME, SPECIAL_NAMES, Manifest, describe_vocabulary
@@ -88,8 +89,7 @@ def _making(
         size = manifest.vocabulary.size
     return Making(
         next_sentence=parameters.get("nsp"),
-        whole_words=parameters.get("do_whole_word_mask"),
-        ngram=parameters.get("ngram", 1),
+        masks=MaskingOptions.from_parameters(parameters),
         passes=parameters.get("dupe_factor"),
         vocab_size=size,
     )
@@ -100,17 +100,20 @@ def _tokenizer(
 ) -> Tokenizer | None:
     entry = manifest.vocabulary if manifest else None
     if given.file is not None:
-        if entry is not None and entry.sha256 not in given.vocabulary().spellings:
+        if entry is not None and entry.sha256 not in given.required_vocabulary().spellings:
             raise UserError(
                 f"{given.file} is not the vocabulary that {directory / MANIFEST_NAME} names; give "
                 "that one, or none."
             )
         return given.load()
-    copy = directory / entry.file_name if entry else None
-    if copy is None or not copy.is_file() or sha256_of_file(copy) != entry.sha256:
+    if entry is None:
         return None
-    kind = "vocab_file" if entry.kind == "wordpiece" else "spm_model_file"
-    return TokenizerFiles(**{kind: copy}).load()
+    copy = directory / entry.file_name
+    if not copy.is_file() or sha256_of_file(copy) != entry.sha256:
+        return None
+    if entry.kind == "wordpiece":
+        return TokenizerFiles(vocab_file=copy).load()
+    return TokenizerFiles(spm_model_file=copy).load()
 
 
 def _continues(tokenizer: Tokenizer) -> np.ndarray:

@@ -134,8 +134,8 @@ def _checked_records(
     sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: _NUM_SEGMENTS}
     problem = spec.out_of_range(batch, sizes)
     if problem is not None:
-        row, what = problem
-        raise UserError(f"{_name_of(records, numbers[row])} cannot be used: {what}")
+        wrong, what = problem
+        raise UserError(f"{_name_of(records, numbers[wrong])} cannot be used: {what}")
     return batch
 
 

@@ -118,7 +118,7 @@ class SequenceRules(Settings):
     )
     pack_documents: bool = setting(
         False,
-        "With --nsp=false: segments go on with the next document after a [SEP], so that sequences "
+        "With --nsp=false: segments continue with the next document after a [SEP], so sequences "
         "are full; --short_seq_prob has no effect.",
     )
     sentence_order: bool = setting(
@@ -172,7 +172,7 @@ def tokenize_documents(
 def join_documents(block: TokenizedBlock, separator: int) -> TokenizedBlock:
     """The same as one document, with a separator where another one began.
 
-    Sequences then go on with the next document, as the FULL-SENTENCES of RoBERTa (Liu et al. 2019,
+    Sequences then continue with the next document: FULL-SENTENCES of RoBERTa (Liu et al. 2019,
     section 4.2).
     """
     sentences = np.array(block.sentence_starts)

@@ -71,7 +71,7 @@ class Source(NamedTuple):
 def open_sources(path: Path, skipped: collections.Counter[str]) -> Iterator[Source]:
     """Yields the streams of a file: one, or one for each file in an archive.
 
-    Hidden members of archives, and those that are no files (links, devices), are left out and
+    Hidden members of archives, and those that are not files (links, devices), are left out and
     counted in ``skipped``. Raises UserError if the file is damaged or expands too much.
     """
     with open(path, "rb") as file:
@@ -102,7 +102,7 @@ class _Opener:
                 "it first."
             )
         if compression:
-            inner = CompressedStreams(stream, compression)
+            inner: Any = CompressedStreams(stream, compression)
             yield from self.sources(inner, _without_compression(name), shown, layers + 1)
         elif head.startswith(_ZIP):
             yield from self._zip_members(shown, layers)
@@ -114,7 +114,7 @@ class _Opener:
 
     def _tar_members(self, stream: IO[bytes], shown: str, layers: int) -> Iterator[Source]:
         with _explained(shown):
-            archive = tarfile.TarFile.open(fileobj=stream, mode="r|", tarinfo=_StrictTarInfo)
+            archive: Any = tarfile.TarFile.open(fileobj=stream, mode="r|", tarinfo=_StrictTarInfo)
             while (member := archive.next()) is not None:
                 archive.members.clear()  # it keeps all that it has seen
                 if self._is_wanted(member.name, member.isdir(), member.isreg()):
@@ -197,14 +197,17 @@ class _Checked(io.RawIOBase):
         return size
 
 
+_END_OF_TAR: Any = vars(tarfile)["EOFHeaderError"]  # which has no published type
+
+
 class _StrictTarInfo(tarfile.TarInfo):
     """A header of a tar archive; otherwise a damaged one is taken for the archive's end."""
 
     @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+    def fromtarfile(cls, archive: Any) -> Any:
         try:
             return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:
+        except _END_OF_TAR:
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Reads JSON: a document a line, or a file with one object or a list of objects.
+"""Reads JSON: one document per line, or a file with one object or a list of objects.
 
 The text of a document is a field of its object: a string, or a list of strings (paragraphs).
 """
@@ -135,7 +135,7 @@ def parse(text: str, where: str, *, numbers: bool = False) -> Any:
 def paragraphs_of(value: Any, field: str, where: str) -> list[str]:
     """The paragraphs in a field of an object; none if it is null."""
     if not isinstance(value, dict):
-        raise UserError(f"--input_file: {where} is no JSON object; give files of objects.")
+        raise UserError(f"--input_file: {where} is not a JSON object; give files of objects.")
     if field not in value:
         found = ", ".join(f"{key:.40}" for key in list(value)[:_SHOWN_KEYS]) or "nothing"
         raise UserError(
@@ -169,5 +169,5 @@ def _all_lines(parts: Iterable[str]) -> Iterator[str]:
 def _too_long(what: str) -> UserError:
     return UserError(
         f"--input_file: {what} is longer than {LONGEST_VALUE_BYTES >> 20} MiB; give JSON lines, "
-        "with one document a line."
+        "with one document per line."
     )

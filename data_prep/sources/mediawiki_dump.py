@@ -78,20 +78,21 @@ class _Bounded:
         self._name = name
         self.since_page = 0
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         block = self._stream.read(size)
         self.since_page += len(block)
         if self.since_page > _LONGEST_PAGE_BYTES:
             raise UserError(
                 f"--input_file: {self._name} has a page of more than "
-                f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is no dump of a wiki's latest revisions; "
+                f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is not a dump of the latest revisions; "
                 "give a file such as pages-articles.xml.bz2."
             )
         return block
 
 
 def _pages(stream: _Bounded, name: str) -> Iterator[tuple[Site, Page]]:
-    site, root, depth = Site("", frozenset()), None, 0
+    site, depth = Site("", frozenset()), 0
+    root: ElementTree.Element | None = None
     for event, element in ElementTree.iterparse(stream, events=("start", "end")):
         if event == "start":
             depth += 1
@@ -108,7 +109,8 @@ def _pages(stream: _Bounded, name: str) -> Iterator[tuple[Site, Page]]:
             site = site._replace(hidden=_hidden(_namespaces(element, name), site.language))
         elif tag == "page":
             yield site, _page(element, name)
-        root.clear()
+        if root is not None:
+            root.clear()
         stream.since_page = 0
 
 

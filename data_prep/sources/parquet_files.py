@@ -72,7 +72,7 @@ def _values(path: Path, column: str) -> Iterator[Any]:
 
 
 def _bytes_of_text(column: Any) -> Any:
-    """An Arrow array with bytes in place of text, which may be no UTF-8."""
+    """An Arrow array with bytes in place of text, which may not be UTF-8."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(column.type):

@@ -26,7 +26,7 @@ class TextPiece(NamedTuple):
     """Whole documents, or a part of one that is too long.
 
     Attributes:
-      part: the text in UTF-8; if it is cut, the last document goes on in the next piece.
+      part: the text in UTF-8; if it is cut, the last document continues in the next piece.
       is_one_document: blank lines are between paragraphs only.
     """
 

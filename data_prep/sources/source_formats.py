@@ -1,6 +1,6 @@
 """The formats of text that are read, and how a file's own is recognised.
 
-``jsonl`` has a document a line, ``json`` a file with one object or a list of them, ``text`` blank
+``jsonl`` has a document per line, ``json`` a file with one object or a list of them, ``text`` blank
 lines between documents, ``documents`` one document a file. What a file has counts, not its name;
 only where the content leaves it open, the suffix decides.
 
@@ -266,7 +266,7 @@ class Reading(Settings):
     rows_per_document: int = setting(
         1,
         "JSON lines, or rows of Parquet, that make one document; more than 1 for collections with "
-        "a sentence a row.",
+        "one sentence per row.",
         bounds=AT_LEAST_ONE,
     )
     encoding: str = setting(

@@ -36,7 +36,7 @@ _VERSION = "1.8.1"
 _TEXT_TYPE, _HTML_TYPES = "text/plain", ("text/html", "application/xhtml+xml")
 _HTTP_TYPE = "application/http"
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
-# Codecs of Python that are no charset of a page; the time of some is quadratic.
+# Python codecs that are not charsets of pages; some of them take quadratic time.
 _NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")
 _DIGITS = 18  # of the length of a record that is shorter than 10^18 bytes
 _CODINGS = {"gzip": GZIP, "x-gzip": GZIP, "deflate": ZLIB}

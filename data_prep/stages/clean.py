@@ -161,7 +161,7 @@ def _judge_all(
 ) -> collections.Counter[str]:
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
     progress = begin_progress(STAGE, journal, files)
-    # Counted anew by a call that continues, since it reads all lines again.
+    # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)
@@ -194,7 +194,8 @@ class Judge:
 
     def __call__(self, block: Block) -> Judged:
         """Judges each document of a block."""
-        texts, sketches, counts = [], [], collections.Counter()
+        texts, sketches = [], []
+        counts: collections.Counter[str] = collections.Counter()
         for document in block.documents:
             for lines in decode_document(document):
                 # The rules are for whole documents.

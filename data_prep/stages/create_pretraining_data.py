@@ -182,7 +182,8 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
         directory = Path(settings.output_dir)
         _refuse_named_files(directory)
         return directory, names
-    paths = [Path(part.strip()) for part in settings.output_file.split(",") if part.strip()]
+    given = settings.output_file or ""
+    paths = [Path(part.strip()) for part in given.split(",") if part.strip()]
     if len({path.parent for path in paths}) != 1 or len(set(paths)) != len(paths):
         raise UserError(
             f"--output_file={settings.output_file}: give different names in one directory."
@@ -256,7 +257,7 @@ def _build(
     journal: Journal,
 ) -> Built:
     progress = begin_progress(STAGE, journal, files)
-    # Counted anew by a call that continues, since it reads all lines again.
+    # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts) for path in files
@@ -309,7 +310,7 @@ class BlockEncoder:
         vocabulary = describe_vocabulary(tokenizer)
         self._special_ids = dict(vocabulary.special_ids)
         self._starts_word = np.array(tokenizer.word_starts(range(vocabulary.size)))
-        self._encode_text = tokenizer.encode
+        self._encode_text: Callable[[str], list[int]] = tokenizer.encode
         if settings.markup == WIKITEXT:
             self._encode_text = encode_unknown_words(tokenizer.encode, tokenizer.unk_id)
         self._masking = MaskingSettings(settings, vocabulary.size, self._special_ids)

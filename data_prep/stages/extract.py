@@ -133,7 +133,7 @@ def _build(
     journal: Journal,
 ) -> Built:
     progress = begin_progress(STAGE, journal, None, unit="MB of input")
-    # Counted anew by a call that continues, since it reads all files again.
+    # A resumed call starts counting from 0, since it reads all files again.
     left_out: collections.Counter[str] = collections.Counter()
     results = settings.executor.map(
         functools.partial(Extractor, settings.invalid_utf8),

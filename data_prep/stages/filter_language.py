@@ -117,7 +117,7 @@ def run(settings: Settings) -> Path:
 
 def _build(settings: Settings, files: list[Path], directory: Path, journal: Journal) -> Built:
     progress = begin_progress(STAGE, journal, files)
-    # Counted anew by a call that continues, since it reads all lines again.
+    # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.cli.settings_flags import from_flags
+from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import options_of
 from bert_tf.stages.stage import remove_outputs
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -124,7 +124,7 @@ def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
         calls.append(Call("create_pretraining_data", of_heldout))
     return Settings(
         tuple(calls),
-        chosen.file,
+        chosen.required_file,
         root / "records" / "train",
         root / "records" / "heldout" if values.heldout_fraction else None,
     )
@@ -140,36 +140,36 @@ def _calls_for_sentences(values: flags.FlagValues, root: Path, *, extracts: bool
         )
         text = str(root / "download")
     if extracts:
-        settings = from_flags(
-            extract.Settings, values, input_file=text, output_dir=str(root / "text")
+        yield Call(
+            "extract",
+            from_flags(extract.Settings, values, input_file=text, output_dir=str(root / "text")),
         )
-        yield Call("extract", settings)
         text = str(root / "text")
         if not values["line_breaks"].present:
             line_breaks = "paragraph"
     if values.keep_languages is not None:
-        settings = from_flags(
+        filtered = from_flags(
             filter_language.Settings,
             values,
             input_file=text,
             output_dir=str(root / "filter_language"),
         )
-        if len(settings.keep_languages) > 1 and values.language is None:
+        if len(filtered.keep_languages) > 1 and values.language is None:
             raise UserError(
                 f"--keep_languages={values.keep_languages}: give the --language by whose rules the "
                 "sentences of all of them should end, or prepare each language by itself."
             )
-        yield Call("filter_language", settings)
+        yield Call("filter_language", filtered)
         text = str(root / "filter_language")
     elif values["min_language_probability"].present:
         raise UserError(
             "--min_language_probability belongs to --keep_languages; give both or neither."
         )
     if values.clean or (values.clean is None and values.source):
-        settings = from_flags(
-            clean.Settings, values, input_file=text, output_dir=str(root / "clean")
+        yield Call(
+            "clean",
+            from_flags(clean.Settings, values, input_file=text, output_dir=str(root / "clean")),
         )
-        yield Call("clean", settings)
         text = str(root / "clean")
     settings = from_flags(
         sentences.Settings,
@@ -231,21 +231,20 @@ def define_flags(values: flags.FlagValues | None = None) -> None:
         "and directories.",
         output_dir="Directory for all outputs.",
     )
-    define_settings(
+    define = define_settings(
         VocabularyFiles,
         values=values,
         vocab_file="WordPiece vocabulary (vocab.txt), instead of training one.",
     )
-    _define_clean_flag(flags.FLAGS if values is None else values)
+    _define_clean_flag(define)
 
 
 @flag_group("Cleaning")
-def _define_clean_flag(values: flags.FlagValues) -> None:
-    flags.DEFINE_bool(
+def _define_clean_flag(define: Definer) -> None:
+    define.boolean(
         "clean",
         None,
-        "Remove what is no running text, and duplicates; the default with --source.",
-        flag_values=values,
+        "Remove all but running text, and duplicates; the default with --source.",
     )
 
 

@@ -132,7 +132,7 @@ def define_settings(
     without: Collection[str | type[Settings]] = (),
     optional: Collection[str] = (),
     **help_texts: str,
-) -> None:
+) -> Definer:
     """Defines the flags of classes of settings and of their base classes.
 
     Args:
@@ -141,15 +141,18 @@ def define_settings(
       without: settings, or classes of them, whose flags this command does not have.
       optional: settings without a default whose flags may be left out.
       **help_texts: setting -> its help text in this command, where that is another.
+
+    Returns: what defines flags there.
     """
     define = Definer(flags.FLAGS if values is None else values)
     names = [name for name in without if isinstance(name, str)]
     changes = {name: {"help_text": text} for name, text in help_texts.items()}
     for base in dict.fromkeys(base for kind in kinds for base in reversed(kind.__mro__)):
-        if dataclasses.is_dataclass(base) and base not in without:
+        if issubclass(base, Settings) and base not in without:
             # The settings of masks, which training has too, are without a heading.
             own = flag_group(getattr(base, "heading", "Records"))(_define_own)
             own(define, base, names, optional, changes)
+    return define
 
 
 def _define_own(

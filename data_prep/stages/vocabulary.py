@@ -140,10 +140,8 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
     # Aims slightly below the limit, so that the end of the corpus is rarely cut off.
     share = 1.0 if total_bytes <= max_bytes else 0.98 * max_bytes / total_bytes
     rule = SampleRule(int(share * (1 << 32)), max_bytes)
-    if settings.tokenizer == "wordpiece":
-        worker = functools.partial(WordCounter, rule, settings.do_lower_case, settings.markup)
-    else:
-        worker = functools.partial(LineSampler, rule, settings.do_lower_case, settings.markup)
+    kind = WordCounter if settings.tokenizer == "wordpiece" else LineSampler
+    worker = functools.partial(kind, rule, settings.do_lower_case, settings.markup)
     chunks = (chunk for path in files for chunk in read_lines(path))
     samples = settings.executor.map(worker, chunks, what=STAGE)
     counts = {"sample_bytes": 0}

@@ -144,7 +144,7 @@ class Decoder:
 
 
 def require_few_nulls(content: bytes, name: object) -> None:
-    """Raises UserError for content full of null bytes, which then is no UTF-8."""
+    """Raises UserError for content full of null bytes, which is then not UTF-8."""
     if content.count(0) > _MANY_NULLS * len(content):
         raise UserError(
             f"--input_file: {name} is not text in UTF-8: it is full of null bytes; if it is in "

@@ -108,13 +108,14 @@ def find_duplicates(path: Path, *, threshold: float | None) -> Duplicates:
       threshold: the similarity from which documents are near duplicates; None for equal ones only.
     """
     with _Sketches(path) as sketches, tempfile.TemporaryDirectory(dir=path.parent) as directory:
-        rows = None if threshold is None else rows_of_band(threshold)
+        # Documents are only equal or not if a signature has no band.
+        rows = _VALUES + 1 if threshold is None else rows_of_band(threshold)
         exact_keys, *band_keys = sketches.write_keys(Path(directory), rows)
         exact = np.array(sorted(n for group in _groups(exact_keys) for n in group[1:]), np.int64)
         is_duplicate = np.zeros(len(sketches), bool)
         is_duplicate[exact] = True
+        least = math.ceil((threshold or 1) * _VALUES)
         for keys in band_keys:
-            least = math.ceil(threshold * _VALUES)
             for group in _groups(keys):
                 _mark_similar(sketches, group[~is_duplicate[group]], least, is_duplicate)
     is_duplicate[exact] = False
@@ -152,12 +153,12 @@ class _Sketches(contextlib.AbstractContextManager):
         data = os.pread(self._descriptor, _SKETCH.itemsize, int(number) * _SKETCH.itemsize)
         return np.frombuffer(data, _SKETCH)["values"][0]
 
-    def write_keys(self, directory: Path, rows: int | None) -> list[Path]:
+    def write_keys(self, directory: Path, rows: int) -> list[Path]:
         """Writes the exact hashes of all documents into a file, and those of each band of ``rows``.
 
-        Without ``rows``, there are no bands.
+        With more ``rows`` than a signature has, there are no bands.
         """
-        bands = _VALUES // rows if rows else 0
+        bands = _VALUES // rows
         names = ["exact", *(f"band-{band}" for band in range(bands))]
         paths = [directory / name for name in names]
         with contextlib.ExitStack() as stack:

@@ -40,7 +40,7 @@ class Arguments:
 
     def positional(self) -> list[str]:
         """The arguments "1", "2" and so on, without surrounding white space; some may be empty."""
-        values = []
+        values: list[str] = []
         while (name := str(len(values) + 1)) in self._values:
             values.append(self._render(self._values[name]).strip())
         return values
@@ -114,7 +114,7 @@ def _with(before: str, *names: str, after: str = "") -> Rule:
     return rule
 
 
-def _joined(separator: str, most: int | None = None) -> Rule:
+def _joined(separator: str, most: int | None = None) -> Callable[[Arguments], str]:
     """The arguments without names, or the first of them."""
     return lambda arguments: separator.join(filter(None, arguments.positional()[:most]))
 

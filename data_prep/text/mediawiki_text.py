@@ -18,7 +18,7 @@ from data_prep.text.mediawiki_templates import APOSTROPHE, render_template, subs
 if TYPE_CHECKING:
     from mwparserfromhell.wikicode import Wikicode
 
-# Elements whose content is no running text. It need not be markup either: what looks like a mark
+# Elements whose content is not running text. It need not be markup either: what looks like a mark
 # in a formula or a program would mislead the parser.
 _WITHOUT_TEXT = (
     "ce", "chem", "gallery", "graph", "hiero", "imagemap", "indicator", "inputbox", "mapframe",
@@ -40,7 +40,7 @@ _LINE_MARK = {"*": _LIST, "#": _LIST, ";": _LIST, ":": _INDENT}
 
 # What is indented is a quotation or an explanation, or else a formula or an example.
 _SENTENCE = re.compile(r".{40,}[.!?…。！？][\"'”“»)\]]*$")
-# Links to the same article in other languages are not in the text but beside it.
+# Links to the same article in other languages are not part of the text.
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple|tokipona")
 _MAGIC_WORD = re.compile(r"__[A-Z]+__")
 _STYLE = re.compile(r"('{2,})")
@@ -147,7 +147,8 @@ def _end_of_unclosed(markup: str, begin: int) -> int:
     before = markup[max(0, begin - _DEEPEST_INDENT) : begin].rpartition("\n")
     is_first_in_line = not before[2].strip() and (before[1] or begin <= _DEEPEST_INDENT)
     pattern = _UNCLOSED_BLOCK if is_first_in_line else _UNCLOSED
-    return pattern.match(markup, begin).end()
+    found = pattern.match(markup, begin)
+    return found.end() if found else begin
 
 
 def _render(code: Wikicode, options: Options, depth: int) -> Iterator[str]:
@@ -217,7 +218,7 @@ def _clean(line: str) -> str:
     """A line with single blanks, and without what markup has left."""
     marks = len(line) - len(line.lstrip(_LINE_MARKS))
     line, mark = line[marks:], line[:marks]
-    if _LEFT_OF_TABLE.match(line) or line.startswith("[["):  # what has no end is no markup
+    if _LEFT_OF_TABLE.match(line) or line.startswith("[["):  # without an end, it is not markup
         return ""
     line = _without_style(line).replace(APOSTROPHE, "'")
     line = _LEFT_OF_ELEMENT.sub("", _MAGIC_WORD.sub("", line))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Callable
+from typing import Any, Callable
 
 RULES_VERSION = 1  # to be raised when a rule changes, so that text is split again
 
@@ -223,7 +223,7 @@ def _before_quotes(text: str, begun: int, start: int) -> int:
     return start
 
 
-_NORDIC: dict[str, str] = {
+_NORDIC: dict[str, Any] = {
     "abbreviations": "adm bl.a ca cand dr eks evt f.eks fr frk gt hr ing jf jr kgl kl mag mr mrs "
     "ms nr o.a phil pkt prof sr sst st stk str tlf",
     "before_numbers": "apr art aug avd bd dec del des feb fig jan kap mar nov okt par sept side "

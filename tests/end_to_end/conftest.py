@@ -9,8 +9,7 @@ import pytest
 
 from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
-    make_data,
-    stdlib_documentation,
+    shared_data,
     write_bert_config,
 )
 
@@ -30,18 +29,14 @@ def killer(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def text_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "my_text.txt"
-    path.write_text(stdlib_documentation(200_000), encoding="utf-8")
-    return path
+def data(tmp_path_factory):
+    """A data directory with stored masks."""
+    return shared_data(tmp_path_factory, 200_000)
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory, text_file):
-    """A data directory with stored masks."""
-    directory = tmp_path_factory.mktemp("data")
-    make_data(text_file, directory)
-    return directory
+def text_file(data):
+    return data.with_name("my_text.txt")
 
 
 @pytest.fixture(scope="session")

@@ -43,23 +43,23 @@ def assert_same_plan(expected_dir: Path, found_dir: Path) -> None:
 
 
 def assert_resumes_to_the_same_bits(
-    script: str, flags: list[str], directory: Path, *, more_files: Sequence[str] = ()
+    script: str, flags: list[str], whole: Path, directory: Path, *, more_files: Sequence[str] = ()
 ) -> None:
-    """Whether a run ends in the same bits if it is resumed in the middle.
+    """Whether a run ends in the same bits if it is resumed from its last checkpoint but one.
 
-    ``more_files`` are needed for that besides the checkpoint.
+    ``whole`` is the output of a run with ``flags`` and --deterministic. ``more_files`` are needed
+    besides the checkpoint.
     """
-    steps = ["--num_train_steps=6", "--save_checkpoints_steps=4"]
-    common = [script, *flags, "--do_train", "--deterministic", *steps]
-    whole, resumed = directory / "whole", directory / "resumed"
-    run(*common, f"--output_dir={whole}")
-    resumed.mkdir()
-    for path in (*whole.glob("model.ckpt-4.*"), *(whole / name for name in more_files)):
-        shutil.copy(path, resumed)
-    (resumed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
-    done = run(*common, f"--output_dir={resumed}")
-    assert "(step 4)" in done.stdout
-    expected, found = variables_of(whole), variables_of(resumed)
+    *_, step, last = sorted(
+        int(path.stem.rpartition("-")[2]) for path in whole.glob("model.ckpt-*.index")
+    )
+    assert 0 < step < last
+    for path in (*whole.glob(f"model.ckpt-{step}.*"), *(whole / name for name in more_files)):
+        shutil.copy(path, directory)
+    (directory / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
+    done = run(script, *flags, "--do_train", "--deterministic", f"--output_dir={directory}")
+    assert f"(step {step})" in done.stdout
+    expected, found = (variables_of(path / f"model.ckpt-{last}") for path in (whole, directory))
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -92,3 +92,8 @@ def test_the_search_finds_pages_and_flags(site):
         assert f'"{name}"' in index
     assert "--learning_rate" in index
     assert (site / "search.html").is_file()
+
+
+def test_the_search_ranks_pages_above_flags_that_contain_the_words(site):
+    program = (site / "_static/language_data.js").read_text(encoding="utf-8")
+    assert (ROOT / "docs/_static/search_scores.js").read_text(encoding="utf-8") in program

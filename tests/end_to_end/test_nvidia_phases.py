@@ -6,14 +6,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import mpirun, requires_horovod
-from tests.helpers.small_pretraining import GEOMETRY, make_data_of_documentation, write_bert_config
+from tests.helpers.small_pretraining import GEOMETRY, shared_data, write_bert_config
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+    return shared_data(tmp_path_factory)
 
 
 def test_the_second_phase_starts_where_the_script_expects_the_first_to_end(data, tmp_path):

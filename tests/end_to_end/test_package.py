@@ -135,6 +135,7 @@ def test_commands_of_the_wheel(bert_tf):
         *("pretrain", "--bert_config_file=recipes/bert_tiny.json", "--do_train"),
         *("--input_file=data/records/train", "--output_dir=model", "--train_batch_size=2"),
         *("--num_train_steps=2", "--num_warmup_steps=0", "--native_ops=false"),
+        "--precision=fp32",
     )
     assert "step 2/2" in shown
     record = json.loads((bert_tf.directory / "model/run.json").read_text())

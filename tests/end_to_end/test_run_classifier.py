@@ -57,6 +57,7 @@ def trained(flags, files):
         "--do_predict",
         f"--predict_file={files / 'SST-2' / 'dev.tsv'}",
         "--eval_every_steps=20",
+        "--deterministic",
     )
     return output_dir, done
 
@@ -155,8 +156,8 @@ def test_padding_changes_no_prediction(trained, files, flags, tmp_path):
     np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=1e-5)
 
 
-def test_a_run_that_was_killed_ends_in_the_same_bits(flags, tmp_path):
-    assert_resumes_to_the_same_bits(SCRIPT, flags, tmp_path)
+def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
+    assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.util.directory_lock import hold_directory
-from tests.helpers.programs import ROOT, environment, mpirun, requires_horovod, run
+from tests.helpers.programs import ROOT, environment, mpirun, python, requires_horovod, run
 from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_pretraining.py"
@@ -119,7 +118,7 @@ def test_a_checkpoint_that_counts_steps_only_ends_in_the_same_bits(trained, flag
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
 def test_asked_to_stop_it_saves_a_checkpoint_first(asked, flags, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train",
+        [*python(), SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train",
          "--num_train_steps=100000", "--save_checkpoints_steps=50000"],
         cwd=ROOT,
         env=environment(),
@@ -188,19 +187,6 @@ def test_weights_from_another_run(trained, flags, tmp_path):
     assert found["global_step"] == 0
 
 
-def test_without_next_sentences(flags, tmp_path):
-    run(
-        SCRIPT,
-        *flags,
-        f"--output_dir={tmp_path}",
-        "--do_train",
-        "--nsp=false",
-        "--num_train_steps=2",
-    )
-    names = variables_of(tmp_path / "model.ckpt-2")
-    assert not any("seq_relationship" in name or "pooler" in name for name in names)
-
-
 @pytest.mark.slow
 def test_xla_compiles_clusters(flags, tmp_path):
     done = run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--use_xla")
@@ -242,7 +228,7 @@ def test_bf16_and_lamb_with_accumulation(flags, tmp_path):
     assert_learns(tmp_path)
 
 
-def test_a_precision_policy_from_a_file(flags, tmp_path):
+def test_a_precision_policy_from_a_file_without_next_sentences(flags, tmp_path):
     """Half precision in every class, float16 in one: under a loss scale, and still learning."""
     policy = tmp_path / "policy.json"
     classes = ["attention", "dense", "embeddings", "softmax", "layer_norm", "activations", "loss"]
@@ -255,6 +241,7 @@ def test_a_precision_policy_from_a_file(flags, tmp_path):
         "--do_train",
         f"--precision_policy={policy}",
         "--allow_slow_fp16",
+        "--nsp=false",
         *EVALUATED,
     )
     assert "only emulates fp16" in done.stdout
@@ -262,7 +249,9 @@ def test_a_precision_policy_from_a_file(flags, tmp_path):
     assert precision["policy"] == "fp32"
     assert precision["from_file"] == sorted(types)
     assert {name: precision[name] for name in types} == types
-    assert "loss_scale/scale" in " ".join(variables_of(tmp_path / "model.ckpt-6"))
+    names = variables_of(tmp_path / "model.ckpt-6")
+    assert "loss_scale/scale" in " ".join(names)
+    assert not any("seq_relationship" in name or "pooler" in name for name in names)
     assert_learns(tmp_path)
 
 
@@ -290,14 +279,8 @@ def test_two_ranks(trained, flags, tmp_path):
         "--eval_every_steps=3",
         "--train_batch_size=4",
         "--scale_steps_by_ranks=false",
-        "--use_xla=auto",
     )
     assert done.stdout.count("step 6/6") == 1, "rank 0 alone prints"
-    # Whatever they chose, they chose it together: six updates do not pay for any compiling.
-    assert done.stdout.count("--use_xla=auto: XLA is off: ") == 1
-    choice = json.loads((tmp_path / "run.json").read_text())["ledger"]["xla"]
-    assert (choice["kept"], choice["updates"]) == (False, 6)
-    assert min(choice["sequences_per_second_without"], choice["sequences_per_second_with"]) > 0
     assert done.stderr == ""
     expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
     assert expected.keys() == found.keys()
@@ -308,6 +291,20 @@ def test_two_ranks(trained, flags, tmp_path):
     one = json.loads((whole / "eval_results.json").read_text())
     two = json.loads((tmp_path / "eval_results.json").read_text())
     assert two == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.slow
+@requires_horovod
+@pytest.mark.parallel
+def test_two_ranks_choose_together_whether_to_compile(flags, tmp_path):
+    """Six updates do not pay for any compiling, which is tried on both."""
+    more = ["--do_train", "--train_batch_size=4", "--scale_steps_by_ranks=false", "--use_xla=auto"]
+    done = mpirun(2, SCRIPT, "--horovod", *flags, f"--output_dir={tmp_path}", *more)
+    assert done.stdout.count("--use_xla=auto: XLA is off: ") == 1
+    choice = json.loads((tmp_path / "run.json").read_text())["ledger"]["xla"]
+    assert (choice["kept"], choice["updates"]) == (False, 6)
+    assert min(choice["sequences_per_second_without"], choice["sequences_per_second_with"]) > 0
+    assert done.stderr == ""
 
 
 def test_a_dry_run_shows_the_arithmetic_and_writes_nothing(flags, tmp_path):

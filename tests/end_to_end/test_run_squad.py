@@ -63,6 +63,7 @@ def trained(flags, files):
         "--do_train",
         "--do_predict",
         "--eval_every_steps=4",
+        "--deterministic",
     )
     return output_dir, done
 
@@ -158,8 +159,8 @@ def test_the_best_is_a_model_directory(trained, tmp_path, files):
     assert before["f1"] == max(line["f1"] for line in evaluations)
 
 
-def test_a_run_that_was_killed_ends_in_the_same_bits(flags, tmp_path):
-    assert_resumes_to_the_same_bits(SCRIPT, flags, tmp_path)
+def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
+    assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 
 
 def test_length_buckets_change_no_answer(trained, files, tmp_path):

@@ -20,7 +20,7 @@ def program(path, *changes):
 
 
 def test_it_learns_predicts_and_resumes(tmp_path):
-    first = run(program(tmp_path / "rate.py"), tmp_path / "model", fresh=True).stdout
+    first = run(program(tmp_path / "rate.py"), tmp_path / "model").stdout
     [error] = re.findall(r"root of the mean squared error: (\S+)", first)
     assert float(error) < 0.06, "half of what the mean rating of all sequences gives"
     rated = re.findall(r"rated (\S+), predicted (\S+)", first)
@@ -28,7 +28,7 @@ def test_it_learns_predicts_and_resumes(tmp_path):
     for rating, predicted in rated:
         assert float(predicted) == pytest.approx(float(rating), abs=0.2)
     more = program(tmp_path / "more.py", ("num_train_steps=400", "num_train_steps=410"))
-    second = run(more, tmp_path / "model", fresh=True).stdout
+    second = run(more, tmp_path / "model").stdout
     assert f"resuming from {tmp_path / 'model' / 'model.ckpt-400'} (step 400)" in second
     assert "evaluation at step 410" in second
 
@@ -38,7 +38,7 @@ def test_it_learns_predicts_and_resumes(tmp_path):
 def test_two_ranks_train_what_one_process_trains(tmp_path):
     short = ("num_train_steps=400", "num_train_steps=3")
     alone = program(tmp_path / "alone.py", short)
-    run(alone, tmp_path / "of_one", fresh=True)
+    run(alone, tmp_path / "of_one")
     settings = 'precision="fp32", library="horovod"'
     half = ("micro_batch_size=32", "micro_batch_size=16, scale_steps_by_ranks=False")
     both = program(tmp_path / "both.py", short, half, ('precision="fp32"', settings))

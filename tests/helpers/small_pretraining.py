@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import inspect
 import json
+import os
 import pkgutil
 from pathlib import Path
+
+import pytest
 
 from tests.helpers.programs import run
 
@@ -47,20 +51,34 @@ def make_data(text_file: Path, directory: Path) -> None:
     )
 
 
-def make_data_of_documentation(directory: Path, least_bytes: int = 100_000) -> Path:
-    """Records of so much of the standard library's documentation in ``directory``."""
-    text_file = directory / "my_text.txt"
-    text_file.write_text(stdlib_documentation(least_bytes), encoding="utf-8")
-    make_data(text_file, directory)
+def shared_data(factory: pytest.TempPathFactory, least_bytes: int = 100_000) -> Path:
+    """Records of so much documentation, made once for all files and processes of a test run.
+
+    They may only be read. The text is ``my_text.txt`` beside the directory that is returned.
+    """
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    directory = base / f"documentation_{least_bytes}" / "data"
+    with open(base / "documentation.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            directory.parent.mkdir(exist_ok=True)
+            text_file = directory.with_name("my_text.txt")
+            text_file.write_text(stdlib_documentation(least_bytes), encoding="utf-8")
+            make_data(text_file, directory)
     return directory
 
 
-def write_bert_config(path: Path) -> None:
-    """The configuration of a tiny network for these records."""
+def write_bert_config(path: Path, *, layers: int = 1) -> None:
+    """The configuration of a tiny network for these records.
+
+    One layer is enough where a program is tested: most of its time goes into building its graph.
+    """
     config = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 32,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 2,
         "intermediate_size": 64,
         "max_position_embeddings": 32,

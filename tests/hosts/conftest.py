@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.programs import skip_without
-from tests.helpers.small_pretraining import make_data_of_documentation, write_bert_config
+from tests.helpers.small_pretraining import shared_data, write_bert_config
 from tools.hosts import find_obstacle
 
 
@@ -17,7 +17,7 @@ def _hosts_can_be_made():
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
     """A data directory with stored masks."""
-    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+    return shared_data(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 from tests.helpers.programs import mpirun, requires_horovod
 from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
-    make_data_of_documentation,
+    shared_data,
     write_bert_config,
 )
 
@@ -22,7 +22,7 @@ HOST = socket.gethostname()
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+    return shared_data(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

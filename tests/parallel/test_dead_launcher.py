@@ -21,7 +21,7 @@ import pytest
 from tests.helpers.programs import ROOT, environment, requires_horovod
 from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
-    make_data_of_documentation,
+    shared_data,
     write_bert_config,
 )
 
@@ -37,7 +37,7 @@ SECONDS_TO_END = 30  # for what takes one, on a machine that has other work
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+    return shared_data(tmp_path_factory)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ and two runs may go as far in opposite ways.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -54,21 +55,49 @@ COMPARED = (
     *("adam", "adam-dropout", "lamb-dropout", "bf16", "fp16", "tensorflow"),
     *("squad", "distillation", "electra", "lans", "nvlamb", "muon", "ramp"),
 )
-# (ranks, kinds): many ranks take long where there are fewer cores, and do some; so does compiling.
+
+
+class Launch(NamedTuple):
+    """One job of so many ranks, since starting them takes longer than what they do.
+
+    Attributes:
+      ranks: how many.
+      compared: the kinds that are compared with the whole batch.
+      shared: those that are compared with their forms whose ranks share the optimizer's state.
+    """
+
+    ranks: int
+    compared: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+
+    @property
+    def kinds(self):
+        """All that the job runs."""
+        sharded = (SHARDED[name] for name in self.shared)
+        return tuple(dict.fromkeys([*self.compared, *self.shared, *sharded]))
+
+
+# Many ranks take long where there are fewer cores, and do some; so does compiling.
 LAUNCHES = [
-    (1, COMPARED),
-    (2, ("adam-dropout", "fp16", "squad", "distillation", "electra", "muon", "ramp")),
-    (2, ("lamb-dropout", "lans", "nvlamb", "bf16", "tensorflow", "xla")),
-    (4, ("adam-dropout", "fp16", "squad", "muon")),
-    (8, ("adam-dropout",)),
+    Launch(1, COMPARED),
+    Launch(
+        2,
+        ("adam-dropout", "fp16", "squad", "distillation", "electra", "muon", "ramp"),
+        ("adam-dropout", "muon"),
+    ),
+    Launch(
+        2,
+        ("lamb-dropout", "lans", "nvlamb", "bf16", "tensorflow", "xla"),
+        ("lamb-dropout", "lans", "nvlamb", "bf16", "fp16-overflow", "tensorflow"),
+    ),
+    Launch(
+        4,
+        ("adam-dropout", "fp16", "squad", "muon"),
+        ("adam-dropout", "lamb-dropout", "muon", "bf16", "tensorflow"),
+    ),
+    Launch(8, ("adam-dropout",)),
 ]
 FAST = LAUNCHES[:2]
-# (ranks, kinds) that are compared with their forms whose ranks share the optimizer's state.
-SHARING = [
-    (2, ("adam-dropout", "muon")),
-    (2, ("lamb-dropout", "lans", "nvlamb", "bf16", "fp16-overflow", "tensorflow")),
-    (4, ("adam-dropout", "lamb-dropout", "muon", "bf16", "tensorflow")),
-]
 ZERO_GRADIENTS = ("attention/self/key/bias", "cls/squad/output_bias")
 # Relative to the gradient's norm.
 OF_GRADIENTS = {
@@ -79,10 +108,10 @@ OF_GRADIENTS = {
 OF_A_WEIGHT = LEARNING_RATE * 10**0.5
 WHOLE = f"{GLOBAL_BATCH}x1x1"
 CASES = [
-    (launch, kind, f"{micro}x{steps}x{launch[0]}")
+    (launch, kind, f"{micro}x{steps}x{launch.ranks}")
     for launch in LAUNCHES
-    for kind in launch[1]
-    for micro, steps in cuts(launch[0], kind)
+    for kind in launch.compared
+    for micro, steps in cuts(launch.ranks, kind)
 ]
 OTHERS = [
     pytest.param(*case, id="-".join(case[1:]), marks=[] if case[0] in FAST else pytest.mark.slow)
@@ -91,10 +120,10 @@ OTHERS = [
 ]
 SHARED = [
     pytest.param(
-        launch, kind, id=f"{launch[0]}-{kind}", marks=[] if number == 0 else pytest.mark.slow
+        launch, kind, id=f"{launch.ranks}-{kind}", marks=[] if launch in FAST else pytest.mark.slow
     )
-    for number, launch in enumerate(SHARING)
-    for kind in launch[1]
+    for launch in LAUNCHES
+    for kind in launch.shared
 ]
 # What a kind is compared with, where not with itself.
 REFERENCES = {"xla": "tensorflow"}
@@ -106,11 +135,10 @@ def found(tmp_path_factory):
 
     @functools.cache
     def launched(launch):
-        ranks, kinds = launch
         out = tmp_path_factory.mktemp("updates") / "found.npz"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TF_XLA_FLAGS", XLA_FLAGS)
-            mpirun(ranks, PROGRAM, out, "auto", *kinds, timeout=1800)
+            mpirun(launch.ranks, PROGRAM, out, "auto", *launch.kinds, timeout=1800)
         return dict(np.load(out))
 
     return launched
@@ -149,7 +177,7 @@ def test_every_cut_gives_the_same_updates(found, launch, kind, cut):
     cut = result(found, launch, kind, cut)
     np.testing.assert_array_equal(cut["first_weights"], whole["first_weights"])
     np.testing.assert_array_equal(cut["scales"], whole["scales"])
-    assert len(cut["states"]) == launch[0]
+    assert len(cut["states"]) == launch.ranks
     assert len(set(cut["states"])) == 1, "weights, slots and counts are equal on all ranks"
     assert_equal_up_to_rounding(cut, whole, kind)
 
@@ -184,10 +212,8 @@ def assert_equal_up_to_rounding(found, expected, kind):
 @pytest.mark.parametrize(("launch", "kind"), SHARED)
 def test_shared_state_gives_the_same_updates(found, launch, kind):
     """With the same cut on the same ranks; the exchanges may add up in other orders."""
-    ranks, kinds = launch
-    launch = (ranks, (*kinds, *(SHARDED[name] for name in kinds)))
-    for micro, steps in cuts(ranks, SHARDED[kind]):
-        cut = f"{micro}x{steps}x{ranks}"
+    for micro, steps in cuts(launch.ranks, SHARDED[kind]):
+        cut = f"{micro}x{steps}x{launch.ranks}"
         plain = result(found, launch, kind, cut)
         shared = result(found, launch, SHARDED[kind], cut)
         assert len(set(shared["states"])) == 1, "weights and counts are equal on all ranks"

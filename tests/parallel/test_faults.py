@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from tests.helpers.programs import ROOT, environment, python, requires_horovod
 from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
-    make_data_of_documentation,
+    shared_data,
     write_bert_config,
 )
 from tests.parallel.faulty_rank import STEP
@@ -32,7 +32,7 @@ LIMIT = 600
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+    return shared_data(tmp_path_factory)
 
 
 @pytest.fixture
@@ -187,9 +187,8 @@ def test_a_mistake_of_all_ranks_is_said_once(flags):
     assert done.returncode == 2
 
 
-def test_a_rank_with_other_data_and_vocabulary(tmp_path, flags):
-    (tmp_path / "other").mkdir()
-    other = make_data_of_documentation(tmp_path / "other", 50_000)
+def test_a_rank_with_other_data_and_vocabulary(tmp_path_factory, flags):
+    other = shared_data(tmp_path_factory, 200_000)
     done = run_different(flags, f"--input_file={other / 'records' / 'train'}")
     (sentence,) = done.sentences
     assert sentence.startswith(f"error: rank 1 on host {HOST} differs from rank 0 in training data")

@@ -13,7 +13,7 @@ from tests.helpers import rounding
 from tests.helpers.programs import mpirun, requires_horovod
 from tests.helpers.small_pretraining import (
     flags_of_a_short_run,
-    make_data_of_documentation,
+    shared_data,
     write_bert_config,
 )
 from tests.helpers.tensors import variables_of
@@ -34,7 +34,7 @@ OF_GRADIENTS = rounding.of_products(16, GLOBAL_BATCH * S)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+    return shared_data(tmp_path_factory)
 
 
 @pytest.fixture

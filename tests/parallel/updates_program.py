@@ -243,9 +243,14 @@ def run_updates(ranks, kind, plan, scope):
             trace_level=tf.RunOptions.SOFTWARE_TRACE, output_partition_graphs=True
         )
         traced = {"options": options, "run_metadata": metadata} if kind.xla else {}
-        with tf.train.MonitoredSession(
-            tf.train.ChiefSessionCreator(config=config), hooks=ranks.broadcast_hooks()
-        ) as session:
+        initial = [tf.global_variables_initializer(), tf.local_variables_initializer()]
+        hooks = ranks.broadcast_hooks()
+        for hook in hooks:
+            hook.begin()
+        with tf.Session(config=config) as session:
+            session.run(initial)
+            for hook in hooks:
+                hook.after_create_session(session, None)
             first = session.run(weights)
             done = [
                 session.run(
@@ -255,8 +260,7 @@ def run_updates(ranks, kind, plan, scope):
                 )
                 for number in range(UPDATES)
             ]
-            last, state = session.run([weights, tf.global_variables()])
-            last_slots = session.run(slots)
+            last, state, last_slots = session.run([weights, tf.global_variables(), slots])
     gradients, norms, scales, _ = zip(*done)
     return {
         "names": np.array([v.op.name for v in variables]),

@@ -8,17 +8,24 @@ from tests.helpers.programs import ROOT
 
 INSTEAD = {
     r"learn\w* (?:\w+ )?by heart": "memorize",
-    r"goes on (?:at|where)": "resumes",
-    r"is no (?:address|encoding|text in)": "is not an ...",
-    r"are no (?:articles|TFRecords)": "are not ...",
+    r"\bgo(?:es)? on (?:at|from|in|where|with)\b": "resumes, continues",
+    r"(?<!here )\b(?:is|are) no (?!better|difference|faster|larger|longer|more|reason)": "is not a",
+    r"\banew\b": "again, from scratch",
+    r"\b(?:record|row|sentence|document|token)s? a (?:line|rank|row)\b": "one record per line",
+    r"\bbeside (?:the|them|an?|each|its?|their|those)\b": "next to",
     r"says nothing of": "does not cover",
     r"[Ss]hares? out": "shard",
     r"names \w+ \w+ lead nowhere": "are streamed, never written",
-    r'"""(?:Those|That) of ': "a verb, or the name of the thing",
+    r'"""(?:Those of |That of |Of |As (?::|``))': "a verb, or the name of the thing; Like",
 }
 SOURCES = [
     path
-    for pattern in ("bert_tf/**/*.py", "data_prep/**/*.py", "docs/**/*.md", "README.md", "*.py")
+    for pattern in (
+        *(f"{package}/**/*.py" for package in ("bert_tf", "data_prep", "tools", "benchmarks")),
+        "docs/**/*.md",
+        "README.md",
+        "*.py",
+    )
     for path in ROOT.glob(pattern)
     if "generated" not in path.parts  # from the declarations, which are among these
 ]

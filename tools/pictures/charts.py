@@ -1,4 +1,4 @@
-"""Charts: learning rate schedules from their functions, memory from the table of its page."""
+"""Charts: learning rate schedules from their functions, memory from the table on its page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PANELS: tuple[tuple[str, tuple[tuple[str, Mapping[str, Any]], ...]], ...] = (
 
 
 class _Plot(NamedTuple):
-    """Where a chart is, and its axes."""
+    """The position of a chart, and its axes."""
 
     drawing: Drawing
     corner: Point
@@ -52,7 +52,7 @@ class _Plot(NamedTuple):
     y: Axis
 
     def point(self, x: float, y: float) -> Point:
-        """The pixel of a point of the chart."""
+        """Converts a point of the chart to pixels."""
         (left, top), (width, height) = self.corner, self.size
         return left + width * self.x.fraction(x), top + height * (1 - self.y.fraction(y))
 
@@ -93,18 +93,18 @@ def schedules() -> Drawing:
 
 
 def planned(name: str, **settings: Any) -> Schedule:
-    """A schedule of a peak of 1."""
+    """A schedule with a peak of 1."""
     given = {"peak_rate": 1.0, "total_steps": _STEPS, "warmup_steps": _WARMUP, **settings}
     return Schedule(name=name, **given)
 
 
 class Peaks(NamedTuple):
-    """Measured peaks of a program.
+    """Measured peak memory of a program.
 
     Attributes:
-      points: (sequences, MiB) of two batches.
+      points: (sequences, MiB) for two batches.
       fits: the largest batch that fits.
-      is_predicted: whether that comes from the line through the points.
+      is_predicted: whether that was predicted from the line through the points.
     """
 
     points: list[Point]
@@ -123,7 +123,7 @@ _SUBJECTS = {
 
 
 def read_peaks(page: str) -> dict[str, Peaks]:
-    """The peaks at 128 tokens by subject, from the table in the text of the page on memory."""
+    """The peaks at 128 tokens by subject, from the table in the text of the memory page."""
     found = {}
     row = r"^\| (\S+) \| (\d+): (\d+), (\d+): (\d+) \| \**(\d+)(\**)"
     for name, *numbers, stars in re.findall(row, page, flags=re.MULTILINE):
@@ -133,7 +133,7 @@ def read_peaks(page: str) -> dict[str, Peaks]:
 
 
 def memory(page: str) -> Drawing:
-    """Peak memory of a training over its batch; ``page`` is the text that has the table."""
+    """Peak memory of a training over its batch; ``page`` is the text that contains the table."""
     drawing = Drawing(860, 420, "Peak memory of a training of BERT-base over the batch")
     axes = Axis(0, 900, range(0, 901, 100)), Axis(0, 17, range(0, 17, 4))
     plot = _Plot(drawing, (50, 40), (560, 320), *axes)

@@ -1,4 +1,4 @@
-"""Diagrams: the way of data, of an update, of a batch over ranks, and of masks over a sentence."""
+"""Diagrams: the flow of data, of an update, of a batch over ranks, and masks in a sentence."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _PER_UPDATE = (
 
 
 def update() -> Drawing:
-    """The way of an update, with the types of numbers."""
+    """The stages of an update, with the types of numbers."""
     drawing = Drawing(
         880, 348, "An update: gradients of micro batches are summed, reduced, clipped and applied"
     )
@@ -111,7 +111,7 @@ _RANK_STYLES = ("blue", "orange")
 
 
 def global_batch() -> Drawing:
-    """How two ranks share a global batch of 24 sequences."""
+    """How two ranks divide a global batch of 24 sequences."""
     drawing = Drawing(
         860, 322, "A global batch of 24 sequences on two ranks, in micro batches of 4"
     )
@@ -151,7 +151,7 @@ def _micro_batch(drawing: Drawing, rank: int, step: int, corner: Point) -> None:
     drawing.text((left + 76, top + 50), f"micro batch {step + 1}", "soft", size=12)
 
 
-# A sentence of word pieces, in two lines, and words of which random ones are drawn.
+# A sentence of word pieces, in two lines, and the words from which random ones are drawn.
 _LINES = (
     "[CLS] a token ##izer splits un ##common words into word ##piece ##s and keeps the fre ##quent",
     "ones whole , so that a small vocab ##ula ##ry can spell every text that a reader "
@@ -165,13 +165,14 @@ _SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
         "n-grams of whole words: --do_whole_word_mask --ngram=3",
         {"do_whole_word_mask": True, "ngram": 3},
     ),
+    ("spans of whole words: --span_masking", {"span_masking": True}),
 )
-_SEED = 59  # one that shows all three kinds of replacement
+_SEED = 137  # shows all three kinds of replacement
 
 
 def masks() -> Drawing:
-    """A sentence with the masks that data preparation and training draw for it."""
-    drawing = Drawing(920, 372, "The masks of a sentence by tokens, by whole words and by n-grams")
+    """A sentence with the masks that data preparation and training would draw for it."""
+    drawing = Drawing(920, 482, "The masks of a sentence by tokens, whole words, n-grams and spans")
     tokens = " ".join(_LINES).split()
     for row, (name, settings) in enumerate(_SCHEMES):
         corner = (16.0, 16.0 + 110 * row)
@@ -187,7 +188,7 @@ def masks() -> Drawing:
             left += _token(drawing, (left, top), token, in_place)
     _legend(
         drawing,
-        (16, 344),
+        (16, 454),
         [
             ("plain", "not predicted"),
             ("orange", "hidden by [MASK] (80 %)"),
@@ -215,7 +216,7 @@ def masked_sentence(tokens: Sequence[str], **settings: Any) -> tuple[MaskedBatch
 
 
 def _token(drawing: Drawing, corner: Point, token: str, in_place: str | None) -> float:
-    """Draws a token and, if it is predicted, what is in its place; returns the width."""
+    """Draws a token and, if it is predicted, its replacement; returns the width."""
     width = 7.0 * max(len(token), len(in_place or "")) + 8
     middle = corner[0] + width / 2
     if in_place is None:

@@ -2,8 +2,8 @@
 
     python -m tools.pictures.screens
 
-It needs Debian's packages chromium and chromium-driver, and the packages of the tests. Screenshots
-depend on the demo's text and on the fonts of the machine, so no test compares them.
+It needs Debian's packages chromium and chromium-driver, and the packages for tests. Screenshots
+depend on the demo's text and on the machine's fonts, so no test compares them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Screen(NamedTuple):
     """A part of a page.
 
     Attributes:
-      name: of the file in docs.
+      name: name of the file in docs.
       page: an HTML file.
-      height: of the picture, in pixels.
-      first: a selector of the element that the picture begins with.
+      height: height of the picture, in pixels.
+      first: selector of the element at the top of the picture.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Screen(NamedTuple):
 
 _SCREENS = (
     Screen("start/inspection.png", _DEMO / "inspection.html", 600),
-    Screen("start/report.png", _DEMO / "qa/model/report.html", 620),
-    Screen("start/report_question.png", _DEMO / "qa/model/report.html", 300, ".example"),
+    Screen("start/report.png", _DEMO / "qa/model/report.html", 690),
+    Screen("start/report_questions.png", _DEMO / "qa/model/report.html", 640, "#examples"),
     Screen("howto/inspected_masks.png", _DEMO / "masked.html", 330, "p.legend"),
 )
 
@@ -65,7 +65,7 @@ def inspect_records() -> None:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """A Chromium without a window, which ends with the block."""
+    """Yields a headless Chromium, which is closed at the end of the block."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

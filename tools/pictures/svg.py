@@ -1,6 +1,6 @@
-"""Drawings in SVG: a few shapes, on a light or a dark card as the reader's system asks for.
+"""SVG drawings: a few shapes, on a light or dark card depending on the reader's system.
 
-Coordinates are pixels from the upper left corner. The same drawing is the same file.
+Coordinates are pixels from the upper left corner. The same drawing always gives the same file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 Point = tuple[float, float]
 
-# Colours that a colour-blind reader can tell apart (after Okabe and Ito, 2002), by class. A fill
+# Colours that colour-blind readers can distinguish (after Okabe and Ito, 2002), by class. A fill
 # and a line of one class belong together; text on any of the fills has the class "ink".
 _LIGHT = {
     "card": "#ffffff",
@@ -71,11 +71,11 @@ _STYLE = (
 
 
 class Drawing:
-    """A drawing to which shapes are added, one on top of the other.
+    """A drawing to which shapes are added, each on top of the earlier ones.
 
     Args:
       width, height: in pixels, at which text has its natural size.
-      title: what a screen reader says.
+      title: the description for screen readers.
     """
 
     def __init__(self, width: int, height: int, title: str):
@@ -92,7 +92,7 @@ class Drawing:
         edge: str = "soft",
         dash: bool = False,
     ) -> None:
-        """A rounded rectangle; ``edge`` is the class of its line, without one if empty."""
+        """A rounded rectangle; ``edge`` is the class of its outline, empty for none."""
         line = f" {edge}-line" if edge else ""
         self._shapes.append(
             f'<rect class="{style}{line}{" dashed" if dash else ""}" x="{_n(corner[0])}" '
@@ -102,14 +102,14 @@ class Drawing:
     def text(
         self, at: Point, text: str, style: str = "ink", *, size: float = 13, anchor: str = "middle"
     ) -> None:
-        """One line of text; ``at`` is the middle, start or end of its base line, by ``anchor``."""
+        """A line of text; ``at`` is the middle, start or end of its baseline, by ``anchor``."""
         self._shapes.append(
             f'<text class="{style}" x="{_n(at[0])}" y="{_n(at[1])}" font-size="{_n(size)}" '
             f'text-anchor="{anchor}">{escape(text, quote=False)}</text>'
         )
 
     def box(self, corner: Point, size: Point, lines: Sequence[str], style: str = "plain") -> None:
-        """A rectangle with lines of text in its middle, the first one larger than the others."""
+        """A rectangle with centred lines of text, the first one larger than the others."""
         self.rectangle(corner, size, style)
         middle = corner[0] + size[0] / 2
         first = corner[1] + size[1] / 2 + 5 - 8 * (len(lines) - 1)
@@ -146,7 +146,7 @@ class Drawing:
         return f'<path class="{kind} {style}-line{dashed}" d="M{way}" stroke-width="{_n(width)}"/>'
 
     def write(self, path: Path) -> None:
-        """Writes the drawing as a file that needs no other one."""
+        """Writes the drawing as a self-contained file."""
         path.write_text(self.svg(), encoding="utf-8")
 
     def svg(self) -> str:

@@ -16,7 +16,7 @@ class _InitializeIterator(tf.train.SessionRunHook):
     def __init__(self, iterator: tf.data.Iterator) -> None:
         self._iterator = iterator
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         session.run(self._iterator.initializer)
 
 

@@ -74,7 +74,7 @@ class Estimator:
     @property
     def model_dir(self) -> str:
         """The directory of checkpoints and summaries."""
-        return self._config.model_dir
+        return str(self._config.model_dir)
 
     @property
     def config(self) -> RunConfig:

@@ -202,7 +202,7 @@ def _signatures(receiver: ServingInputReceiver, spec: EstimatorSpec) -> dict[str
     """The possible signatures, from each alternative of the inputs to each output."""
     signatures = {}
     for alternative, inputs in receiver.all_inputs().items():
-        for output_name, output in spec.export_outputs.items():
+        for output_name, output in (spec.export_outputs or {}).items():
             name = f"{alternative}:{output_name}" if alternative else output_name
             try:
                 signature = output.as_signature_def(inputs)

@@ -16,10 +16,12 @@ class StopAfter(tf.train.SessionRunHook):
     def __init__(self, runs: int) -> None:
         self._runs = runs
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._remaining = self._runs
 
-    def after_run(self, run_context, run_values):
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
         self._remaining -= 1
         if self._remaining <= 0:
             run_context.request_stop()

@@ -20,7 +20,7 @@ from bert_tf.compat.estimator.calls import arguments
 from bert_tf.compat.estimator.outputs import complete_outputs
 from bert_tf.util.errors import UserError
 
-_UNSET = "unset"
+_UNSET: Any = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
 
 _MINIMUM = {
@@ -222,6 +222,14 @@ class EstimatorSpec(_Fields):
     Raises ValueError if fields that a mode needs are missing, the loss is not a scalar, or tensors
     belong to another graph; TypeError for values of the wrong type.
     """
+
+    # What is there in every spec.
+    eval_metric_ops: Mapping[str, tuple[tf.Tensor, tf.Operation]]
+    training_chief_hooks: tuple[tf.train.SessionRunHook, ...]
+    training_hooks: tuple[tf.train.SessionRunHook, ...]
+    scaffold: tf.train.Scaffold
+    evaluation_hooks: tuple[tf.train.SessionRunHook, ...]
+    prediction_hooks: tuple[tf.train.SessionRunHook, ...]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
         """Takes the fields in order or by name; only the mode is always required."""

@@ -35,9 +35,6 @@ from bert_tf.util.files import PathLike
 
 VERSION = 1  # goes up when the records of equal input change
 
-_ROWS_PER_BATCH = 256
-_ROWS_PER_WORKER = 20_000  # encoding them takes about as long as starting a process
-
 
 def feature_stage(
     file: TextFile,
@@ -47,6 +44,8 @@ def feature_stage(
     training: bool,
     num_workers: int = 0,
     long_texts: LongTexts = CUT_OFF,
+    rows_per_batch: int = 256,
+    rows_per_worker: int = 20_000,
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
@@ -60,12 +59,14 @@ def feature_stage(
       training: whether records include labels.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
       long_texts: what becomes of texts with more tokens than positions.
+      rows_per_batch: how many a worker is handed at a time.
+      rows_per_worker: fewest rows; encoding these takes about as long as starting a process.
 
     Raises:
       UserError: if the length is too small or the number of workers invalid.
     """
     check_length(file.task, max_seq_length)
-    executor = Processes.of(num_workers, at_most=-(-len(file.rows) // _ROWS_PER_WORKER))
+    executor = Processes.of(num_workers, at_most=-(-len(file.rows) // rows_per_worker))
     spec = CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
     layout = RowLayout(max_seq_length, without_ids(spec), file.task.num_targets, long_texts)
     encoder = functools.partial(RowEncoder, tokenizer_files.load, layout)
@@ -77,7 +78,7 @@ def feature_stage(
         {**parameters, **file.task.parameters, **long_texts.parameters},
         spec,
         version=VERSION,
-        write=functools.partial(_write, file, encoder, executor),
+        write=functools.partial(_write, file, encoder, rows_per_batch, executor),
     )
 
 
@@ -177,6 +178,7 @@ def sequences_of(
 def _write(
     file: TextFile,
     make_encoder: Callable[[], RowEncoder],
+    rows_per_batch: int,
     executor: Executor,
     directory: Path,
 ) -> Built:
@@ -184,7 +186,7 @@ def _write(
         directory,
         file.rows,
         make_encoder,
-        items_per_batch=_ROWS_PER_BATCH,
+        items_per_batch=rows_per_batch,
         executor=executor,
         stage=file.task.stage,
         unit="examples",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
@@ -42,7 +42,7 @@ class TableSettings(Settings):
     label_separator: str = setting(",", "What separates the labels of a text.")
     regression: bool = setting(False, "Labels are ratings: any numbers.")
 
-    def contradictions(self):
+    def contradictions(self) -> Iterator[str]:
         """Two kinds of labels, and no separator."""
         if self.multi_label and self.regression:
             yield "--multi_label and --regression contradict each other; leave one of them out."

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ OWN_PREDICTIONS_NAME = "predictions.csv"
 class TextPrediction(PredictionEvaluation):
     """Predicts texts, each from one sequence or from several windows."""
 
-    def __init__(self, file: TextFile, records: SequenceRecords, *args, **kwargs) -> None:
+    def __init__(self, file: TextFile, records: SequenceRecords, *args: Any, **kwargs: Any) -> None:
         """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
         super().__init__(records, *args, **kwargs)
         self._file = file
@@ -54,7 +55,7 @@ class ClassificationEvaluation(TextPrediction):
     model.
     """
 
-    def __init__(self, file: TextFile, *args, **kwargs) -> None:
+    def __init__(self, file: TextFile, *args: Any, **kwargs: Any) -> None:
         """Predicts ``file``; the other arguments are those of :class:`TextPrediction`."""
         super().__init__(file, *args, **kwargs)
         self.figure = Figure(figure_name(file.task), higher_is_better=True)
@@ -78,7 +79,7 @@ class ClassificationEvaluation(TextPrediction):
 class ClassificationPrediction(TextPrediction):
     """Writes the predictions for a file: probabilities, and the class or the score."""
 
-    def __init__(self, file: TextFile, *args, threshold: float, **kwargs) -> None:
+    def __init__(self, file: TextFile, *args: Any, threshold: float, **kwargs: Any) -> None:
         """Predicts ``file``.
 
         Args:

@@ -243,14 +243,12 @@ def make_targets(
         of other records or settings, if the disk is too full, or (before anything is written) if
         ranks have different records.
     """
-    task, info = source.task, source.records.info
-    found = TargetFiles(
-        directory,
-        info.num_records,
-        info.max_predictions,
-        task.most_targets(),
-        task.student.num_classes,
-    )
+    info, classes = source.records.info, source.task.student.num_classes
+    targets = source.task.most_targets()
+    if classes is None or targets is None:
+        raise UserError("--cache_teacher needs a task with a number of classes; drop the flag.")
+    # Records without masks, which have no number of predictions, are refused below.
+    found = TargetFiles(directory, info.num_records, info.max_predictions or 0, targets, classes)
     contents = _contents(found, source)
     # Each rank computes the pieces of its own records.
     check_same_on_all_ranks(
@@ -369,7 +367,7 @@ def _compute(
         if ranks.is_chief:
             initialise_from_checkpoint(source.teacher.path, network.variables.all())
         outputs = task.teacher.outputs(network.variables, features, options)
-        targets = task.soft_targets(outputs, features, options)
+        targets = task.soft_targets(outputs, features, options, most=files.targets)
         creator = tf.train.ChiefSessionCreator(config=session_config(arithmetic.session))
         with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
             session.run(iterator.initializer)

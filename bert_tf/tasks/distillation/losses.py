@@ -113,7 +113,7 @@ def divergence_from_all(
 def divergence_from_most_probable(
     student: ClassScores, targets: SoftTargets, *, temperature: float, options: ForwardOptions
 ) -> tf.Tensor:
-    """As :func:`divergence_from_all`, with all classes that were not kept merged into one.
+    """Like :func:`divergence_from_all`, with all classes that were not kept merged into one.
 
     Returns [N] float32, a lower bound of the divergence over all classes. The student keeps the
     total probability that the teacher gives to the other classes; renormalised targets would teach

@@ -195,7 +195,7 @@ class DistillationTask:
         """The losses of one term and their weights, None if all are equal."""
         learnt, known = outputs.student_encoder, outputs.teacher_encoder
         with tf.name_scope(f"distillation/{term}"):
-            if term == SOFT_TARGETS:
+            if term == SOFT_TARGETS or known is None:  # targets on disk have no other term
                 return self._divergences(outputs, features, options)
             mask = tf.cast(features["input_mask"], tf.float32)
             if term == COSINE:
@@ -226,8 +226,8 @@ class DistillationTask:
             targets = SoftTargets(
                 *(tf.reshape(features[name], [-1, K]) for name in (CLASSES, PROBABILITIES))
             )
-        elif self.most_targets() is not None:
-            targets = self.soft_targets(outputs.teacher, features, options)
+        elif (most := self.most_targets()) is not None:
+            targets = self.soft_targets(outputs.teacher, features, options, most=most)
         else:
             known = self.teacher.decisions(outputs.teacher, features, options)
             if self.student.num_classes == 1:
@@ -243,14 +243,14 @@ class DistillationTask:
         return values, weights
 
     def soft_targets(
-        self, teacher_outputs: Any, features: Features, options: ForwardOptions
+        self, teacher_outputs: Any, features: Features, options: ForwardOptions, *, most: int
     ) -> SoftTargets:
-        """The teacher's soft targets, from the outputs of its heads."""
+        """The teacher's soft targets with ``most`` classes, from the outputs of its heads."""
         known = self.teacher.decisions(teacher_outputs, features, options)
         return most_probable(
             known.scores.logits(options.policy),
             temperature=self._temperature,
-            most=self.most_targets(),
+            most=most,
             least_probability=self.settings.min_target_probability,
         )
 

@@ -14,7 +14,6 @@ from bert_tf.checkpoint.names import is_run_state
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_function, other_vocabulary
-from bert_tf.tasks.distillation.losses import DistilledTask
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import (
     ATTENTION,
@@ -78,7 +77,7 @@ def _open_teacher(settings: DistillationSettings) -> Teacher:
     source = open_source(path)
     given = settings.teacher_config_file
     config = source.files.with_config_file(given, flag="teacher_config_file").config
-    if given:
+    if given and config is not None:
         problem, _ = other_function(source.files, config)
         if problem:
             raise UserError(
@@ -125,27 +124,20 @@ def student_config(settings: DistillationSettings, teacher: BertConfig) -> BertC
     return dataclasses.replace(teacher, num_hidden_layers=layers)
 
 
-def with_teacher(
-    model: RunModel,
-    teacher: Teacher,
-    teacher_task: DistilledTask,
-    settings: DistillationSettings,
-    run: Run,
-) -> RunModel:
+def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run: Run) -> RunModel:
     """Adds the teacher to a run's model, and chooses the student's initial weights. Collective.
 
     Args:
       model: the model that would be trained without a teacher.
       teacher: the opened teacher.
-      teacher_task: the same task for the teacher's architecture.
-      settings: the losses.
+      task: the student's task, the teacher's, and the losses.
       run: the run.
 
     Raises:
       UserError: if the teacher has another vocabulary, lacks the head that soft targets need, has
         sizes that the losses cannot compare, or lacks one of the chosen layers.
     """
-    task = DistillationTask(model.task, teacher_task, settings)
+    settings = task.settings
     _check_sizes(task, run)
     if run.ranks.is_chief:
         _check_files(model, teacher, task)

@@ -112,7 +112,7 @@ def define_directory_flags(define: Definer, *, files: str, predictions: str) -> 
 def directory_settings(
     kind: type[_OfDirectory], values: flags.FlagValues, *, needs_directory: bool = True
 ) -> _OfDirectory:
-    """As :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
+    """Like :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
 
     Also raises UserError if a file has no flag of its own and --data_dir is missing, unless
     ``needs_directory`` is false.

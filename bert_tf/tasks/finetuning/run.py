@@ -30,7 +30,7 @@ from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.finetuning.settings import FinetuningSettings
 from bert_tf.train.evaluation import Figure, Results
-from bert_tf.train.job import InitialWeights, RunModel, TrainingData
+from bert_tf.train.job import InitialWeights, RunModel, TrainingData, no_batches
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import find_start
@@ -48,11 +48,12 @@ SEEDS_NAME = "seeds.json"
 RATE = "predict_sequences_per_second"
 
 Settings = TypeVar("Settings", bound=FinetuningSettings)
+Result = TypeVar("Result")
 
 
 def run_with_seeds(
-    settings: Settings, run_once: Callable[[Settings, dict[int, Results]], Results | None]
-) -> Results | None:
+    settings: Settings, run_once: Callable[[Settings, dict[int, Results]], Result]
+) -> Result:
     """Calls ``run_once`` once, or once per seed in a directory of its own.
 
     ``run_once`` receives the results of earlier seeds and adds its own. Returns the result of the
@@ -117,22 +118,24 @@ def open_finetuning(
     teacher, distillation = None, settings.distillation
     if distillation is not None and settings.run.do_train:
         # Imported here so that runs without a teacher do not load it.
+        from bert_tf.tasks.distillation.task import DistillationTask
         from bert_tf.tasks.distillation.teacher import open_teacher, with_teacher
 
         teacher = open_teacher(distillation, run)
     found = open_model(settings, run, teacher=teacher)
     length = run.fit_length(settings.max_seq_length, found.config)
+    task = make_task(found.config)
     model = RunModel(
-        make_task(found.config),
+        task,
         found.vocabulary,
         tokenizer_files=found.tokenizer_files,
         initial=InitialWeights(settings.run.start.init_checkpoint),
     )
-    if teacher is None:
+    if teacher is None or distillation is None:
         return model, length
     length = run.fit_length(length, teacher.config, whose="the teacher's")
-    model = with_teacher(model, teacher, make_task(teacher.config), distillation, run)
-    return model, length
+    learnt = DistillationTask(task, make_task(teacher.config), distillation)
+    return with_teacher(model, teacher, learnt, run), length
 
 
 def open_model(
@@ -147,7 +150,7 @@ def open_model(
     has_weights = settings.run.start.init_checkpoint or run.start.checkpoint
     # A dry run does not create its output directory.
     is_new = not settings.run.start.init_checkpoint and not weights.is_dir()
-    if teacher is not None and not has_weights:
+    if teacher is not None and settings.distillation is not None and not has_weights:
         from bert_tf.tasks.distillation.teacher import student_config
 
         config = student_config(settings.distillation, teacher.config)
@@ -227,7 +230,7 @@ def data_entries(
     return {
         "sha256": train.sha256 if train else "none",
         **hashes,
-        "vocabulary_sha256": model.vocabulary.sha256,
+        "vocabulary_sha256": model.vocabulary and model.vocabulary.sha256,
         "lower_case": model.tokenizer_files.do_lower_case,
         "length_buckets": settings.length_buckets,
         "train_records": len(train) if train else 0,
@@ -299,14 +302,13 @@ def training_data(
     max_seq_length: int,
 ) -> TrainingData:
     """The training data; ``records`` is None for a run that only predicts."""
+    if records is None:
+        return TrainingData(no_batches, max_seq_length)
     order = BatchOrder(
         records, config, max_seq_length, settings.run.seed, by_length=settings.length_buckets
     )
     return TrainingData(
-        order.batches,
-        max_seq_length,
-        num_records=1 if records is None else len(records),
-        records=order.records_at,
+        order.batches, max_seq_length, num_records=len(records), records=order.records_at
     )
 
 
@@ -417,7 +419,9 @@ class PredictionEvaluation:
         progress = None
         if self._ranks.is_chief:
             progress = Progress("prediction", len(self._records), self._unit)
-        found, batch_seconds, done = [], [], 0
+        found: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+        batch_seconds: list[float] = []
+        done = 0
         started = previous = time.monotonic()
         for number, batch in enumerate(outputs):
             is_record = self._batches.is_record(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -32,28 +32,33 @@ if TYPE_CHECKING:
     from bert_tf.tasks.distillation.kept_targets import TargetFiles
 
 
+class OpenRecords(NamedTuple):
+    """Record files, opened, and their description."""
+
+    record_set: RecordSet
+    info: pipeline.RecordInfo
+
+
 @dataclasses.dataclass(frozen=True)
 class RunRecords:
     """The opened records of a run.
 
     Attributes:
-      train_records, train_info: training records and their description; None without training.
-      eval_records, eval_info: the same for held-out records.
+      train: training records; None without training.
+      held_out: held-out records; None without evaluation.
       masking: how to mask records that store no masks; None if all records do.
       final_masked_lm_prob: as in ``DataSettings``.
     """
 
-    train_records: RecordSet | None
-    train_info: pipeline.RecordInfo | None
-    eval_records: RecordSet | None
-    eval_info: pipeline.RecordInfo | None
+    train: OpenRecords | None
+    held_out: OpenRecords | None
     masking: MaskingSettings | None
     final_masked_lm_prob: float | None = None
 
     @property
     def infos(self) -> list[pipeline.RecordInfo]:
         """The descriptions of all records."""
-        return [info for info in (self.train_info, self.eval_info) if info is not None]
+        return [opened.info for opened in (self.train, self.held_out) if opened is not None]
 
     @property
     def pair_tasks(self) -> tuple[str, ...]:
@@ -79,19 +84,10 @@ class RunRecords:
                 advice="make shorter records or use another model",
             )
 
-    def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
-        """The records to train a network on."""
-        return self._for_network(config, self.train_records, self.train_info)
-
-    def for_evaluation(self, config: BertConfig) -> pipeline.PretrainingRecords:
-        """The held-out records to evaluate a network on."""
-        return self._for_network(config, self.eval_records, self.eval_info)
-
-    def _for_network(
-        self, config: BertConfig, records: RecordSet, info: pipeline.RecordInfo
-    ) -> pipeline.PretrainingRecords:
+    def for_network(self, opened: OpenRecords, config: BertConfig) -> pipeline.PretrainingRecords:
+        """Some of the records, to train or evaluate a network on."""
         return pipeline.PretrainingRecords(
-            records, info, config.vocab_size, config.type_vocab_size, self.masking
+            *opened, config.vocab_size, config.type_vocab_size, self.masking
         )
 
     def ledger_entries(self, given: Vocabulary | None) -> dict[str, object]:
@@ -99,16 +95,16 @@ class RunRecords:
 
         ``given`` is the vocabulary of records whose manifests do not name it; None if unknown.
         """
-        train, held_out = self.train_info, self.eval_info
+        train, held_out = self.train, self.held_out
         vocabulary_sha256 = given.sha256 if given else None
         if self.vocabulary is not None:  # of this rank's records; ranks compare it
             vocabulary_sha256 = self.vocabulary.entry.sha256
         return {
-            "sha256": train.data_sha256 if train else "none",
-            "eval_sha256": held_out.data_sha256 if held_out else "none",
+            "sha256": train.info.data_sha256 if train else "none",
+            "eval_sha256": held_out.info.data_sha256 if held_out else "none",
             "vocabulary_sha256": vocabulary_sha256,
-            "train_records": len(self.train_records) if train else 0,
-            "eval_records": len(self.eval_records) if self.eval_records else 0,
+            "train_records": len(train.record_set) if train else 0,
+            "eval_records": len(held_out.record_set) if held_out else 0,
             "sentence_pairs": ", ".join(self.pair_tasks),
             "masking": self._where_masked(),
             **self._masking_entries(),
@@ -118,7 +114,7 @@ class RunRecords:
         if self.masking is None:
             return "stored"
         # In this case the held-out records are the ones without masks.
-        if self.train_info is not None and self.train_info.masked:
+        if self.train is not None and self.train.info.masked:
             return "stored, but drawn for held-out records"
         return "at training time"
 
@@ -135,7 +131,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
 
     Raises UserError if they are damaged or do not match each other or the settings.
     """
-    train = eval_ = (None, None)
+    train = held_out = None
     writes = not settings.run.dry_run
     if settings.run.do_train:
         require_listed_files(settings.data.train_patterns)
@@ -144,19 +140,21 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
         )
     if settings.run.evaluation.do_eval:
         require_listed_files(settings.data.eval_patterns)
-        eval_ = _open_records(settings.data.eval_files, settings.data.eval_patterns, writes=writes)
-    infos = [info for _, info in (train, eval_) if info is not None]
+        held_out = _open_records(
+            settings.data.eval_files, settings.data.eval_patterns, writes=writes
+        )
+    infos = [opened.info for opened in (train, held_out) if opened is not None]
     if settings.next_sentence:
         check_pairs(infos)
-    if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
+    if len({info.vocabulary.entry.sha256 for info in infos if info.vocabulary}) > 1:
         raise UserError(
             f"the held-out records in {infos[1].first_file} have a different vocabulary than the "
             f"training records in {infos[0].first_file}; give records with the same vocabulary."
         )
     final = settings.data.final_masked_lm_prob
-    if final is not None and settings.run.do_train and train[1].masked:
+    if final is not None and train is not None and train.info.masked:
         raise UserError(
-            f"--final_masked_lm_prob={final:g}: the records in {train[1].first_file} store their "
+            f"--final_masked_lm_prob={final:g}: the records in {train.info.first_file} store their "
             "masks; make them with --masking=dynamic, or drop the flag."
         )
     masks = settings.data.masks
@@ -167,7 +165,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
                 f"{masks.given(name)}: the records in {infos[0].first_file} store their masks; "
                 "give the flag to data_prep.create_pretraining_data, or drop it."
             )
-    return RunRecords(*train, *eval_, masking, final)
+    return RunRecords(train, held_out, masking, final)
 
 
 def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
@@ -185,22 +183,21 @@ def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
         )
 
 
-def _open_records(
-    files: Sequence[Path], patterns: str, *, writes: bool
-) -> tuple[RecordSet, pipeline.RecordInfo]:
+def _open_records(files: Sequence[Path], patterns: str, *, writes: bool) -> OpenRecords:
     files = files or expand_record_files(patterns, flag="input_file")
     records = RecordSet(files, keep_offsets=writes)
-    return records, pipeline.inspect_records(records)
+    return OpenRecords(records, pipeline.inspect_records(records))
 
 
 def _masking(masks: MaskingOptions, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
     """The settings for masking at training time; None if all records store masks."""
-    unmasked = [info for info in infos if not info.masked]
+    unmasked = [info.vocabulary for info in infos if info.vocabulary and not info.masked]
     if not unmasked:
         return None
     from bert_tf.input.masking import MaskingSettings
 
-    return MaskingSettings(masks, unmasked[0].vocab_size, unmasked[0].special_ids)
+    entry = unmasked[0].entry
+    return MaskingSettings(masks, entry.size, entry.special_ids)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,8 +205,7 @@ class TrainingBatches:
     """The batches of a training run.
 
     Attributes:
-      records: the records as they are read, perhaps from copies on a local disk; None, like
-        ``originals``, for a run that does not train.
+      records: the records as they are read, perhaps from copies on a local disk.
       originals: the records under the paths that users know.
       order: which records each update uses.
       targets: cached soft targets to join to the records; None if there are none.
@@ -217,8 +213,8 @@ class TrainingBatches:
       final_masked_lm_prob: fraction masked in the last update; None to keep it constant.
     """
 
-    records: pipeline.PretrainingRecords | None
-    originals: RecordSet | None
+    records: pipeline.PretrainingRecords
+    originals: RecordSet
     order: TrainingOrder
     targets: TargetFiles | None
     masked_lm_prob: float
@@ -270,15 +266,16 @@ class TrainingBatches:
 def loss_evaluation(
     settings: PretrainingSettings, task: Task, records: RunRecords, ranks: Ranks
 ) -> LossEvaluation | None:
-    """The evaluation on held-out records; None without ``do_eval``."""
-    if not settings.run.evaluation.do_eval:
+    """The evaluation on held-out records; None without any."""
+    held_out = records.held_out
+    if held_out is None:
         return None
     global_batch_size = settings.run.evaluation.eval_batch_size * ranks.world_size
     batch = GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size)
 
     def eval_input() -> tf.data.Dataset:
         return pipeline.evaluation_dataset(
-            records.for_evaluation(task.config), batch, seed=settings.run.seed
+            records.for_network(held_out, task.config), batch, seed=settings.run.seed
         )
 
     return LossEvaluation(

@@ -6,8 +6,9 @@ import dataclasses
 
 from absl import flags
 
-from bert_tf.cli.settings_flags import Definer, require
-from bert_tf.tasks.distillation.flags import define_teacher_flags, teacher_settings
+from bert_tf.cli.settings_flags import Definer, from_flags, require
+from bert_tf.tasks.distillation.flags import define_teacher_flags
+from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
@@ -30,7 +31,7 @@ def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
     require(values, "teacher_checkpoint")
     if not values.mlm:
         raise UserError("--mlm=false leaves no words to compare with the teacher's; drop it.")
-    distillation = teacher_settings(values)
+    distillation = from_flags(DistillationSettings, values)
     settings = pretraining_settings(values, distillation=distillation)
     if not values.freeze_pos_embs:
         return settings

@@ -32,6 +32,13 @@ class PretrainingOutputs(NamedTuple):
     masked_lm: ClassScores | None
     next_sentence: tf.Tensor | None
 
+    @property
+    def words(self) -> ClassScores:
+        """``masked_lm``; raises ValueError if that head is left out."""
+        if self.masked_lm is None:
+            raise ValueError("the network has no head for masked words")
+        return self.masked_lm
+
 
 def pretraining_specs(
     config: BertConfig, *, masked_lm: bool = True, next_sentence: bool = True
@@ -72,7 +79,7 @@ def pretraining_heads(
 def masked_lm_logits(outputs: PretrainingOutputs, options: ForwardOptions) -> tf.Tensor:
     """The vocabulary logits, [B * P, V] float32."""
     with tf.name_scope("cls/predictions"):
-        return outputs.masked_lm.logits(options.policy)
+        return outputs.words.logits(options.policy)
 
 
 def masked_lm_sums(
@@ -84,7 +91,7 @@ def masked_lm_sums(
     """
     with tf.name_scope("cls/predictions/loss"):
         return score_sums(
-            outputs.masked_lm,
+            outputs.words,
             tf.reshape(features["masked_lm_ids"], [-1]),
             tf.reshape(features["masked_lm_weights"], [-1]),
             options=options,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 from bert_tf.ranks.host_work import on_each_host, run_command
 from bert_tf.records.local_cache import LocalCopies, NoRoomError, local_copies
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.run import Run
 
 _GB = 1e9
@@ -27,9 +28,9 @@ def run_before_training(settings: PretrainingSettings, run: Run) -> None:
 
 
 def copy_to_local_disks(
-    record_sets: Sequence[RecordSet | None], data: DataSettings, run: Run
+    record_sets: Sequence[RecordSet | None], directory: Path, most_gb: float | None, run: Run
 ) -> list[RecordSet | None]:
-    """Copies the records to each host's own disk; returns sets that read the copies. Collective.
+    """Copies records to a disk of each host's own; returns sets that read the copies. Collective.
 
     A host without room for them reads the originals and warns; batches are the same. Raises
     UserError on all ranks if the cache cannot be written or records are damaged.
@@ -38,9 +39,9 @@ def copy_to_local_disks(
     files = {file.path: file for records in given for file in records.files}
 
     def copy() -> LocalCopies | str:
-        most = None if data.local_cache_gb is None else int(data.local_cache_gb * _GB)
+        most = None if most_gb is None else int(most_gb * _GB)
         try:
-            return local_copies(list(files.values()), data.local_cache_dir, most_bytes=most)
+            return local_copies(list(files.values()), directory, most_bytes=most)
         except NoRoomError as error:
             return str(error)
 

@@ -16,7 +16,7 @@ from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
+from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
 from bert_tf.util.console import Grade, Note
@@ -80,7 +80,8 @@ def _find_model(
 
 def _record_vocabulary(records: RecordVocabulary, given: Vocabulary | None) -> Vocabulary:
     """The records' vocabulary; raises UserError if ``given`` is a different one."""
-    vocabulary = vocabulary_named_in(records.manifest_file, records.entry.sha256)
+    sha256 = records.entry.sha256
+    vocabulary = Vocabulary(records.manifest_file, sha256, frozenset({sha256}))
     if given is not None and not given.is_same(vocabulary):
         raise UserError(
             f"the records of {records.manifest_file} were made with a different vocabulary than "
@@ -111,14 +112,15 @@ def _network(
     else:
         raise UserError(NO_MODEL)
     if "vocab_size" not in settings.network:
-        in_file = base.get("vocab_size")
+        in_file: int | None = base.get("vocab_size")
         size = table_size(in_file, vocabulary_size)
         # Weights fix the size of the table; it is the vocabulary's size if the weights match it,
         # so that the command that started a run also resumes it.
-        if weights and (stored.config is None or stored.config.vocab_size != size):
+        is_fixed = weights and (stored.config is None or stored.config.vocab_size != size)
+        if is_fixed and in_file is not None:
             size = in_file
         base = {**base, "vocab_size": size}
-        if in_file not in (None, size):
+        if in_file is not None and in_file != size:
             hint = f"; give --vocab_size={in_file} to keep that" if in_file > size else ""
             resized = (
                 f"the network's vocab_size is {size}, the vocabulary's, not {in_file} as in "
@@ -138,8 +140,9 @@ def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
                 "the size of the records' vocabulary is unknown; give --vocab_file or --vocab_size."
             )
         return in_file
-    is_padded = in_file is not None and 0 <= in_file - vocabulary_size < _PADDING
-    return in_file if is_padded else vocabulary_size
+    if in_file is not None and 0 <= in_file - vocabulary_size < _PADDING:
+        return in_file
+    return vocabulary_size
 
 
 def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirectory) -> None:
@@ -158,8 +161,8 @@ def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirec
 def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) -> TokenizerFiles:
     """The vocabulary file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
-        kind = "vocab_file" if records.entry.kind == "wordpiece" else "spm_model_file"
-        return TokenizerFiles(**{kind: records.file})
+        is_wordpiece, file = records.entry.kind == "wordpiece", records.file
+        return TokenizerFiles(file) if is_wordpiece else TokenizerFiles(spm_model_file=file)
     known = stored.tokenizer_files.vocabulary()
     if records is not None and known is not None and records.entry.sha256 not in known.spellings:
         return TokenizerFiles()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from absl import flags
 
@@ -56,11 +56,11 @@ class Phases:
     """The phases in order.
 
     Attributes:
-      directory: the directory of the whole plan; None for a single run without phases.
+      directory: the directory of the whole plan.
       phases: at least one phase.
     """
 
-    directory: Path | None
+    directory: Path
     phases: tuple[Phase, ...]
 
     @property
@@ -69,13 +69,15 @@ class Phases:
         return self.phases[0].settings.runtime
 
 
-def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Phases:
+def plan_from_flags(
+    values: flags.FlagValues, settings_of: SettingsOf
+) -> Phases | PretrainingSettings:
     """The plan of a command; ``settings_of`` turns flags into the settings of a run.
 
-    Raises UserError for invalid flags.
+    Without phases it is that run. Raises UserError for invalid flags.
     """
     if values.phases is None:
-        return Phases(None, (Phase("", "", settings_of(values)),))
+        return settings_of(values)
     files = [name.strip() for name in values.phases.split(",") if name.strip()]
     if not files:
         raise UserError("--phases names no flag file; give one for each phase, comma-separated.")
@@ -110,7 +112,7 @@ def _flags_of_phase(
 ) -> flags.FlagValues:
     """The flags of a phase; ``before`` is the directory of the previous phase, if any."""
     require_file(flag_file, flag="phases")
-    values = copy.deepcopy(command)
+    values: Any = copy.deepcopy(command)  # flags have no types of their own
     if before is not None:  # the command's start applies to the first phase only
         for flag in _START_FLAGS:
             values[flag].unparse()
@@ -128,7 +130,7 @@ def _flags_of_phase(
     return values
 
 
-def _set_start(values: flags.FlagValues, flag_file: str, before: Path | None) -> None:
+def _set_start(values: Any, flag_file: str, before: Path | None) -> None:
     """Replaces ``previous`` by the directory of the previous phase."""
     if before is not None and not values.init_checkpoint and not values.resume_from:
         values.init_checkpoint = PREVIOUS

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.config.settings import StartSettings, dry
@@ -104,24 +105,24 @@ def _check_phases(plan: Phases, recorded: Entries) -> Entries:
     before: Prepared | None = None
     for previous, phase in zip((None, *plan.phases), plan.phases):
         earlier = recorded.get(phase.name)
-        if _is_done(phase, recorded):
+        if earlier is not None and _is_done(phase, recorded):
             entries[phase.name] = earlier
             continue
         settings = dry(phase.settings)
-        waits = before is not None and _starts_from(settings, before)
-        if waits:
-            settings = _without_start(phase, settings, before)
+        awaited = before if before is not None and _starts_from(settings, before) else None
+        if awaited is not None:
+            settings = _without_start(phase, settings, awaited)
         with begin(settings.run, settings.runtime) as begun:
             shows = phase.settings.run.dry_run
             checked = dataclasses.replace(
                 begun,
-                start=NEW if waits else begun.start,
-                record=None if waits else begun.record,
+                start=NEW if awaited else begun.start,
+                record=None if awaited else begun.record,
                 log=begun.log if shows else None,
             )
             prepared = pretraining.prepare_pretraining(settings, checked)
-            if waits:
-                _check_same_network(phase, before, prepared)
+            if awaited is not None:
+                _check_same_network(phase, awaited, prepared)
             if previous is not None and _resumes_from(phase, previous):
                 begins_at = entries[previous.name].last_step
             else:
@@ -280,7 +281,7 @@ def _last_checkpoint(phase: Phase) -> str | None:
     return newest_checkpoint(phase.directory)
 
 
-def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: object) -> None:
+def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: Any) -> None:
     """Changes the entry of a phase, in ``plan.json`` too."""
     entries[phase.name] = dataclasses.replace(entries[phase.name], **changes)
     if run.ranks.is_chief:

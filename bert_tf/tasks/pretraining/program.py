@@ -10,6 +10,7 @@ from bert_tf.tasks.pretraining.phases import Phases, SettingsOf, plan_from_flags
 if TYPE_CHECKING:
     from absl.flags import FlagValues
 
+    from bert_tf.tasks.pretraining.settings import PretrainingSettings
     from bert_tf.train.evaluation import Results
 
 
@@ -20,16 +21,16 @@ def train(values: FlagValues, settings_of: SettingsOf) -> None:
     run_phases(plan)
 
 
-def run_phases(plan: Phases) -> Results | None:
+def run_phases(plan: Phases | PretrainingSettings) -> Results | None:
     """Runs a plan, or the single run of a command without phases; returns the last results.
 
     Collective. Raises UserError for bad input in any phase, before anything is trained.
     """
     # TensorFlow reads the environment when it is imported, and --help should not wait for it.
-    if plan.directory is None:
+    if not isinstance(plan, Phases):
         from bert_tf.tasks.pretraining.run import run
 
-        return run(plan.phases[0].settings)
+        return run(plan)
     from bert_tf.tasks.pretraining.plan import run as run_plan
 
     return run_plan(plan)

@@ -14,6 +14,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.records.info import SENTENCE_ORDER
 from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
 from bert_tf.tasks.pretraining.data import (
+    OpenRecords,
     RunRecords,
     TrainingBatches,
     loss_evaluation,
@@ -26,12 +27,12 @@ from bert_tf.tasks.pretraining.training_order import report_lengths, training_or
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
-from bert_tf.train.job import Job, JobData, RunModel, TrainingData
+from bert_tf.train.job import Job, JobData, RunModel, TrainingData, no_batches
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.distillation.teacher import Teacher
+    from bert_tf.tasks.pretraining.distillation import MakeTargets
 
 
 def run(settings: PretrainingSettings) -> Results | None:
@@ -126,7 +127,8 @@ def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Prepared:
     """
     opened = open_pretraining(settings, run)
     job = prepare(opened, run)
-    lengths = job.data.training.typical_lengths(run, job.plan)
+    lengths_of = job.data.training.typical_lengths
+    lengths = [opened.max_seq_length] if lengths_of is None else lengths_of(run, job.plan)
     if job.data.entries["length_buckets"]:
         report_lengths(lengths, opened.max_seq_length, run)
     return Prepared(job, SequenceFlops(opened.model.config, opened.settings), lengths)
@@ -140,13 +142,13 @@ class OpenedPretraining:
       settings: what the user requested, completed with the lengths of the records.
       records: the records to read.
       model: the model to train.
-      teacher: None to train without one.
+      make_targets: caches a teacher's soft targets of the training records; None without a cache.
     """
 
     settings: PretrainingSettings
     records: RunRecords
     model: RunModel
-    teacher: Teacher | None
+    make_targets: MakeTargets | None
 
     is_padded = False
 
@@ -163,45 +165,46 @@ class OpenedPretraining:
     @property
     def max_records(self) -> int:
         """The number of training records; 1 for a run that does not train."""
-        train = self.records.train_records
-        return len(train) if train else 1
+        train = self.records.train
+        return train.info.num_records if train else 1
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Copies records to local disks, measures their lengths, caches the teacher's targets."""
-        settings, config = self.settings, self.model.config
-        trains = settings.run.do_train
-        records = self._on_local_disk(run)
-        originals = self.records.for_training(config) if trains else None
-        order = training_order(settings, originals, run)
-        targets = None
-        if self.teacher is not None and settings.distillation.teacher_cache:
-            from bert_tf.tasks.pretraining.distillation import targets_of
-
-            targets = targets_of(
-                self.model, self.teacher, records, settings.distillation, run, arithmetic
-            )
-        batches = TrainingBatches(
-            records.for_training(config) if trains else None,
-            self.records.train_records,
-            order,
-            targets,
-            settings.data.masks.masked_lm_prob,
-            settings.data.final_masked_lm_prob,
-        )
+        settings, records = self.settings, self._on_local_disk(run)
+        training = TrainingData(no_batches, self.max_seq_length)
+        if self.records.train is not None and records.train is not None:
+            training = self._training(self.records.train, records.train, run, arithmetic)
         return JobData(
-            TrainingData(
-                batches.batches,
-                self.max_seq_length,
-                num_records=self.max_records,
-                records=batches.records_at,
-                typical_lengths=batches.typical_lengths,
-            ),
+            training,
             loss_evaluation(settings, self.model.evaluated or self.model.task, records, run.ranks),
             entries={
                 **records.ledger_entries(self.model.vocabulary),
-                "length_buckets": order.lengths is not None,
+                "length_buckets": settings.run.do_train and settings.data.length_buckets,
             },
             names={"eval_sha256": "held-out data"},
+        )
+
+    def _training(
+        self, given: OpenRecords, read: OpenRecords, run: Run, arithmetic: Arithmetic
+    ) -> TrainingData:
+        """What is trained on: ``given`` records, ``read`` from where they may be copies."""
+        data, records = self.settings.data, self.records.for_network(read, self.model.config)
+        originals = self.records.for_network(given, self.model.config)
+        order = training_order(self.settings, originals, run)
+        batches = TrainingBatches(
+            records,
+            given.record_set,
+            order,
+            self.make_targets and self.make_targets(records, run, arithmetic),
+            data.masks.masked_lm_prob,
+            data.final_masked_lm_prob,
+        )
+        return TrainingData(
+            batches.batches,
+            self.max_seq_length,
+            num_records=self.max_records,
+            records=batches.records_at,
+            typical_lengths=batches.typical_lengths,
         )
 
     def _on_local_disk(self, run: Run) -> RunRecords:
@@ -211,40 +214,39 @@ class OpenedPretraining:
             return records
         from bert_tf.tasks.pretraining.hosts import copy_to_local_disks
 
-        train, held_out = copy_to_local_disks(
-            (records.train_records, records.eval_records), data, run
+        opened = [records.train, records.held_out]
+        sets = [None if one is None else one.record_set for one in opened]
+        copies = copy_to_local_disks(sets, data.local_cache_dir, data.local_cache_gb, run)
+        train, held_out = (
+            None if one is None or copy is None else one._replace(record_set=copy)
+            for one, copy in zip(opened, copies)
         )
-        return dataclasses.replace(records, train_records=train, eval_records=held_out)
+        return dataclasses.replace(records, train=train, held_out=held_out)
 
 
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
     """Opens records and network and checks that they match. Collective. Raises UserError."""
     records = open_run_records(settings)
     data = _with_lengths_of_records(settings, run, records)
-    if settings.distillation is not None and settings.run.do_train:
+    distillation, of_network = settings.distillation, settings
+    teacher = make_targets = None
+    if distillation is not None and settings.run.do_train:
         from bert_tf.tasks.pretraining.distillation import open_student
 
-        teacher, of_network = open_student(settings, run, records)
-    else:
-        teacher, of_network = None, settings
+        teacher, of_network = open_student(settings, distillation, run, records)
     objective = objective_of(settings)
     has_order = SENTENCE_ORDER in records.pair_tasks
     make_task = functools.partial(objective.task, sentence_order=has_order)
     model = open_model(of_network, run, records.vocabulary, make_task)
     model = dataclasses.replace(model, ledger=objective.ledger(model.config))
     _check_records(data, records, model.config)
-    if settings.next_sentence and records.train_info and records.train_info.one_sided_labels:
-        run.warn(records.train_info.one_sided_labels, part="records")
-    if teacher is not None:
+    if settings.next_sentence and records.train and records.train.info.one_sided_labels:
+        run.warn(records.train.info.one_sided_labels, part="records")
+    if teacher is not None and distillation is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
 
-        model = distilled(settings.distillation, run, model, teacher)
-    return OpenedPretraining(
-        dataclasses.replace(settings, data=data),
-        records,
-        model,
-        teacher,
-    )
+        model, make_targets = distilled(distillation, run, model, teacher)
+    return OpenedPretraining(dataclasses.replace(settings, data=data), records, model, make_targets)
 
 
 def _with_lengths_of_records(

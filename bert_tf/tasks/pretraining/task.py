@@ -127,7 +127,7 @@ class PretrainingTask(EncoderTask):
         del options
         mask = features["input_mask" if self.score_all_tokens else "masked_lm_weights"]
         weights = tf.cast(tf.reshape(mask, [-1]), tf.float32)
-        return Decisions(outputs.masked_lm, weights)
+        return Decisions(outputs.words, weights)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The number of masked tokens and the number of sequences."""
@@ -177,11 +177,11 @@ class PretrainingTask(EncoderTask):
     def _masked_scores(self, outputs: PretrainingOutputs, features: Features) -> ClassScores:
         """The vocabulary logits at the masked positions, [B * P, V]."""
         if not self.score_all_tokens:
-            return outputs.masked_lm
+            return outputs.words
         positions = features["masked_lm_positions"]
         B, S = shape_of(features["input_mask"])
         rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * S + positions
-        return outputs.masked_lm.rows(tf.reshape(rows, [-1]))
+        return outputs.words.rows(tf.reshape(rows, [-1]))
 
 
 def _exp(value: float) -> float:

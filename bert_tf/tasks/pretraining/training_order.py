@@ -66,18 +66,17 @@ class TrainingOrder:
 
 
 def training_order(
-    settings: PretrainingSettings, records: PretrainingRecords | None, run: Run
+    settings: PretrainingSettings, records: PretrainingRecords, run: Run
 ) -> TrainingOrder:
-    """The order of ``records``, which is None for a run that does not train. Collective.
+    """The order of ``records``. Collective.
 
     Raises UserError as :func:`shared_lengths`.
     """
-    by_length = records is not None and settings.data.length_buckets
     return TrainingOrder(
-        num_records=0 if records is None else records.info.num_records,
+        num_records=records.info.num_records,
         max_seq_length=settings.data.max_seq_length,
         seed=settings.run.seed,
-        lengths=shared_lengths(records, run) if by_length else None,
+        lengths=shared_lengths(records, run) if settings.data.length_buckets else None,
     )
 
 

@@ -183,11 +183,11 @@ def _decode_question(
         if best:
             odds = odds - best.start_logit - best.end_logit
         predictions.null_odds[example.question_id] = odds
-        is_null = best is None or odds > settings.null_score_diff_threshold
-        answer = "" if is_null else best.text
+        is_null = odds > settings.null_score_diff_threshold
+        answer = "" if best is None or is_null else best.text
     predictions.answers[example.question_id] = answer
     predictions.nbest[example.question_id] = _describe(entries or [_NO_SPAN])
-    if best:
+    if best and best.span:
         predictions.spans[example.question_id] = best.span
 
 

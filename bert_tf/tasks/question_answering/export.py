@@ -90,7 +90,7 @@ def export_squad(
 
 @contextlib.contextmanager
 def _new_directory(target: Path) -> Iterator[Path]:
-    """As ``written_atomically``; raises UserError if it cannot be written."""
+    """Like ``written_atomically``; raises UserError if it cannot be written."""
     try:
         with explain_write_errors(target.parent), written_atomically(target) as temporary:
             yield temporary

@@ -37,7 +37,6 @@ VERSION = 1  # goes up when the records of equal input change
 FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
 
 _PARAGRAPHS_PER_BATCH = 16
-_QUESTIONS_PER_WORKER = 5000  # starting a process takes as long as converting these
 _SHOWN_IDS = 5
 
 
@@ -68,6 +67,7 @@ def feature_stage(
     windows: WindowSettings,
     training: bool,
     num_workers: int = 0,
+    questions_per_worker: int = 5000,
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
@@ -83,13 +83,14 @@ def feature_stage(
       training: whether records have the positions of the first answer; if not, all questions are
         included, without positions.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
+      questions_per_worker: the fewest; starting a process takes as long as converting these.
 
     Raises:
       UserError: if lengths are impossible or the number of workers invalid; when the records are
         made, if there is no text to make them from.
     """
     windows.validate()
-    executor = Processes.of(num_workers, at_most=-(-len(squad.examples) // _QUESTIONS_PER_WORKER))
+    executor = Processes.of(num_workers, at_most=-(-len(squad.examples) // questions_per_worker))
     spec = SQUAD_TRAINING if training else SQUAD_PREDICTION
     encoder = functools.partial(ParagraphEncoder, tokenizer_files.load, windows, without_ids(spec))
     return SequenceStage(

@@ -101,9 +101,8 @@ class _Rows:
         """Adds the windows of a question; ``answer`` is its first and last token in the context."""
         for window in windows:
             first, last = map(window.position, answer or (-1, -1))
-            is_inside = first is not None and last is not None
             self._windows.append((window, context_ids))
-            self._positions.append((first, last) if is_inside else (0, 0))
+            self._positions.append((0, 0) if first is None or last is None else (first, last))
             self._impossible.append(is_impossible)
 
     def features(self) -> dict[str, np.ndarray]:
@@ -118,7 +117,9 @@ class _Rows:
 
 
 def sequence_arrays(
-    windows: Sequence[tuple[Window, Sequence[int]]], tokenizer: Tokenizer, num_positions: int
+    windows: Sequence[tuple[Window, Sequence[int] | np.ndarray]],
+    tokenizer: Tokenizer,
+    num_positions: int,
 ) -> dict[str, np.ndarray]:
     """The network's inputs for windows, each paired with the token ids of its whole paragraph.
 

@@ -49,7 +49,7 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
         opened = open_squad(settings, begun)
         job = prepare(opened, begun)
         results = execute(job)
-        if results is not None and opened.predict.is_scored:
+        if results is not None and opened.predict is not None and opened.predict.is_scored:
             by_seed[settings.run.seed] = results
             if begun.ranks.is_chief:
                 from bert_tf.tasks.question_answering.report.run_report import report_run
@@ -120,7 +120,7 @@ class OpenedSquad:
             entries={
                 **data_entries(settings, model, train=train_records, predict=predict_records),
                 "train_questions": len(train.squad.examples) if train else 0,
-                "predict_records": len(predict_records) if predict else 0,
+                "predict_records": len(predict.features) if predict else 0,
             },
             names={"predict_sha256": "questions"},
             lists={UNUSABLE_NAME: unusable} if unusable else {},
@@ -167,7 +167,8 @@ def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
     train = _read(settings, training=True) if settings.run.do_train else None
     predict = _read_predict_file(settings, run) if settings.run.evaluation.do_eval else None
     windows.validate()
-    if settings.run.evaluation.eval_every_steps is not None and not predict.is_scored:
+    compares = settings.run.evaluation.eval_every_steps is not None
+    if compares and predict is not None and not predict.is_scored:
         raise UserError(
             f"--eval_every_steps compares scores, but {predict.path} has no answers; drop the flag "
             "or give a file with answers."

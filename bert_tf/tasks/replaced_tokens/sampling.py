@@ -28,7 +28,7 @@ def uniform_numbers(dropout: Dropout, like: tf.Tensor) -> tf.Tensor:
 
 
 def uniform_numbers_of(input_ids: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """As :func:`uniform_numbers`, but dependent only on the sequences ``input_ids`` [B, S].
+    """Like :func:`uniform_numbers`, but dependent only on the sequences ``input_ids`` [B, S].
 
     For evaluations, whose results must not depend on batches or ranks. All sequences use the same
     random numbers, each shifted by its checksum (a rotation, Cranley and Patterson 1976).

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,9 +82,7 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
             f"--input_file: none of the {sequences.read} texts in {settings.input_files[0]} can be "
             f"scored ({_reasons(sequences)}); give others, or a larger --sample."
         )
-    found = find_checkpoints(
-        Path(settings.run.start.init_checkpoint), every_one=settings.all_checkpoints
-    )
+    found = find_checkpoints(model.checkpoint, every_one=settings.all_checkpoints)
     check_same_on_all_ranks(
         run.ranks,
         {
@@ -137,14 +134,14 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
     ``length`` is the maximum sequence length for texts, None for records.
     """
     wanted = SequenceSettings(
-        max_seq_length=length,
+        max_seq_length=settings.max_seq_length if length is None else length,
         sample=settings.sample,
         seed=settings.run.seed,
         score_unknown=settings.score_unknown,
         wikitext=settings.texts.wikitext,
     )
     if settings.has_records:
-        require_listed_files(settings.run.command.values["input_file"])
+        require_listed_files(str(settings.run.command.values["input_file"]))
         records = RecordSet(settings.input_files)
         info = inspect_records(records)
         model.config.check_length(
@@ -316,6 +313,7 @@ def _compute(
             _check_finite(scores, work, checkpoint)
             if partial is not None:
                 partial.add(dict(sorted(scores.items())))
+            if progress is not None:
                 progress.advance(sum(work.batches[number].tokens for number in now))
             seconds = max(seconds for _, seconds in gathered)
             growth = _SECONDS_A_ROUND / max(seconds, 1e-3)

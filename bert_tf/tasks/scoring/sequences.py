@@ -98,16 +98,15 @@ class Sequences:
     @property
     def words(self) -> int | None:
         """The number of scored words; None if words are unknown."""
-        if any(text.words is None for text in self.texts):
-            return None
-        return sum(text.words for text in self.texts)
+        words = [text.words for text in self.texts if text.words is not None]
+        return sum(words) if len(words) == len(self.texts) else None
 
     @property
     def sha256(self) -> str:
         """A digest of everything that is scored."""
         digest = hashlib.sha256()
         for sequence in self.sequences:
-            digest.update(np.int64([sequence.text, len(sequence.ids)]).tobytes())
+            digest.update(np.array([sequence.text, len(sequence.ids)], np.int64).tobytes())
             for array in sequence[1:]:
                 digest.update(array.tobytes())
         return digest.hexdigest()

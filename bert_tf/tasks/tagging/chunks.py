@@ -65,10 +65,10 @@ def entities_of(labels: Sequence[str]) -> list[Entity]:
     breaks its scheme. Labels without a prefix are outside of entities.
     """
     found: list[Entity] = []
-    before: tuple[str | None, str | None] = (None, None)
+    before = "", ""
     for number, label in enumerate(labels):
         match = _LABEL.fullmatch(label)
-        prefix, kind = (match["prefix"], match["type"] or ONLY_TYPE) if match else (None, None)
+        prefix, kind = (match["prefix"], match["type"] or ONLY_TYPE) if match else ("", "")
         if prefix in ("I", "E") and before[0] in ("B", "I") and before[1] == kind:
             found[-1] = found[-1]._replace(end=number + 1)
         elif match:

@@ -37,8 +37,6 @@ from bert_tf.util.errors import UserError
 STAGE = "tagging_features"
 VERSION = 1  # goes up when the records of equal input change
 
-_SENTENCES_PER_BATCH = 256
-_SENTENCES_PER_WORKER = 10_000  # encoding them takes about as long as starting a process
 _LEAST_LENGTH = 3
 
 
@@ -49,6 +47,8 @@ def feature_stage(
     max_seq_length: int,
     labels: Sequence[str] | None,
     num_workers: int = 0,
+    sentences_per_batch: int = 256,
+    sentences_per_worker: int = 10_000,
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
@@ -62,12 +62,15 @@ def feature_stage(
       labels: the model's labels by class number; None for records without labels. Words with
         other labels get class 0, and must be excluded from the loss.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
+      sentences_per_batch: how many a worker is handed at a time.
+      sentences_per_worker: fewest sentences; encoding these takes about as long as starting a
+        process.
 
     Raises:
       UserError: if the length is too small or the number of workers invalid.
     """
     check_length(max_seq_length)
-    executor = Processes.of(num_workers, at_most=-(-len(file.sentences) // _SENTENCES_PER_WORKER))
+    executor = Processes.of(num_workers, at_most=-(-len(file.sentences) // sentences_per_worker))
     spec = TAGGING_PREDICTION if labels is None else TAGGING_TRAINING
     numbers = {label: number for number, label in enumerate(labels or ())}
     encoder = functools.partial(
@@ -80,7 +83,7 @@ def feature_stage(
         {"max_seq_length": max_seq_length, "labels": None if labels is None else list(labels)},
         spec,
         version=VERSION,
-        write=functools.partial(_write, file, encoder, executor),
+        write=functools.partial(_write, file, encoder, sentences_per_batch, executor),
     )
 
 
@@ -121,7 +124,7 @@ class SentenceEncoder:
                 inside = itertools.chain.from_iterable(pieces[window])
                 ids.append([tokenizer.cls_id, *inside, tokenizer.sep_id])
                 starts.append(_at_starts([1] * len(pieces[window]), pieces[window]))
-                if sentence.labels is not None and self._numbers:
+                if sentence.labels and self._numbers:
                     numbers = [self._numbers.get(label, 0) for label in sentence.labels[window]]
                     labels.append(_at_starts(numbers, pieces[window]))
         features = {
@@ -168,6 +171,7 @@ def _at_starts(values: Sequence[int], pieces: Sequence[Sequence[int]]) -> list[i
 def _write(
     file: TaggedFile,
     make_encoder: Callable[[], SentenceEncoder],
+    sentences_per_batch: int,
     executor: Executor,
     directory: Path,
 ) -> Built:
@@ -175,7 +179,7 @@ def _write(
         directory,
         file.sentences,
         make_encoder,
-        items_per_batch=_SENTENCES_PER_BATCH,
+        items_per_batch=sentences_per_batch,
         executor=executor,
         stage=STAGE,
         unit="sentences",

@@ -32,12 +32,12 @@ class Sentence(NamedTuple):
     Attributes:
       first_line: the number of its first line, counted from 1.
       words: its words.
-      labels: its labels; None if they were not read.
+      labels: its labels; empty if they were not read.
     """
 
     first_line: int
     words: list[str]
-    labels: list[str] | None
+    labels: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TaggedFile:
     @property
     def labels(self) -> list[str]:
         """The distinct labels, sorted."""
-        return sorted(set().union(*(sentence.labels or () for sentence in self.sentences)))
+        return sorted(set().union(*(sentence.labels for sentence in self.sentences)))
 
 
 def find_split(data_dir: Path, split: str, *, flag: str) -> Path:
@@ -86,7 +86,7 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
             in_sentence = False
             continue
         if not in_sentence:
-            sentences.append(Sentence(number, [], [] if needs_labels else None))
+            sentences.append(Sentence(number, [], []))
             in_sentence = True
         if needs_labels:
             width = width or len(cells)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +30,7 @@ class TaggingEvaluation(PredictionEvaluation):
     ``eval_precision``, ``eval_recall`` and ``eval_f1``, and a file with the scores of each type.
     """
 
-    def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
+    def __init__(self, labels: Sequence[str], file: TaggedFile, *args: Any, **kwargs: Any) -> None:
         """Predicts ``file``; ``labels`` are by class number, the rest as in the superclass."""
         super().__init__(*args, **kwargs)
         self._file = file
@@ -55,8 +57,8 @@ class TaggingEvaluation(PredictionEvaluation):
 class TaggingPrediction(PredictionEvaluation):
     """Writes the labels predicted for a file."""
 
-    def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
-        """As :class:`TaggingEvaluation`; the file needs no labels."""
+    def __init__(self, labels: Sequence[str], file: TaggedFile, *args: Any, **kwargs: Any) -> None:
+        """Like :class:`TaggingEvaluation`; the file needs no labels."""
         super().__init__(*args, **kwargs)
         self._file = file
         self._labels = labels
@@ -90,7 +92,7 @@ def scores(
 ) -> dict[str, float]:
     """The accuracy of words and, if ``counts`` is given, the scores over all entity types."""
     pairs = zip(file.sentences, predicted)
-    correct = sum(sum(map(str.__eq__, sentence.labels, found)) for sentence, found in pairs)
+    correct = sum(sum(map(operator.eq, sentence.labels, found)) for sentence, found in pairs)
     found = {} if counts is None else total(counts.values()).scores
     found["accuracy"] = correct / file.num_words
     return {f"eval_{name}": value for name, value in found.items()}

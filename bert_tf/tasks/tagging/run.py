@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import open_with_heads
@@ -94,7 +95,7 @@ def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
 
 
 def _stage(
-    labels: Labels, files: Files, file: TaggedFile, *, training: bool, **options
+    labels: Labels, files: Files, file: TaggedFile, *, training: bool, **options: Any
 ) -> SequenceStage:
     """The stage for a file; a file to evaluate has labels too, for the loss."""
     has_labels = training or file is files.dev
@@ -133,7 +134,7 @@ def _agree_on_labels(settings: DirectorySettings, run: Run, train: TaggedFile | 
         own = _stored_labels(run)
         distillation = settings.distillation if settings.run.do_train else None
         taught = None if distillation is None else _teachers_labels(distillation, own)
-        labels = own or taught or tuple(train.labels)
+        labels = own or taught or tuple(train.labels if train is not None else ())
     return run.ranks.broadcast(labels)
 
 

@@ -70,7 +70,7 @@ def test_lists_of_numbers_and_names():
         with pytest.raises(UserError, match=expected):
             whole_numbers("sizes", least=least, values=values_of(*texts))
     assert known_names("sizes", ("a", "b"), values_of("b", "a", "b")) == ["b", "a"]
-    with pytest.raises(UserError, match="--sizes: 'c' is none of a, b"):
+    with pytest.raises(UserError, match="--sizes: 'c' is not one of a, b"):
         known_names("sizes", ("a", "b"), values_of("a", "c"))
 
 

@@ -106,7 +106,10 @@ def test_what_is_finished_is_not_run_again(compare, tmp_path, capsys):
     assert "bf16, seed 1: finished before" in capsys.readouterr().out
     with pytest.raises(UserError, match="a run with --num_train_steps=200 and not 100; remove"):
         list(compare(num_train_steps=100))
-    with pytest.raises(UserError, match=r"fp32, seed 7 ended with status 1; .*fp32-seed7.txt says"):
+    with pytest.raises(
+        UserError,
+        match=r"fp32, seed 7 ended with status 1; .*fp32-seed7.txt. Start again to resume",
+    ):
         list(compare(seeds="7,1"))
     assert "out of disk" in (tmp_path / "curves" / "fp32-seed7.txt").read_text()
 
@@ -276,7 +279,10 @@ def test_a_contenders_settings_become_flags_and_its_log_seconds():
     known = CONTENDERS["google-bert"].settings
     found = contender("google-bert:learning_rate=1e-3:batch_size=64:amp=false").settings
     assert found == {**known, "learning_rate": 1e-3, "batch_size": 64, "amp": False}
-    for text, message in (("nobody", "is none of google-bert"), ("ours:fast", "not SETTING=VALUE")):
+    for text, message in (
+        ("nobody", "is not one of google-bert"),
+        ("ours:fast", "not SETTING=VALUE"),
+    ):
         with pytest.raises(UserError, match=message):
             contender(text)
 

@@ -249,7 +249,7 @@ def test_settings_that_our_network_does_not_follow_are_told(theirs):
     source = open_source(theirs)
     assert len(source.notes) == 2
     assert "layer_norm_eps 1e-05, but this network always uses 1e-12" in source.notes[0]
-    assert "strip_accents False" in source.notes[1]
+    assert "strip_accents to False" in source.notes[1]
 
 
 def change_json(path, **changes):

@@ -168,16 +168,15 @@ def test_a_run_goes_on_when_nobody_reads_what_is_printed(stub):
     assert len(stub.calls()) == 2
 
 
-def test_mpirun_that_hangs_after_an_error_is_killed(stub, monkeypatch, capfd):
+def test_mpirun_that_hangs_after_an_error_is_killed(capfd):
     """As it does when a host is cut off."""
-    monkeypatch.setattr(launch, "_SECONDS_TO_END", 0.2)
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys, time; print('error: x', file=sys.stderr, flush=True);"
          "time.sleep(600)"],
         stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
-    launch._pass_on_errors(process)
+    launch.pass_on_errors(process, seconds_to_end=0.2)
     assert process.wait(60) == -signal.SIGKILL
     assert capfd.readouterr().err == "error: x\n"
 

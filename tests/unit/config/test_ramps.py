@@ -54,7 +54,7 @@ def test_growth_over_sequences_as_in_megatron(start, step, samples, full):
         ("64:10,128:20", 128, r"does not cover the updates before 10; .*such as 64:0"),
         ("64:0,32:9,128:20", 128, r"the values of its stages must increase"),
         ("64:0,96:20,128:20", 128, r"the updates of its stages must increase"),
-        ("0:0,128:20", 128, r"begins with 0"),
+        ("0:0,128:20", 128, r"starts with 0"),
         ("64:0,128:20", 256, r"ends with 128, but the global batch is 256; .*such as 256:1020"),
         ("64+50:20", 256, r"does not grow from 64 to the global batch 256 in steps of 50"),
         ("64+0:20", 256, r"in steps of 0"),

@@ -5,7 +5,6 @@ import json
 import pytest
 from absl import flags
 
-from bert_tf.doctor import rehearsal
 from bert_tf.doctor.examination import examine
 from bert_tf.doctor.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
 from bert_tf.util.console import Grade
@@ -26,12 +25,12 @@ CONFIG = {
 }
 
 
-def squad_file(path, question):
-    """Two questions on a paragraph."""
+def squad_file(path, question, count=2):
+    """``count`` questions on a paragraph."""
     context = "the tower of paris is high . the river flows north ."
     questions = [
         {"id": f"{number}", "question": text, "answers": [{"text": "paris", "answer_start": 13}]}
-        for number, text in enumerate([question, "where is it ?"])
+        for number, text in enumerate([question, *["where is it ?"] * (count - 1)])
     ]
     paragraph = {"context": context, "qas": questions}
     path.write_text(
@@ -100,10 +99,10 @@ def test_one_thing_wrong_with_questions(places, more, grade, part, sentence):
     assert findings.worst == grade
 
 
-def test_a_warm_up_is_compared_with_all_questions(places, monkeypatch):
+def test_a_warm_up_is_compared_with_all_questions(places):
     """Records are made of a few questions alone, whose epochs would be shorter."""
-    monkeypatch.setattr(rehearsal, "_QUESTIONS", 1)
-    length = ["--train_batch_size=1", "--num_train_epochs=10", "--num_warmup_steps=15"]
+    squad_file(places / "train.json", "where is the tower ?", 9)
+    length = ["--train_batch_size=1", "--num_train_epochs=10", "--num_warmup_steps=80"]
     assert not of_grade(squad(places, *length), Grade.ERROR)
     too_long = [*length, "--num_warmup_steps=999"]
     assert (

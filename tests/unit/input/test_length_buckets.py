@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.input import length_buckets
 from bert_tf.input.length_buckets import (
     LengthBuckets,
     LengthSortedBatches,
@@ -93,12 +92,11 @@ def test_typical_lengths_of_few_records_are_those_of_the_first_epoch(count, batc
     assert sorted(found) == sorted(expected)
 
 
-def test_typical_lengths_of_many_records_are_a_sample(monkeypatch):
+def test_typical_lengths_of_many_records_are_a_sample():
     order = buckets(lengths_of(40_000), 8)
     whole = order.typical_lengths()
     assert len(whole) == 5000
-    monkeypatch.setattr(length_buckets, "_MOST_SAMPLED", 8 * 32 * 10)
-    sample = order.typical_lengths()
+    sample = order.typical_lengths(most_sampled=8 * 32 * 10)
     assert 300 < len(sample) < 340
     assert np.mean(sample) == pytest.approx(np.mean(whole), rel=0.03)
 

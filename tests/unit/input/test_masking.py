@@ -11,51 +11,31 @@ from hypothesis import strategies as st
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.stateless_random import random_bits
+from tests.helpers.masked_sequences import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL,
+    UNK,
+    batches,
+    segments_of,
+    words_of,
+)
 
-PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
-SPECIAL = {"pad": PAD, "unk": UNK, "cls": CLS, "sep": SEP, "mask": MASK}
 BASE = MaskingSettings(MaskingOptions(), vocab_size=50, special_ids=SPECIAL)
 
 
-@st.composite
-def batches(draw):
-    """Sequences of two segments, padded, with random words: (ids, lengths, word_starts)."""
-    seq_length = draw(st.integers(5, 40))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    count = draw(st.integers(1, 6))
-    lengths = rng.integers(5, seq_length + 1, count)
-    ids = np.zeros((count, seq_length), np.int64)
-    starts = np.zeros((count, seq_length), np.int64)
-    for row, length in enumerate(lengths):
-        ids[row, :length] = rng.integers(5, 50, length)
-        starts[row, :length] = rng.random(length) < 0.5
-        first_sep = rng.integers(2, length - 2)
-        ids[row, [0, first_sep, length - 1]] = [CLS, SEP, SEP]
-        starts[row, [0, 1, first_sep, first_sep + 1, length - 1]] = 1
-    return ids, lengths, starts
-
-
-masking_options = st.builds(
-    MaskingOptions,
-    masked_lm_prob=st.sampled_from([0.01, 0.15, 0.4, 1.0]),
-    max_predictions_per_seq=st.integers(1, 40),
-    do_whole_word_mask=st.booleans(),
-    ngram=st.integers(1, 5),
-    favor_shorter_ngram=st.booleans(),
+AMOUNTS = {
+    "masked_lm_prob": st.sampled_from([0.01, 0.15, 0.4, 1.0]),
+    "max_predictions_per_seq": st.integers(1, 40),
+    "do_whole_word_mask": st.booleans(),
+}
+ngram_options = st.builds(
+    MaskingOptions, ngram=st.integers(1, 5), favor_shorter_ngram=st.booleans(), **AMOUNTS
 )
-
-
-def words_of(ids, starts, length):
-    """Lists of positions, one a word; special tokens left out."""
-    words = []
-    for position in range(length):
-        if ids[position] in (CLS, SEP):
-            continue
-        if starts[position]:
-            words.append([position])
-        else:
-            words[-1].append(position)
-    return words
+span_options = st.builds(MaskingOptions, span_masking=st.just(True), **AMOUNTS)
+masking_options = ngram_options | span_options
 
 
 @settings(max_examples=100, deadline=None)
@@ -101,7 +81,7 @@ def test_invariants(batch, options, seed):
             options.max_predictions_per_seq, max(1, round(length * options.masked_lm_prob))
         )
         words = words_of(ids[row], starts[row], length)
-        if options.do_whole_word_mask:
+        if options.needs_words:
             whole = [word for word in words if set(word) & set(positions)]
             assert all(set(word) <= set(positions) for word in whole)
             left = wanted - count
@@ -113,19 +93,24 @@ def test_invariants(batch, options, seed):
         assert count <= wanted
 
 
-@pytest.mark.parametrize("ngram", [1, 3])
-def test_each_mask_depends_on_its_own_sequence_and_key_only(ngram):
-    masking = BASE.with_options(ngram=ngram)
+@pytest.mark.parametrize("scheme", [{}, {"ngram": 3}, {"span_masking": True}], ids=str)
+def test_each_mask_depends_on_its_own_sequence_and_key_only(scheme):
+    masking = BASE.with_options(**scheme)
     rng = np.random.default_rng(0)
     ids = rng.integers(5, 50, (6, 30))
     lengths = np.array([30, 10, 20, 30, 5, 1])
+    starts = rng.random(ids.shape) < 0.6
     keys = example_keys(3, 8, np.arange(6))
-    whole = mask_batch(ids, lengths, keys=keys, settings=masking)
+    whole = mask_batch(ids, lengths, keys=keys, settings=masking, word_starts=starts)
     for part in (slice(0, 2), slice(2, 6), slice(4, 5)):
-        cut = mask_batch(ids[part], lengths[part], keys=keys[part], settings=masking)
+        cut = mask_batch(
+            ids[part], lengths[part], keys=keys[part], settings=masking, word_starts=starts[part]
+        )
         for name in ("input_ids", "positions", "label_ids", "weights"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name)[part])
-    other = mask_batch(ids, lengths, keys=example_keys(3, 9, np.arange(6)), settings=masking)
+    other = mask_batch(
+        ids, lengths, keys=example_keys(3, 9, np.arange(6)), settings=masking, word_starts=starts
+    )
     assert (other.positions != whole.positions).any()
 
 
@@ -282,20 +267,10 @@ def choose_like_albert(segments, wanted, order, lengths):
     return covered
 
 
-def segments_of(ids, starts, length):
-    """The words, as lists of positions, of each part between special tokens."""
-    segments: list = [[]]
-    for word in words_of(ids, starts, length):
-        if segments[-1] and word[0] != segments[-1][-1][-1] + 1:
-            segments.append([])
-        segments[-1].append(word)
-    return segments
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     batch=batches(),
-    options=masking_options.filter(lambda options: options.ngram > 1),
+    options=ngram_options.filter(lambda options: options.ngram > 1),
     seed=st.integers(0, 2**64 - 1),
 )
 def test_ngrams_are_those_of_alberts_rule_for_the_same_draws(batch, options, seed):
@@ -392,9 +367,11 @@ def test_the_share_of_masked_tokens_changes_in_a_straight_line():
 def test_predictions_follow_the_share(first, last):
     shares = MaskShares(first, last, positions=11)
     masking = BASE.with_options(max_predictions_per_seq=20)
-    most = [shares.settings_at(p, masking).max_predictions_per_seq for p in range(11)]
+    most = [shares.settings_at(p, masking).options.max_predictions_per_seq for p in range(11)]
     largest = max(first, last)
     assert most[0] == (20 if first == largest else 10)
     assert most[-1] == (20 if last == largest else 10)
     assert most == sorted(most, reverse=first > last)
-    assert shares.settings_at(5, masking).masked_lm_prob == pytest.approx((first + last) / 2)
+    assert shares.settings_at(5, masking).options.masked_lm_prob == pytest.approx(
+        (first + last) / 2
+    )

@@ -55,10 +55,11 @@ def count(paths):
     return lengths_of_records(opened(paths), shows_progress=False)
 
 
-def test_all_records_are_counted(paths, monkeypatch):
-    monkeypatch.setattr(record_lengths, "_BATCH_SIZE", 4)
+def test_all_records_are_counted(paths, tmp_path):
+    many = np.random.default_rng(2).integers(3, S + 1, 2100)  # 1024 are counted at a time
+    paths.append(write(tmp_path / "3.tfrecord", many))
     assert count(paths).dtype == np.uint16
-    np.testing.assert_array_equal(count(paths), LENGTHS)
+    np.testing.assert_array_equal(count(paths), [*LENGTHS, *many])
     assert not any(lengths_path(path).exists() for path in paths)
 
 
@@ -74,17 +75,14 @@ def test_a_stored_mask_counts_as_a_token(tmp_path):
 @pytest.mark.parametrize("begin_at", [0, 0.5])
 def test_what_is_kept_is_not_counted_again(paths, monkeypatch, begin_at):
     keep_missing_lengths(opened(paths), begin_at=begin_at, shows_progress=False)
-    monkeypatch.setattr(record_lengths._Counter, "count", None)
+    monkeypatch.setattr(record_lengths, "BatchReader", None)
     np.testing.assert_array_equal(count(paths), LENGTHS)
 
 
 def test_hosts_on_one_disk_begin_with_other_files(paths, monkeypatch):
     counted = []
-    count = record_lengths._Counter.count
     monkeypatch.setattr(
-        record_lengths._Counter,
-        "count",
-        lambda counter, file: counted.append(file.path.name) or count(counter, file),
+        record_lengths, "keep_lengths", lambda _, file, lengths: counted.append(file.path.name)
     )
     keep_missing_lengths(opened(paths), begin_at=0.4, shows_progress=False)
     assert counted == ["1.tfrecord", "2.tfrecord", "0.tfrecord"]
@@ -99,7 +97,7 @@ def test_another_file_of_the_name_is_counted_anew(paths):
 
 def test_directories_that_cannot_be_written_are_left_alone(paths, monkeypatch):
     monkeypatch.setattr(record_lengths, "can_keep_lengths", lambda _: False)
-    monkeypatch.setattr(record_lengths._Counter, "count", None)
+    monkeypatch.setattr(record_lengths, "BatchReader", None)
     keep_missing_lengths(opened(paths), shows_progress=False)
 
 

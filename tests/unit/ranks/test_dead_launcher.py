@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from bert_tf.ranks import launcher
 from bert_tf.ranks.launcher import Lineage
 from tests.helpers.programs import ROOT, environment
 
@@ -103,7 +102,17 @@ def test_what_started_the_launcher_may_end(by):
             pass
 
 
-def test_a_rank_of_mpirun_within_a_job_of_srun(monkeypatch):
+def processes(directory, environments, parents):
+    """A directory as /proc of processes, as proc(5) describes it; their name is ``a) (b``."""
+    for process, variables in environments.items():
+        (directory / str(process)).mkdir(exist_ok=True)
+        (directory / str(process) / "environ").write_bytes(variables)
+    for process, parent in parents.items():
+        (directory / str(process) / "stat").write_text(f"{process} (a) (b) S {parent} 1 1 0 -1")
+    return directory
+
+
+def test_a_rank_of_mpirun_within_a_job_of_srun(tmp_path, monkeypatch):
     """The variable of the innermost launcher counts, whoever else has one."""
     environments = {
         10: b"A=1\0OMPI_COMM_WORLD_RANK=1\0SLURM_PROCID=0\0",
@@ -112,23 +121,20 @@ def test_a_rank_of_mpirun_within_a_job_of_srun(monkeypatch):
         1: b"",
     }
     parents = {10: 20, 20: 30, 30: 1}
-    monkeypatch.setattr(launcher, "_environment_of", environments.__getitem__)
-    monkeypatch.setattr(launcher, "_parent_of", parents.__getitem__)
+    proc = processes(tmp_path, environments, parents)
     monkeypatch.setattr(os, "getppid", lambda: 10)
-    assert Lineage({"OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0"}).launcher == 20
-    assert Lineage({"SLURM_PROCID": "0"}).launcher == 1
-    assert Lineage({}).launcher == 10
+    assert Lineage({"OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0"}, proc).launcher == 20
+    assert Lineage({"SLURM_PROCID": "0"}, proc).launcher == 1
+    assert Lineage({}, proc).launcher == 10
 
 
-def test_what_cannot_be_read_is_not_taken_for_an_end(monkeypatch):
-    monkeypatch.setattr(launcher, "_environment_of", {10: b"PMI_RANK=0\0", 20: b""}.__getitem__)
+def test_what_cannot_be_read_is_not_taken_for_an_end(tmp_path, monkeypatch):
+    proc = processes(tmp_path, {10: b"PMI_RANK=0\0", 20: b""}, {10: 20})
     monkeypatch.setattr(os, "getppid", lambda: 10)
-    parents = {10: 20}
-    monkeypatch.setattr(launcher, "_parent_of", parents.get)
-    lineage = Lineage({"PMI_RANK": "0"})
+    lineage = Lineage({"PMI_RANK": "0"}, proc)
     assert lineage.launcher == 20
     assert not lineage.is_cut()
-    parents.clear()
+    (proc / "10" / "stat").unlink()
     assert not lineage.is_cut()
-    parents[10] = 1
+    processes(tmp_path, {}, {10: 1})
     assert lineage.is_cut()

@@ -19,7 +19,6 @@ HOSTS = ["one", "one", "two", "two"]
 def hosts(monkeypatch):
     """Ranks that are threads, two on each of two hosts."""
     local = threading.local()
-    monkeypatch.setattr(host_work, "_FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(
         host_work, "socket", type("", (), {"gethostname": lambda: getattr(local, "host", "alone")})
     )
@@ -111,7 +110,7 @@ def test_no_collective_operation_lasts_as_long_as_the_work(hosts):
             return plain(value)
 
         rank.gather = counted
-        return on_each_host(rank, lambda: act(""))
+        return on_each_host(rank, lambda: act(""), first_pause=0.001)
 
     assert run_ranks(4, of_rank) == [{"one": None, "two": None}] * 4
     assert len(asked) > 40

@@ -129,7 +129,6 @@ def test_blocks_and_side_file(path):
 def test_what_was_written_is_read(records, at_once, block_bytes):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr(gzip_blocks, "BLOCK_BYTES", block_bytes)
-        patch.setattr(gzip_blocks, "_MOST_DECODED", 1)
         path = write(Path(directory, "a"), records, at_once=at_once)
         assert read_all(path) == records
         framed = bytes(frame_records(records).content)
@@ -158,7 +157,7 @@ def test_a_side_file_that_does_not_fit_is_replaced(path, tmp_path, stale):
 
 @pytest.mark.parametrize("edit", ["a start moved", "a record more", "a block left out"])
 def test_edited_side_files_never_give_another_record(tmp_path, edit, monkeypatch):
-    """Where opening the file does not look."""
+    """Where opening the file does not look, which is at every sixth or seventh block."""
     monkeypatch.setattr(gzip_blocks, "BLOCK_BYTES", 1)
     path = write(tmp_path / "a", [b"%03d" % number * 5 for number in range(100)])
     values = np.frombuffer(offsets_of(path).read_bytes()[8:], "<u8")
@@ -171,7 +170,6 @@ def test_edited_side_files_never_give_another_record(tmp_path, edit, monkeypatch
         del starts[9], firsts[9]
     values = np.array(starts + firsts, "<u8")
     offsets_of(path).write_bytes(b"TFRGZB01" + values.tobytes())
-    monkeypatch.setattr(gzip_blocks, "_CHECKED_BLOCKS", 1)
     record_set = RecordSet([path])
     found = [8, 9] if edit != "a block left out" else [8]
     with pytest.raises(UserError, match=r"record [89] of .*a is damaged, or a\.offsets does not"):
@@ -276,15 +274,25 @@ def test_threads_read_at_once(path):
             assert found == [RECORDS[i] for i in order]
 
 
-def test_reading_in_order_inflates_a_block_once(path, monkeypatch):
-    inflated = []
-    decode = gzip_blocks.GzipBlocks._decode
-    monkeypatch.setattr(
-        gzip_blocks.GzipBlocks,
-        "_decode",
-        lambda self, which, *rest: inflated.append(which) or decode(self, which, *rest),
-    )
+def test_reading_in_order_reads_a_block_once(path, monkeypatch):
+    places, pread = [], os.pread
     record_set = RecordSet([path])
+
+    def counted(descriptor, size, start):
+        places.append(start)
+        return pread(descriptor, size, start)
+
+    monkeypatch.setattr(os, "pread", counted)
     for number in range(len(RECORDS)):
         record_set.read([number])
-    assert inflated == list(range(len(members(path.read_bytes())) - 1))
+    assert places == sorted(set(places))
+    assert len(places) == len(members(path.read_bytes())) - 1
+
+
+def test_more_blocks_than_are_kept_inflated(tmp_path, monkeypatch):
+    """64 are kept; in any order, with blocks that are read anew, the records stay the same."""
+    monkeypatch.setattr(gzip_blocks, "BLOCK_BYTES", 1)
+    records = [b"%03d" % number * 5 for number in range(200)]
+    record_set = RecordSet([write(tmp_path / "a", records)])
+    for order in (range(200), range(199, -1, -1), random.Random(1).choices(range(200), k=900)):
+        assert record_set.read(list(order)) == [records[number] for number in order]

@@ -20,9 +20,7 @@ from tests.helpers.files import no_room
 @pytest.fixture(autouse=True)
 def released():
     yield
-    if local_cache._in_use is not None:
-        local_cache._in_use.close()
-        local_cache._in_use = None
+    local_cache.release()
 
 
 def write(path, records):

@@ -21,7 +21,7 @@ CONTINUES = np.arange(V) >= 25
 CONVENTIONS = Conventions(SPECIAL, CONTINUES, 0.15)
 
 
-def make_batch(count, *, seed=0, whole_words=False, share=0.15, most=P):
+def make_batch(count, *, seed=0, share=0.15, most=P, **scheme):
     """Records with masks as training data have them, and their ids before these."""
     rng = np.random.default_rng(seed)
     length = rng.integers(5, S + 1, count)
@@ -33,7 +33,7 @@ def make_batch(count, *, seed=0, whole_words=False, share=0.15, most=P):
     ids[np.arange(count), length - 1] = 3
     starts = ~CONTINUES[ids]
     starts[:, :2] = True
-    settings = MaskingSettings(MaskingOptions(share, most, whole_words), V, SPECIAL)
+    settings = MaskingSettings(MaskingOptions(share, most, **scheme), V, SPECIAL)
     keys = example_keys(seed, np.arange(count))
     masked = mask_batch(ids, length, keys=keys, settings=settings, word_starts=starts)
     batch = {
@@ -115,14 +115,18 @@ def test_parts_add_up_to_the_whole(cut):
 def judged(batch, making=None, *, label="next_sentence_labels", conventions=CONVENTIONS):
     found, repeated = count_records(batch, conventions), HashSample()
     repeated.add(found.hashes)
-    making = making or Making(next_sentence=True, whole_words=False, passes=1, vocab_size=V)
+    making = making or Making(next_sentence=True, masks=MaskingOptions(), passes=1, vocab_size=V)
     return list(unusual(found, repeated, making, label=label, unknown_id=1))
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
-def test_masks_as_they_should_be_are_not_unusual(whole_words):
-    batch, _ = make_batch(4000, whole_words=whole_words)
-    making = Making(next_sentence=True, whole_words=whole_words, passes=1, vocab_size=V)
+SCHEMES = ({}, {"do_whole_word_mask": True}, {"ngram": 3}, {"span_masking": True})
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_masks_as_they_should_be_are_not_unusual(scheme):
+    batch, _ = make_batch(4000, **scheme)
+    masks = MaskingOptions(**scheme)
+    making = Making(next_sentence=True, masks=masks, passes=1, vocab_size=V)
     assert judged(batch, making) == []
 
 
@@ -183,9 +187,10 @@ def test_what_is_unusual(edit, sentences):
 
 def test_words_are_whole_or_not():
     batch, _ = make_batch(500)
-    pieces, _ = make_batch(500, whole_words=True)
-    making = Making(next_sentence=True, whole_words=True, passes=1, vocab_size=V)
-    assert any("a piece of a word is masked without" in line for line in judged(batch, making))
+    pieces, _ = make_batch(500, do_whole_word_mask=True)
+    for scheme in ({"do_whole_word_mask": True}, {"span_masking": True}):
+        making = Making(next_sentence=True, masks=MaskingOptions(**scheme), passes=1, vocab_size=V)
+        assert any("a piece of a word is masked without" in line for line in judged(batch, making))
     assert count_records(pieces, CONVENTIONS).split_words == 0
     # By hand: two pieces of a word next to each other, one of them masked.
     expected = 0
@@ -203,7 +208,7 @@ def test_words_are_whole_or_not():
 def test_repetitions_that_passes_explain():
     batch, _ = make_batch(50)
     twice = {name: np.concatenate([values] * 2) for name, values in batch.items()}
-    passes = Making(next_sentence=True, whole_words=False, passes=2, vocab_size=V)
+    passes = Making(next_sentence=True, masks=MaskingOptions(), passes=2, vocab_size=V)
     assert not [line for line in judged(twice, passes) if "repeat" in line]
     assert [line for line in judged(twice) if "50.0% of the records repeat" in line]
     unknown = Making(vocab_size=V)
@@ -219,7 +224,7 @@ def test_labels_that_may_be_equal():
     assert [line for line in judged(batch, label="is_impossible") if "the same" in line]
     batch, _ = make_batch(50)
     change("next_sentence_labels", 0)(batch)
-    single = Making(next_sentence=False, whole_words=False, passes=1, vocab_size=V)
+    single = Making(next_sentence=False, masks=MaskingOptions(), passes=1, vocab_size=V)
     assert not [line for line in judged(batch, single) if "the same" in line]
 
 
@@ -249,6 +254,21 @@ def test_the_band_of_replacements():
     assert shares["random"][1] == pytest.approx(0.1 * 49 / 50)
     assert shares["kept"][1] == pytest.approx(0.1 + 0.1 / 50)
     assert sum(expected for _, expected, _ in shares.values()) == pytest.approx(1)
+
+
+def test_the_band_of_replacements_of_whole_spans():
+    """Runs of 1, 3 and 2 predictions: 6 of them, but three draws, of 6**2 / (1 + 9 + 4)."""
+    batch, _ = make_batch(2)
+    batch["masked_lm_positions"] = np.array([[1, 3, 4, 5], [2, 3, 0, 0]])
+    batch["masked_lm_weights"] = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], np.float32)
+    batch["masked_lm_ids"] = np.full((2, 4), 7)
+    found = count_records(batch, CONVENTIONS)
+    assert found.squared_runs == 14
+    spans = replacement_shares(found, Making(masks=MaskingOptions(span_masking=True)))
+    singly = replacement_shares(found, Making(masks=MaskingOptions()))
+    assert spans["mask"][:2] == singly["mask"][:2]
+    assert singly["mask"][2] == pytest.approx(4 * (0.8 * 0.2 / 6) ** 0.5)
+    assert spans["mask"][2] == pytest.approx(4 * (0.8 * 0.2 / 36 * 14) ** 0.5)
 
 
 def test_ids_that_are_too_large_to_count_one_by_one(monkeypatch):

@@ -31,9 +31,10 @@ def dask(tmp_path_factory):
         yield local
 
 
-def results_of(make_worker, items, dask, what="counting"):
+def results_of(make_worker, items, dask, what="counting", **patience):
     address = dask if isinstance(dask, str) else dask.scheduler_address
-    return cluster.DaskWorkers(address).map(make_worker, items, what=what)
+    workers = cluster.DaskWorkers(address, cluster.Patience(**patience))
+    return workers.map(make_worker, items, what=what)
 
 
 def test_results_are_in_the_order_of_the_items(dask, capsys):
@@ -121,16 +122,19 @@ def test_an_item_that_kills_all_its_workers_is_one_sentence(dask, tmp_path):
 
 
 def test_workers_that_hide(dask, monkeypatch, capsys):
-    monkeypatch.setattr(cluster, "_unreachable", lambda workers: workers[0])
+    def refuse(*_, **__):
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(cluster.socket, "create_connection", refuse)
     assert list(results_of(test_executor.make_square, range(9), dask)) == [n * n for n in range(9)]
     assert re.search(r"counting: tcp://\S+ cannot be reached from here", capsys.readouterr().err)
 
 
 def test_which_workers_can_be_reached(dask):
     found = dask.scheduler.workers
-    assert cluster._unreachable(found) is None
-    assert cluster._unreachable([*found, "tcp://127.0.0.9:9"]) == "tcp://127.0.0.9:9"
-    assert cluster._unreachable(["tls://[::1]:9"]) == "tls://[::1]:9"
+    assert cluster.unreachable(found) is None
+    assert cluster.unreachable([*found, "tcp://127.0.0.9:9"]) == "tcp://127.0.0.9:9"
+    assert cluster.unreachable(["tls://[::1]:9"]) == "tls://[::1]:9"
 
 
 def test_other_versions_are_refused(dask, monkeypatch):
@@ -140,12 +144,11 @@ def test_other_versions_are_refused(dask, monkeypatch):
         list(results_of(test_executor.make_square, range(9), dask))
 
 
-def test_nobody_there(monkeypatch):
-    monkeypatch.setattr(cluster, "PATIENCE", 1.0)
+def test_nobody_there():
     with pytest.raises(
         UserError, match=r"^--scheduler=tcp://127\.0\.0\.1:9: no scheduler answers there within 1"
     ):
-        list(results_of(test_executor.make_square, range(9), "tcp://127.0.0.1:9"))
+        list(results_of(test_executor.make_square, range(9), "tcp://127.0.0.1:9", at_first=1.0))
     for address in ("host", "tcq://host:1", "tcp://host"):
         with pytest.raises(
             UserError, match=rf"^--scheduler={address} is not an address; give host"
@@ -153,18 +156,16 @@ def test_nobody_there(monkeypatch):
             cluster.DaskWorkers(address).check()
 
 
-def test_a_scheduler_without_workers(monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster, "PATIENCE", 1.0)
+def test_a_scheduler_without_workers(tmp_path):
     none = "the scheduler has no workers, and none has come within 1 seconds"
     with start_cluster(tmp_path, 0) as empty, pytest.raises(UserError, match=none):
-        cluster.DaskWorkers(empty.scheduler_address).check()
+        cluster.DaskWorkers(empty.scheduler_address, cluster.Patience(at_first=1.0)).check()
 
 
-def test_workers_that_are_gone_for_good(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(cluster, "_PATIENCE_WITHOUT_WORKERS", 1.0)
-    monkeypatch.setattr(cluster, "_SECONDS_OF_A_WAIT", 1.0)
+def test_workers_that_are_gone_for_good(tmp_path, capsys):
+    patience = {"without_workers": 1.0, "for_a_result": 1.0}
     with start_cluster(tmp_path, 1) as local:
-        results = results_of(test_executor.make_square, range(99), local)
+        results = results_of(test_executor.make_square, range(99), local, **patience)
         assert next(results) == 0
         local.scale(0)
         deadline = time.monotonic() + 60
@@ -175,10 +176,9 @@ def test_workers_that_are_gone_for_good(monkeypatch, tmp_path, capsys):
     assert "counting: all workers are gone, waiting for others" in capsys.readouterr().err
 
 
-def test_a_scheduler_that_is_gone(monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster, "PATIENCE", 10.0)
+def test_a_scheduler_that_is_gone(tmp_path):
     with start_cluster(tmp_path, 1) as local:
-        results = results_of(test_executor.make_square, range(99), local)
+        results = results_of(test_executor.make_square, range(99), local, at_first=10.0)
         assert next(results) == 0
         local.close()
         with pytest.raises(RepairableError, match=r"^counting: the connection to the scheduler"):

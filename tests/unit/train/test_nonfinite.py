@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -29,15 +30,16 @@ def failure_of(settings):
     return str(error.value)
 
 
-@pytest.fixture(name="diverging")
-def settings_that_diverge(tmp_path):
-    return with_changes(
-        pretraining_settings(tmp_path), learning_rate=1e30, clip_norm=None, num_train_steps=5
-    )
+@pytest.fixture(name="diverged", scope="module")
+def run_that_diverged(tmp_path_factory):
+    """The settings of a run that failed, and its sentence."""
+    settings = pretraining_settings(tmp_path_factory.mktemp("diverged"))
+    settings = with_changes(settings, learning_rate=1e30, clip_norm=None, num_train_steps=5)
+    return settings, failure_of(settings)
 
 
-def test_a_rate_that_diverges_is_traced_to_its_batch(diverging):
-    message = failure_of(diverging)
+def test_a_rate_that_diverges_is_traced_to_its_batch(diverged):
+    diverging, message = diverged
     assert "not finite in the update after step 1 (learning rate 8e+29): the loss" in message
     assert "the gradient of bert/embeddings/word_embeddings and of 29 variables after" in message
     directory = diverging.run.output_dir / "nonfinite_1"
@@ -54,9 +56,10 @@ def test_a_rate_that_diverges_is_traced_to_its_batch(diverging):
     assert len(records.read(numbers)) == 4
 
 
-def test_a_run_that_is_started_again_overwrites_nothing(diverging):
-    failure_of(diverging)
-    directory = diverging.run.output_dir / "nonfinite_1"
+def test_a_run_that_is_started_again_overwrites_nothing(diverged, tmp_path):
+    settings, _ = diverged
+    directory = shutil.copytree(settings.run.output_dir, tmp_path / "model") / "nonfinite_1"
+    diverging = with_changes(settings, run={"output_dir": directory.parent})
     failure_of(diverging)
     assert not directory.with_name("nonfinite_1_2").exists(), "the very same batch"
     description = directory / "rank_0_micro_batch_0.json"
@@ -85,10 +88,10 @@ def test_a_loss_scale_that_is_too_large_is_to_blame(tmp_path):
     assert all(np.isfinite(value).all() for value in found.values())
 
 
-@pytest.fixture(name="scaled_too_much")
-def run_with_a_loss_scale_that_is_too_large(tmp_path):
+@pytest.fixture(name="scaled_too_much", scope="module")
+def run_with_a_loss_scale_that_is_too_large(tmp_path_factory):
     settings = with_changes(
-        pretraining_settings(tmp_path),
+        pretraining_settings(tmp_path_factory.mktemp("scaled")),
         run={"max_skipped_updates": 1},
         runtime={"precision": "fp16", "allow_slow_fp16": True, "loss_scale": 2.0**32},
         num_train_steps=5,

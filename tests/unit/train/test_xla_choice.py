@@ -174,23 +174,22 @@ def weights_after_updates(job):
             return session.run(tf.trainable_variables())
 
 
-def test_a_trial_leaves_no_trace_in_the_training(job, monkeypatch):
-    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
+def test_a_trial_leaves_no_trace_in_the_training(job):
     before = weights_after_updates(job)
-    time_updates(job, next(batches()))
+    time_updates(job, next(batches()), timed_seconds=0.0)
     for expected, found in zip(before, weights_after_updates(job), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 def test_the_slowest_rank_counts(job, monkeypatch):
-    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
     seen = []
     two = TwoRanks(1)
     gather = two.gather
     monkeypatch.setattr(two, "gather", lambda value: seen.append(value) or gather(value))
-    trial = time_updates(dataclasses.replace(job, run=begun(ranks=two)), next(batches()))
+    of_two = dataclasses.replace(job, run=begun(ranks=two))
+    trial = time_updates(of_two, next(batches()), fewest_updates=5, timed_seconds=0.0)
     updates, (seconds, warm_up, clusters) = seen
-    assert updates == update_timing._FEWEST_UPDATES
+    assert updates == 5
     assert trial == Trial(2 * seconds, 2 * warm_up, 2 * clusters)
     assert seconds > 0
 

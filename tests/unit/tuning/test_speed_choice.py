@@ -65,7 +65,7 @@ def trial(monkeypatch):
         found["calls"] += 1
         return found["status"]
 
-    monkeypatch.setattr(speed_choice, "_try_bf16", stand_in)
+    monkeypatch.setattr(speed_choice, "try_bf16", stand_in)
     return found
 
 
@@ -272,15 +272,13 @@ def test_a_limit_on_the_processor_is_tried_again(measured, trial, monkeypatch):
 
 def test_the_trial_ends_itself_and_not_its_caller(monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(
-        speed_choice, "_TRIAL", [sys.executable, "-c", "import os; os.kill(os.getpid(), 6)"]
-    )
-    assert speed_choice._try_bf16() == -signal.SIGABRT
+    trial = [sys.executable, "-c", "import os; os.kill(os.getpid(), 6)"]
+    assert speed_choice.try_bf16(trial) == -signal.SIGABRT
 
 
 def test_the_real_trial_ends(monkeypatch):
     monkeypatch.undo()
-    assert speed_choice._try_bf16() in (0, REFUSED, -signal.SIGABRT)
+    assert speed_choice.try_bf16() in (0, REFUSED, -signal.SIGABRT)
 
 
 def test_a_resumed_run_keeps_its_choice(measured):

@@ -82,8 +82,14 @@ def test_on_a_busy_host_all_threads_stay_and_nothing_is_kept(measured):
 def test_load_that_ranks_do_not_explain_is_that_of_others(monkeypatch, ranks, busy, are_busy):
     """Ten processors for two seconds, of which a rank had nine seconds."""
     monkeypatch.setattr(thread_choice.environment, "allowed_cores", lambda: 10)
-    readings = iter([(100.0, 7.0, 50.0), (109.0, 7.0 + 2 * busy, 52.0)])
-    monkeypatch.setattr(OtherProcesses, "_read", staticmethod(lambda: next(readings)))
+    readings = {
+        "process_time": iter([100.0, 109.0]),
+        "perf_counter": iter([50.0, 52.0]),
+        "busy_seconds": iter([7.0, 7.0 + 2 * busy]),
+    }
+    for name, values in readings.items():
+        where = thread_choice.environment if name == "busy_seconds" else thread_choice.time
+        monkeypatch.setattr(where, name, values.__next__)
     assert OtherProcesses(ranks).are_busy() == are_busy
 
 

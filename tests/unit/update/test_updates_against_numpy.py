@@ -31,6 +31,7 @@ from tests.helpers.optimizer_reference import (
     random_gradients,
     start_values,
 )
+from tests.helpers.tensors import set_variables
 
 UPDATES, RATE = 50, 0.01
 CHOSEN = [
@@ -95,8 +96,7 @@ def test_fifty_updates_of_micro_batches(case, product_type, steps, kernels):
             settings=UpdateSettings(clip_norm=clip_norm),
         ).train_op
         session.run(tf.global_variables_initializer())
-        for name, value in start_values().items():
-            network.variables[name].load(value, session)
+        set_variables(session, network.variables.all(), start_values())
         for step in range(UPDATES):
             examples = [random_gradients(rng) for _ in range(steps)]
             fed = {name: np.stack([example[name] for example in examples]) for name in SHAPES}

@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import functools
+import os
 import socket
 import threading
 import types
@@ -9,12 +11,21 @@ import types
 import pytest
 
 from bert_tf.util.errors import UserError
-from bert_tf.watch import join
-from bert_tf.watch.join import CannotConnectError, Place, connect_ranks, listening_addresses
-from bert_tf.watch.watch import watched
-from tests.helpers.thread_ranks import LIMIT, run_ranks
+from bert_tf.watch import join, watch
+from bert_tf.watch.join import (
+    CannotConnectError,
+    Limits,
+    Offer,
+    Place,
+    connect_ranks,
+    join_rank_0,
+    listening_addresses,
+)
+from tests.helpers.thread_ranks import LIMIT, ThreadRank, run_ranks
 
 ANSWER_BYTES = 32 + 4 + 32  # a nonce, a rank, a proof
+DEFAULT_LIMITS = Limits()
+HERE = Place("here", "network", ())
 
 
 def connect(offer):
@@ -42,29 +53,27 @@ def close(links):
             link.close()
 
 
-@pytest.fixture
-def before_joining(monkeypatch):
-    """Lets an action come before the ranks other than 0 join: ``action(offer)``, on rank 1 alone.
+def connect_after(action, size, limits=DEFAULT_LIMITS):
+    """The links of ``size`` ranks, where an action comes before ranks other than 0 join.
 
-    Those that come after rank 1 wait until it is done.
+    That is ``action(offer)``, on rank 1 alone; what it returns takes the offer's place, if anything
+    does. Those that come after rank 1 wait until it is done.
     """
-    join_rank_0 = join._join
+    done = threading.Event()
 
-    def prepare(action):
-        done = threading.Event()
-
-        def then_join(offer, places, rank):
-            if rank == 1:
+    class Waiting(ThreadRank):
+        def broadcast(self, value):
+            offer = super().broadcast(value)
+            if self.rank == 1:
                 try:
-                    action(offer)
+                    offer = action(offer) or offer
                 finally:
                     done.set()
-            assert done.wait(LIMIT)
-            return join_rank_0(offer, places, rank)
+            elif self.rank > 1:
+                assert done.wait(LIMIT)
+            return offer
 
-        monkeypatch.setattr(join, "_join", then_join)
-
-    return prepare
+    return run_ranks(size, lambda rank: connect_ranks(Waiting(rank.rank, rank.board), limits))
 
 
 def assert_connected(links, size):
@@ -94,7 +103,7 @@ def test_every_rank_connects_to_rank_0():
     bytes(ANSWER_BYTES),
     b"\xff" * ANSWER_BYTES,
 ], ids=["guess", "brackets", "zeros", "ones"])  # fmt: skip
-def test_a_stranger_that_talks_is_dismissed(before_joining, sent):
+def test_a_stranger_that_talks_is_dismissed(sent):
     strangers = []
 
     def talk(offer):
@@ -102,17 +111,14 @@ def test_a_stranger_that_talks_is_dismissed(before_joining, sent):
             stranger.sendall(sent)
             strangers.append(is_dismissed(stranger))
 
-    before_joining(talk)
-    links = run_ranks(2, connect_ranks)
+    links = connect_after(talk, 2)
     assert strangers == [True]
     assert_connected(links, 2)
     close(links)
 
 
-def test_strangers_that_keep_silent_or_stop_in_the_middle_delay_nobody(before_joining, monkeypatch):
+def test_strangers_that_keep_silent_or_stop_in_the_middle_delay_nobody():
     """As many as would take far more than the whole time if they were waited for in turn."""
-    monkeypatch.setattr(join, "_SECONDS_TO_JOIN", 20.0)
-    monkeypatch.setattr(join, "_SECONDS_FOR_AN_ADDRESS", 10.0)
     with contextlib.ExitStack() as strangers:
 
         def come_and_stay(offer):
@@ -120,14 +126,12 @@ def test_strangers_that_keep_silent_or_stop_in_the_middle_delay_nobody(before_jo
                 stranger = strangers.enter_context(connect(offer))
                 stranger.sendall(bytes(number))
 
-        before_joining(come_and_stay)
-        links = run_ranks(3, connect_ranks)
+        links = connect_after(come_and_stay, 3, Limits(to_join=20.0, for_an_address=10.0))
         assert_connected(links, 3)
         close(links)
 
 
-def test_a_crowd_of_strangers_is_held_small(before_joining, monkeypatch):
-    monkeypatch.setattr(join, "_MOST_UNPROVEN", 5)
+def test_a_crowd_of_strangers_is_held_small():
     with contextlib.ExitStack() as strangers:
         dismissed = []
 
@@ -138,29 +142,20 @@ def test_a_crowd_of_strangers_is_held_small(before_joining, monkeypatch):
                 assert len(receive(crowd[-1], 32)) == 32
             dismissed.extend(is_dismissed(stranger) for stranger in crowd[:25])
 
-        before_joining(crowd)
-        links = run_ranks(2, connect_ranks)
+        links = connect_after(crowd, 2, Limits(most_unproven=5))
         assert dismissed == [True] * 25
         assert_connected(links, 2)
         close(links)
 
 
-def test_a_rank_that_connects_again_is_counted_once(monkeypatch):
+def test_a_rank_that_connects_again_is_counted_once():
     """Its last connection counts, as it has given up the others; rank 2 is still waited for."""
-    join_rank_0, joined = join._join, threading.Event()
 
-    def join_again(offer, places, rank):
-        if rank == 2:
-            assert joined.wait(LIMIT)
-            return join_rank_0(offer, places, rank)
+    def join_and_leave(offer):
         for _ in range(2):
-            join_rank_0(offer, places, rank)[0][0].close()
-        found = join_rank_0(offer, places, rank)
-        joined.set()
-        return found
+            join_rank_0(offer, [HERE, HERE], 1)[0][0].close()
 
-    monkeypatch.setattr(join, "_join", join_again)
-    links = run_ranks(3, connect_ranks)
+    links = connect_after(join_and_leave, 3)
     assert_connected(links, 3)
     close(links)
 
@@ -185,17 +180,14 @@ class Relay:
             rank.sendall(self.answered[32:])
 
 
-def test_the_secret_never_crosses_and_what_crosses_opens_nothing(monkeypatch):
+def test_the_secret_never_crosses_and_what_crosses_opens_nothing():
     """Who has heard rank 1 join cannot join as rank 1, nor be rank 0 to another rank."""
-    join_rank_0, heard, offers = join._join, threading.Event(), []
+    offers = []
 
-    def overheard(offer, places, rank):
-        if rank == 2:
-            assert heard.wait(LIMIT)
-            return join_rank_0(offer, places, rank)
+    def overhear(offer):
         relay = Relay(offer)
-        changed = join._Offer(offer.secret, (relay.server.getsockname(),))
-        with contextlib.closing(join_rank_0(changed, places, rank)[0][0]):
+        changed = Offer(offer.secret, (relay.server.getsockname(),))
+        with contextlib.closing(join_rank_0(changed, [HERE, HERE], 1)[0][0]):
             offers.append(offer)
             assert len(relay.sent) == ANSWER_BYTES
             assert len(relay.answered) == 64
@@ -204,12 +196,8 @@ def test_the_secret_never_crosses_and_what_crosses_opens_nothing(monkeypatch):
             assert len(receive(replay, 32)) == 32
             replay.sendall(relay.sent)
             assert receive(replay, 1) == b""
-        found = join_rank_0(offer, places, rank)
-        heard.set()
-        return found
 
-    monkeypatch.setattr(join, "_join", overheard)
-    links = run_ranks(3, connect_ranks)
+    links = connect_after(overhear, 3)
     assert len(offers[0].secret) == 32
     assert_connected(links, 3)
     close(links)
@@ -230,35 +218,27 @@ def served_by(answer):
     return server
 
 
-HERE = Place("here", "network", ())
-
-
 @pytest.mark.parametrize("answer", [
     lambda connection: connection.sendall(bytes(64)),  # a proof that is none
     lambda connection: connection.sendall(receive(connection, ANSWER_BYTES)),
     lambda connection: connection.recv(1),  # silent until it is left
 ], ids=["guesses", "echoes", "keeps silent"])  # fmt: skip
-def test_what_is_not_rank_0_is_not_joined(monkeypatch, answer):
-    monkeypatch.setattr(join, "_SECONDS_TO_JOIN", 0.5)
+def test_what_is_not_rank_0_is_not_joined(answer):
     with served_by(answer) as server:
-        offer = join._Offer(bytes(32), (server.getsockname(),))
-        joined, problem = join._join(offer, [HERE, HERE], 1)
+        offer = Offer(bytes(32), (server.getsockname(),))
+        joined, problem = join_rank_0(offer, [HERE, HERE], 1, Limits(to_join=0.5))
     assert joined == {}
     assert problem == f"127.0.0.1 port {offer.listens_at[0][1]}"
 
 
-def test_rank_0_is_found_behind_what_keeps_silent(monkeypatch):
+def test_rank_0_is_found_behind_what_keeps_silent():
     """In the time of one address, and when what is there comes first in every round."""
-    monkeypatch.setattr(join, "_SECONDS_FOR_AN_ADDRESS", 0.2)
-    join_rank_0 = join._join
     with served_by(lambda connection: connection.recv(1)) as silent:
 
-        def join_after_it(offer, places, rank):
-            there = (silent.getsockname(), *offer.listens_at)
-            return join_rank_0(join._Offer(offer.secret, there), places, rank)
+        def after_it(offer):
+            return Offer(offer.secret, (silent.getsockname(), *offer.listens_at))
 
-        monkeypatch.setattr(join, "_join", join_after_it)
-        links = run_ranks(2, connect_ranks)
+        links = connect_after(after_it, 2, Limits(for_an_address=0.2))
     assert_connected(links, 2)
     close(links)
 
@@ -276,8 +256,8 @@ def test_an_address_that_failed_is_tried_again(monkeypatch, failure):
         return create_connection(address, timeout)
 
     monkeypatch.setattr(socket, "create_connection", fail_at_first)
-    monkeypatch.setattr(join, "_SECONDS_BETWEEN_ROUNDS", 0.0)
-    links = run_ranks(2, connect_ranks)
+    limits = Limits(between_rounds=0.0)
+    links = run_ranks(2, lambda ranks: connect_ranks(ranks, limits))
     assert_connected(links, 2)
     assert not list(failures)
     close(links)
@@ -302,15 +282,16 @@ def test_a_byte_now_and_then_gains_no_time(monkeypatch):
     monkeypatch.setattr(join.time, "monotonic", lambda: now[0])
     dripping = Dripping()
     with pytest.raises(socket.timeout):
-        join._receive(dripping, 32, 5.0)
+        join.receive(dripping, 32, 5.0)
     assert now == [5.0]
     assert dripping.given == 3
 
 
 def test_a_rank_that_cannot_connect_is_named_on_every_rank(monkeypatch):
-    monkeypatch.setattr(join, "_SECONDS_TO_JOIN", 0.3)
     monkeypatch.setattr(join, "listening_addresses", lambda places: [])
-    errors = run_ranks(2, connect_ranks)
+    connect = functools.partial(connect_ranks, limits=Limits(to_join=0.3))
+    monkeypatch.setattr(watch, "connect_ranks", connect)
+    errors = run_ranks(2, connect)
     assert all(isinstance(error, CannotConnectError) for error in errors)
     assert str(errors[0]) == str(errors[1])
     assert f"rank 1 on host {socket.gethostname()} cannot connect to rank 0" in str(errors[0])
@@ -318,7 +299,7 @@ def test_a_rank_that_cannot_connect_is_named_on_every_rank(monkeypatch):
     settings = types.SimpleNamespace(output_dir="out")
 
     def begin(ranks):
-        with watched(ranks, settings, timeout_seconds=5.0, records_read=int):
+        with watch.watched(ranks, settings, timeout_seconds=5.0, records_read=int):
             pass
 
     for error in run_ranks(2, begin):
@@ -326,15 +307,14 @@ def test_a_rank_that_cannot_connect_is_named_on_every_rank(monkeypatch):
         assert "--rank_timeout=0" in str(error)
 
 
-def test_ranks_of_one_host_are_reached_by_its_loopback_alone(before_joining):
+def test_ranks_of_one_host_are_reached_by_its_loopback_alone():
     def look_around(offer):
         ((address, port),) = offer.listens_at
         assert address == "127.0.0.1"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), LIMIT)
 
-    before_joining(look_around)
-    links = run_ranks(2, connect_ranks)
+    links = connect_after(look_around, 2)
     assert_connected(links, 2)
     close(links)
 
@@ -352,24 +332,29 @@ SOURCES = {"10.0.0.2": "10.0.0.1", "10.9.0.2": None, BRIDGE: BRIDGE}
     # Copies of a running machine.
     ([FIRST, Place("c", "1", ("10.0.0.2",))], ["10.0.0.1"]),
 ])  # fmt: skip
-def test_rank_0_listens_where_others_come_from(monkeypatch, places, expected):
-    monkeypatch.setattr(join, "_source_towards", SOURCES.get)
-    assert listening_addresses(places) == expected
+def test_rank_0_listens_where_others_come_from(places, expected):
+    assert listening_addresses(places, SOURCES.get) == expected
 
 
 def test_ranks_of_other_hosts_connect_to_another_address(monkeypatch):
     """The hosts are told apart by name only; 127.0.0.2 stands for a network between them."""
-    names = iter(["first", "second"])
-    monkeypatch.setattr(join, "_local_place", lambda: Place(*[next(names)] * 2, ("127.0.0.3",)))
     monkeypatch.setattr(join, "listening_addresses", lambda places: ["127.0.0.1", "127.0.0.2"])
-    links = run_ranks(2, connect_ranks)
-    assert links[1][0]._connection.getpeername()[0] == "127.0.0.2"
+
+    class Elsewhere(ThreadRank):
+        def gather(self, value):
+            if isinstance(value, Place):
+                value = Place(*[("first", "second")[self.rank]] * 2, ("127.0.0.3",))
+            return super().gather(value)
+
+    links = run_ranks(2, lambda rank: connect_ranks(Elsewhere(rank.rank, rank.board)))
+    with socket.socket(fileno=os.dup(links[1][0].fileno())) as connection:
+        assert connection.getpeername()[0] == "127.0.0.2"
     assert {links[0][0].host, links[1][0].host} == {"first", "second"}
     close(links)
 
 
 def test_the_own_address_towards_another_one():
-    assert join._source_towards("127.0.0.1") == "127.0.0.1"
+    assert join.source_towards("127.0.0.1") == "127.0.0.1"
 
 
 def test_own_addresses_are_those_of_networks():

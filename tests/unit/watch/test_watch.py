@@ -16,7 +16,7 @@ import pytest
 from bert_tf.ranks import failures
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
-from bert_tf.watch import rank_links, watch
+from bert_tf.watch import watch
 from bert_tf.watch.interface import NoWatch
 from bert_tf.watch.rank_links import Link
 from bert_tf.watch.watch import RankWatch, watched
@@ -300,11 +300,10 @@ def test_a_message_may_come_in_pieces():
         assert link.receive() == [{"kind": 2}]
 
 
-def test_a_line_that_was_sent_in_part_is_finished_first(monkeypatch):
+def test_a_line_that_was_sent_in_part_is_finished_first():
     """The other end did not read for longer than is waited for."""
-    monkeypatch.setattr(rank_links, "_SECONDS_TO_SEND", 0.05)
     own, other = socket.socketpair()
-    link = Link(own, rank=1, host="b")
+    link = Link(own, rank=1, host="b", seconds_to_send=0.05)
     messages = [{"kind": "long", "text": "x" * 1_000_000}, {"kind": "short"}]
     with contextlib.closing(link), other, other.makefile("rb") as lines:
         link.send(messages[0])
@@ -313,7 +312,7 @@ def test_a_line_that_was_sent_in_part_is_finished_first(monkeypatch):
             target=lambda: found.extend(json.loads(lines.readline()) for _ in messages)
         )
         reader.start()
-        link._connection.settimeout(LIMIT)
+        own.settimeout(LIMIT)
         link.send(messages[1])
         reader.join(LIMIT)
     assert found == messages
@@ -375,7 +374,6 @@ def nobody_reads(request, monkeypatch):
 
     Within the test, since pytest sets it anew between a fixture and the test.
     """
-    monkeypatch.setattr(failures, "_SECONDS_TO_WRITE", 0.1)
 
     @contextlib.contextmanager
     def change():
@@ -470,8 +468,8 @@ IF_SAVED = "start again to resume from the latest checkpoint in out, if one was 
 def test_how_to_resume(monkeypatch, newest, init_checkpoint, says):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
     settings = with_values(TRAINING, init_checkpoint=init_checkpoint)
-    assert watch._how_to_resume(settings, look=True) == says
-    assert watch._how_to_resume(settings, look=False) == IF_SAVED
+    assert watch.how_to_resume(settings, look=True) == says
+    assert watch.how_to_resume(settings, look=False) == IF_SAVED
 
 
 @pytest.mark.parametrize("newest", [None, "out/model.ckpt-5"])
@@ -479,12 +477,11 @@ def test_how_to_resume(monkeypatch, newest, init_checkpoint, says):
 def test_an_evaluation_has_no_checkpoint_to_resume_from(monkeypatch, newest, look):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
     settings = run_settings(Path("out"), init_checkpoint="bert", do_eval=True)
-    assert watch._how_to_resume(settings, look=look) == "start again"
+    assert watch.how_to_resume(settings, look=look) == "start again"
 
 
 def test_a_disk_that_hangs_does_not_keep_the_sentence_back(monkeypatch):
-    monkeypatch.setattr(watch, "_SECONDS_TO_READ", 0.2)
     hangs = threading.Event()
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: hangs.wait(LIMIT))
-    assert watch._how_to_resume(TRAINING, look=True) == IF_SAVED
+    assert watch.how_to_resume(TRAINING, look=True, seconds_to_read=0.2) == IF_SAVED
     hangs.set()

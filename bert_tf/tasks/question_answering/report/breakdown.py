@@ -38,7 +38,7 @@ class Group(NamedTuple):
     """A group of questions with their mean scores in percent."""
 
     name: str
-    count: int
+    size: int
     exact: float
     f1: float
 

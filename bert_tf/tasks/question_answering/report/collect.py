@@ -27,10 +27,12 @@ class Trained:
     """The training of a run, earlier starts included.
 
     Attributes:
+      questions: the name of the file of questions.
       batch: its batch plan.
       epochs: passes over the training windows.
     """
 
+    questions: str
     batch: BatchPlan
     epochs: float
 
@@ -67,7 +69,7 @@ def write_squad_report(
             "date": time.strftime("%Y-%m-%d %H:%M"),
             "model": _model(settings, config),
             "questions": str(squad),
-            **_training(settings, trained, training_log),
+            **_training(trained, training_log),
         },
         settings=_settings(settings, results),
         results=results,
@@ -90,15 +92,13 @@ def _model(settings: SquadSettings, config: BertConfig) -> str:
     return f"{settings.run.output_dir.resolve().name} ({size}; {origin})"
 
 
-def _training(
-    settings: SquadSettings, trained: Trained | None, log: Sequence[Mapping[str, float]]
-) -> dict[str, object]:
+def _training(trained: Trained | None, log: Sequence[Mapping[str, float]]) -> dict[str, object]:
     """The report's entries on training."""
     if trained is None:
         return {"trained on": "nothing in this run"}
     seconds = seconds_of_training(log, trained.batch.global_batch_size)
     return {
-        "trained on": settings.train_file.name,
+        "trained on": trained.questions,
         "epochs": f"{trained.epochs:.3g}",
         "batch": trained.batch.global_batch_size,
         **({"duration": f"{format_duration(seconds)} of training"} if seconds else {}),
@@ -110,7 +110,7 @@ def seconds_of_training(log: Sequence[Mapping[str, float]], global_batch_size: i
 
     Excludes start-up, checkpoints and evaluations.
     """
-    seconds, done = 0.0, 0
+    seconds = done = 0.0
     for line in log:
         rate = line.get("sequences_per_second")
         if rate:

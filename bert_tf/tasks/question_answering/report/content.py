@@ -37,7 +37,7 @@ class QuestionRow:
     null_odds: float | None = None
     nbest: Sequence[tuple[str, float]] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.predicted_span is None:
             return
         start, end = self.predicted_span

@@ -41,9 +41,9 @@ def extended(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCur
     The first point, which may be far below all others, is moved close to them.
     """
     if len(curve) > 2:
-        (first, *scores), second = curve[0], curve[1][0]
+        (first, exact, f1), second = curve[0], curve[1][0]
         close = second - _MARGIN * (curve[-1][0] - second)
-        curve = [(max(first, close), *scores), *curve[1:]]
+        curve = [(max(first, close), exact, f1), *curve[1:]]
     below = [(x, *curve[0][1:]) for x in thresholds if x < curve[0][0]]
     above = [(x, *curve[-1][1:]) for x in thresholds if x > curve[-1][0]]
     return sorted(below) + curve + sorted(above)
@@ -76,7 +76,7 @@ def without_flat_ends(curve: ThresholdCurve, keep: Sequence[float]) -> Threshold
 
 def threshold_chart(data: ReportData) -> str:
     """Scores over the threshold of "no answer", with the chosen and the best threshold."""
-    curve = sorted(point for point in data.threshold_curve if all(map(math.isfinite, point)))
+    curve: ThresholdCurve = sorted(p for p in data.threshold_curve if all(map(math.isfinite, p)))
     best = data.best_threshold and data.best_threshold.threshold
     marked = (data.chosen_threshold, best)
     keep = [x for x in marked if x is not None and math.isfinite(x)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from bert_tf.tasks.finetuning.run import report_seeds
 from bert_tf.tasks.question_answering.answers import best_span_texts
 from bert_tf.tasks.question_answering.examples import SquadFile
+from bert_tf.tasks.question_answering.prediction import SpanEvaluation
 from bert_tf.tasks.question_answering.report.collect import Trained, write_squad_report
 from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.thresholds import (
@@ -33,7 +34,10 @@ def report_run(
       job: the job, already executed.
       by_seed: the results of each seed so far.
     """
-    predictions = job.data.evaluation.predictions
+    evaluation = job.data.evaluation
+    if not isinstance(evaluation, SpanEvaluation) or evaluation.predictions is None:
+        raise ValueError("the job has answered no questions")
+    predictions = evaluation.predictions
     curve: list[ThresholdPoint] = []
     if settings.answers.version_2_with_negative:
         curve = threshold_curve(squad, best_span_texts(squad, predictions), predictions.null_odds)
@@ -45,7 +49,7 @@ def report_run(
         curve=curve,
         by_seed=by_seed,
         config=job.model.config,
-        trained=_trained(job) if train else None,
+        trained=_trained(train, job) if train else None,
     )
     job.run.message(f"the report is {path}")
     if curve:
@@ -57,7 +61,7 @@ def report_run(
     report_seeds(settings, job.run, by_seed, ("exact_match", "f1"))
 
 
-def _trained(job: Job) -> Trained:
+def _trained(questions: SquadFile, job: Job) -> Trained:
     batch, windows = job.plan.batch, job.data.training.num_records
     epochs = job.plan.steps.last_position * batch.global_batch_size / windows
-    return Trained(batch, epochs)
+    return Trained(questions.path.name, batch, epochs)

@@ -86,11 +86,11 @@ def group_table(groups: Sequence[Group], *, caption: str, filter_name: str) -> s
     """One row per group with its scores as bars; names link to the group's questions."""
     if not groups:
         return ""
-    largest = max(group.count for group in groups)
+    largest = max(group.size for group in groups)
     rows = "".join(
         f"<tr{_few(group)}>"
         f'<th scope="row"><a href="#{escape(urlencode({filter_name: group.name}))}">'
-        f"{escape(group.name)}</a></th><td>{group.count:,}</td>"
+        f"{escape(group.name)}</a></th><td>{group.size:,}</td>"
         f"<td>{group.f1:.1f}</td><td>{group.exact:.1f}</td>"
         f'<td class="bars">{_bars(group, largest)}</td></tr>'
         for group in groups
@@ -105,17 +105,17 @@ def group_table(groups: Sequence[Group], *, caption: str, filter_name: str) -> s
 
 
 def _few(group: Group) -> str:
-    return ' class="few"' if group.count < _FEW else ""
+    return ' class="few"' if group.size < _FEW else ""
 
 
 def _bars(group: Group, largest: int) -> str:
-    thickness = max(_THINNEST, math.sqrt(group.count / largest))
+    thickness = max(_THINNEST, math.sqrt(group.size / largest))
     return (
         '<svg viewBox="0 0 100 16" preserveAspectRatio="none" role="img" '
         f'aria-label="F1 {group.f1:.1f}, exact {group.exact:.1f}">'
         '<line class="grid" x1="50" x2="50" y1="0" y2="16"/>'
-        + _bar("F1", "first", group.f1, group.count, middle=5, height=8 * thickness)
-        + _bar("exact", "second", group.exact, group.count, middle=12.5, height=5 * thickness)
+        + _bar("F1", "first", group.f1, group.size, middle=5, height=8 * thickness)
+        + _bar("exact", "second", group.exact, group.size, middle=12.5, height=5 * thickness)
         + "</svg>"
     )
 

@@ -142,6 +142,15 @@ def test_masks_are_taken_out_and_drawn(made, tmp_path):
     assert read_manifest(drawn).parameters["masked_lm_prob"] == 0.15
 
 
+def test_spans_are_drawn_and_taken_out(made, tmp_path):
+    spans = {"masking": "static", "max_predictions_per_seq": 4, "span_masking": True}
+    drawn = convert(made / "dynamic", tmp_path / "drawn", "google", **spans)
+    assert read_manifest(drawn).parameters["span_masking"] is True
+    again = convert(drawn, tmp_path / "again", "records", masking="dynamic")
+    assert records_in(again) == records_in(made / "dynamic")
+    assert "span_masking" not in read_manifest(again).parameters
+
+
 def test_text_comes_back(made, tmp_path):
     """Each segment is a run of the text's words."""
     out = convert(made / "static", tmp_path / "out", "text")

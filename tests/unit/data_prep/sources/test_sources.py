@@ -190,7 +190,7 @@ def test_windows_text(tmp_path):
         (b'{"text": "a"}\n{"body": "b"}\n', "=text: line 2 of .* has no such field, but body"),
         (b'{"text": "a"}\n\n{"text": 1}\n', "text in line 3 of .* is not text or a list"),
         (b'{"text": "a"}\n{"text": \n', "line 2 of .* is not valid JSON"),
-        (b'{"text": "a"}\n[1]\n', "line 2 of .* is no JSON object"),
+        (b'{"text": "a"}\n[1]\n', "line 2 of .* is not a JSON object"),
         (b'{"text": "a"}\n{"text": "\xff"}\n', "line 2 of .* is not UTF-8"),
         (b'{"text": "a"}\n' + b'{"a":' * 100_000 + b"\n", "line 2 of .* is nested too deeply"),
         (b'{"text": null}\n', "contains no article with text"),

@@ -226,40 +226,52 @@ def test_masks(directory, request):
     assert abs((outcome == original[masked]).mean() - 0.102) < 5 * np.sqrt(0.092 / len(outcome))
 
 
+def chosen_and_original(directory):
+    """Which tokens are predicted, bool [N, S], and the ids before masking."""
+    features = read_features(directory)
+    ids = restored_ids(features)
+    chosen = np.zeros(ids.shape, bool)
+    used = features["masked_lm_weights"] > 0
+    chosen[np.nonzero(used)[0], features["masked_lm_positions"][used]] = True
+    return chosen, ids
+
+
+def split_words(directory):
+    """How often a ``##`` piece does not share the fate of the piece before it in its segment."""
+    chosen, ids = chosen_and_original(directory)
+    continues = ids >= len(SPECIAL + WORDS)
+    joined = continues[:, 1:] & ~np.isin(ids[:, :-1], [CLS, SEP])
+    return (joined & (chosen[:, 1:] != chosen[:, :-1])).sum()
+
+
+def share_of_neighbours(directory):
+    """The masked words that follow a masked token."""
+    chosen, ids = chosen_and_original(directory)
+    begins = chosen & (ids < len(SPECIAL + WORDS))
+    return (begins[:, 1:] & chosen[:, :-1]).sum() / begins.sum()
+
+
 def test_whole_words_are_masked_whole(whole_words, ordered, static):
-    """Every ``##`` piece shares the fate of the piece before it, unless a segment starts there."""
-
-    def broken_words(directory):
-        features = read_features(directory)
-        ids = restored_ids(features)
-        chosen = np.zeros(ids.shape, bool)
-        rows = np.nonzero(features["masked_lm_weights"])[0]
-        used = features["masked_lm_weights"] > 0
-        chosen[rows, features["masked_lm_positions"][used]] = True
-        continues = ids >= len(SPECIAL + WORDS)
-        joined = continues[:, 1:] & ~np.isin(ids[:, :-1], [CLS, SEP])
-        return (joined & (chosen[:, 1:] != chosen[:, :-1])).sum()
-
-    assert broken_words(whole_words) == broken_words(ordered) == 0
-    assert broken_words(static) > 100
+    assert split_words(whole_words) == split_words(ordered) == 0
+    assert split_words(static) > 100
 
 
 def test_ngrams_are_masked_together(ordered, whole_words):
-    """Masked words that follow each other are more than twice as many with n-grams."""
-
-    def share_of_neighbours(directory):
-        features = read_features(directory)
-        ids = restored_ids(features)
-        chosen = np.zeros(ids.shape, bool)
-        used = features["masked_lm_weights"] > 0
-        chosen[np.nonzero(used)[0], features["masked_lm_positions"][used]] = True
-        begins = chosen & (ids < len(SPECIAL + WORDS))
-        return (begins[:, 1:] & chosen[:, :-1]).sum() / begins.sum()
-
     assert share_of_neighbours(ordered) > 2 * share_of_neighbours(whole_words)
     parameters = read_manifest(ordered).parameters
     assert (parameters["ngram"], parameters["favor_shorter_ngram"]) == (3, True)
     assert "ngram" not in read_manifest(whole_words).parameters
+
+
+@pytest.mark.parametrize("changes", [{}, {"nsp": False, "pack_documents": True}], ids=str)
+def test_spans_are_of_whole_words_in_a_segment(corpus, tmp_path, whole_words, changes):
+    directory = stage.run(settings_for(corpus, tmp_path / "spans", span_masking=True, **changes))
+    chosen, ids = chosen_and_original(directory)
+    assert not (chosen & np.isin(ids, [CLS, SEP, PAD])).any()
+    assert split_words(directory) == 0
+    assert share_of_neighbours(directory) > 2 * share_of_neighbours(whole_words)
+    assert read_manifest(directory).parameters["span_masking"] is True
+    assert inspect.run(inspect.Settings(input_file=str(directory))) == 0
 
 
 def test_pairs_of_sentence_order_are_neighbours_in_a_document(corpus, ordered):
@@ -622,7 +634,8 @@ def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
     assert read_manifest(directory) == manifest
 
 
-def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
+@pytest.mark.parametrize("scheme", ["do_whole_word_mask", "span_masking"])
+def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path, scheme):
     import sentencepiece
 
     sentencepiece.SentencePieceTrainer.train(
@@ -642,8 +655,8 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
             corpus,
             tmp_path / "out",
             tokenizer_files=TokenizerFiles(spm_model_file=tmp_path / "spm.model"),
-            do_whole_word_mask=True,
             dupe_factor=1,
+            **{scheme: True},
         )
     )
     assert read_manifest(directory).vocabulary.kind == "sentencepiece"
@@ -657,9 +670,7 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         words = tokenizer.decode([int(i) for i in row if i > 4]).split()
         assert words[1] in text
     starts = np.array(tokenizer.word_starts(range(60)))
-    chosen = np.zeros(ids.shape, bool)
-    used = features["masked_lm_weights"] > 0
-    chosen[np.nonzero(used)[0], features["masked_lm_positions"][used]] = True
+    chosen, _ = chosen_and_original(directory)
     joined = ~starts[ids[:, 1:]] & ~np.isin(ids[:, :-1], [tokenizer.cls_id, tokenizer.sep_id])
     joined &= features["input_mask"][:, 1:] == 1
     assert joined.sum() > 100
@@ -680,6 +691,8 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         ({"masking": "dynamic", "do_whole_word_mask": True}, "contradict each other"),
         ({"ngram": 0}, "--ngram=0 must be at least 1"),
         ({"masking": "dynamic", "ngram": 2}, "--ngram and --masking=dynamic contradict each other"),
+        ({"masking": "dynamic", "span_masking": True}, "--span_masking and --masking=dynamic"),
+        ({"ngram": 2, "span_masking": True}, "--span_masking draws the lengths of spans by itself"),
         ({"sentence_order": True, "nsp": False}, "--sentence_order and --nsp=false contradict"),
         ({"pack_documents": True}, "--pack_documents and --nsp contradict each other"),
         ({"output_dir": None}, "--output_dir and --output_file; none was given"),

@@ -21,6 +21,7 @@ from data_prep.stages.sentences import (
     read_chunks,
     run,
 )
+from data_prep.text.documents import Part
 from data_prep.text.wikitext_corpus import MARKUPS
 
 
@@ -192,9 +193,7 @@ def test_documents_that_are_not_cut_are_not_counted(tmp_path, monkeypatch):
 @given(st.text(st.sampled_from("abcXYZ01=.!?\"'() \n\t中。é😀:;,-\u2028\u2029"), max_size=200))
 def test_no_character_is_lost(text):
     for line_breaks, markup in itertools.product(sentences.LINE_BREAKS, MARKUPS):
-        result = SentenceSplitter(line_breaks, "error", markup, "en")(
-            sentences.Chunk(None, 0, text.encode())
-        )
+        result = SentenceSplitter(line_breaks, "error", markup, "en")(Part("", 0, text.encode()))
         lines = result.text.decode().split("\n")
         assert "".join("".join(lines).split()) == "".join(text.split())
         assert all(line == " ".join(line.split()) for line in lines)

@@ -200,7 +200,12 @@ def test_second_run_is_skipped_and_a_change_replaces_the_file(tmp_path, capsys):
         (_text(), 150, {"tokenizer": "bpe"}, "--tokenizer=bpe is not one of"),
         (_text(), 150, {"character_coverage": 0.0}, "--character_coverage=0 must be in"),
         (_text(), 150, {"min_frequency": 0}, "--min_frequency=0 must be at least 1"),
-        (_text(), 150, {"vocab_sample_megabytes": -1.0}, "--vocab_sample_megabytes=-1.0"),
+        (
+            _text(),
+            150,
+            {"vocab_sample_megabytes": -1.0},
+            "--vocab_sample_megabytes=-1 must be greater",
+        ),
         (" \n\n", 150, {}, "has no words to train on"),
         (" \n\n", 150, {"tokenizer": "sentencepiece"}, "has no words to train on"),
         ("x" * 300 + "\n", 150, {}, "has no words to train on"),

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.classification import features as stage
 from bert_tf.tasks.classification.features import build_features, feature_stage, sequences_of
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.classification.long_texts import LongTexts
@@ -126,10 +125,9 @@ def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
     assert record["segment_ids"][9:].tolist() == [0] * 3
 
 
-def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files, monkeypatch):
-    monkeypatch.setattr(stage, "_ROWS_PER_BATCH", 1)
-    monkeypatch.setattr(stage, "_ROWS_PER_WORKER", 1)
+def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
+    options |= {"rows_per_batch": 1, "rows_per_worker": 1}
     made = [build_features(mrpc, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
     assert made[0].sha256 == made[1].sha256
     records = map(made[1].spec.decode, RecordSet(made[1].files).read([0, 1]))

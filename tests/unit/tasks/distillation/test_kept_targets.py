@@ -187,7 +187,7 @@ def test_batches_of_similar_length_get_the_targets_of_their_records(cached, teac
 
 
 def test_they_are_computed_once(cached, tmp_path, monkeypatch):
-    monkeypatch.setattr(teacher_targets, "_compute", None)
+    monkeypatch.setattr(teacher_targets, "create_network", None)
     before = times_of(tmp_path / "targets")
     cached.make_targets(tmp_path / "targets")
     assert times_of(tmp_path / "targets") == before

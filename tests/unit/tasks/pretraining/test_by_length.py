@@ -10,7 +10,6 @@ import pytest
 from bert_tf.input import length_buckets
 from bert_tf.input.pipeline import PretrainingRecords, inspect_records
 from bert_tf.model.flops import training_flops
-from bert_tf.ranks import host_work
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
@@ -189,8 +188,7 @@ def test_a_dry_run_keeps_no_lengths(copied, tmp_path):
     assert content_of(tmp_path / "records") == before
 
 
-def test_one_rank_counts_and_all_have_the_lengths(copied, monkeypatch):
-    monkeypatch.setattr(host_work, "_FIRST_PAUSE_SECONDS", 0.001)
+def test_one_rank_counts_and_all_have_the_lengths(copied):
     [path] = copied.data.train_files
     opened = RecordSet([path])
     records = PretrainingRecords(opened, inspect_records(opened), CONFIG.vocab_size, 2)

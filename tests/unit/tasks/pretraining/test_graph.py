@@ -21,6 +21,7 @@ from bert_tf.tasks.pretraining.graph import (
 from bert_tf.util.errors import UserError
 from tests.helpers import rounding
 from tests.helpers.forward_passes import pretraining_outputs
+from tests.helpers.tensors import set_variables
 from tests.helpers.torch_networks import (
     random_values,
     relative_errors,
@@ -56,8 +57,7 @@ def run_ours(config, batch, values):
             (masked_lm_sums(output, features, FP32), next_sentence_sums(output, features, FP32))
         )
         gradients = tf.gradients(loss, variables.all())
-        for variable in variables.all():
-            variable.load(values[variable.op.name], session)
+        set_variables(session, variables.all(), values)
         outputs = {
             "loss": loss,
             "masked_lm_logits": masked_lm_logits(output, FP32),

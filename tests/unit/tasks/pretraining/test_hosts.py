@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 
@@ -35,13 +34,9 @@ def files(tmp_path, record_maker):
     return [record_maker.write(tmp_path / name, 4, first=4 * n) for n, name in enumerate(names)]
 
 
-def settings_for(tmp_path, **changes):
-    return SimpleNamespace(local_cache_dir=tmp_path / "cache", local_cache_gb=None, **changes)
-
-
 def test_sets_that_share_files_are_copied_once(tmp_path, files, run):
     train, held_out = RecordSet(files), RecordSet(files[1:2])
-    found = copy_to_local_disks([train, held_out], settings_for(tmp_path), run)
+    found = copy_to_local_disks([train, held_out], tmp_path / "cache", None, run)
     for copies, originals in zip(found, (train, held_out)):
         indices = range(len(originals))
         assert copies.read(indices) == originals.read(indices)
@@ -50,15 +45,14 @@ def test_sets_that_share_files_are_copied_once(tmp_path, files, run):
     assert found[0].files[1].path == found[1].files[0].path
     [line] = run.log.lines
     assert "reads copies of the records, copied now" in line
-    again, nothing = copy_to_local_disks([train, None], settings_for(tmp_path), run)
+    again, nothing = copy_to_local_disks([train, None], tmp_path / "cache", None, run)
     assert (len(again), nothing) == (12, None)
 
 
 def test_without_room_the_originals_are_read_and_a_warning_says_so(tmp_path, files, run):
     originals = RecordSet(files)
-    settings = settings_for(tmp_path)
-    settings.local_cache_gb = 1e-9
-    assert copy_to_local_disks([originals, None], settings, run) == [originals, None]
+    found = copy_to_local_disks([originals, None], tmp_path / "cache", 1e-9, run)
+    assert found == [originals, None]
     [line] = run.log.lines
     assert line.startswith("warning: host ")
     assert "original records, not copies in --local_cache_dir: they take" in line
@@ -67,9 +61,7 @@ def test_without_room_the_originals_are_read_and_a_warning_says_so(tmp_path, fil
 @pytest.fixture(autouse=True)
 def released():
     yield
-    if local_cache._in_use is not None:
-        local_cache._in_use.close()
-        local_cache._in_use = None
+    local_cache.release()
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -1,6 +1,7 @@
 """Plans of several phases: from flag files to the weights of the last phase."""
 
 import contextlib
+import functools
 import json
 import shutil
 
@@ -17,49 +18,62 @@ from bert_tf.tasks.pretraining.phases import plan_from_flags
 from bert_tf.tasks.pretraining.plan_ledger import plan_sections
 from bert_tf.tasks.pretraining.program import run_phases
 from bert_tf.train import update_timing
-from bert_tf.tuning import peak
 from bert_tf.util.directory_lock import LOCK_NAME
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
 from tests.helpers.tiny_pretraining import CONFIG, P, S, write_records
 
 
-@pytest.fixture(autouse=True)
-def timed_before(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def timed_before():
     """Few of the tests are of the estimate of the time, for which a network is built and run."""
-    monkeypatch.setattr(pretraining_plan, "seconds_per_update", lambda job: 0.25)
-    monkeypatch.setattr(peak, "_ROWS", 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining_plan, "seconds_per_update", lambda job: 0.25)
+        patch.setattr(pretraining_plan, "peak_flops", lambda ranks, session, dtype: 1e9)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A directory with records and the configuration of a network."""
+    directory = tmp_path_factory.mktemp("data")
+    write_records(directory / "train")
+    (directory / "bert_config.json").write_text(json.dumps(CONFIG.to_dict()))
+    return directory
+
+
+def plan_of(data, directory, *phases, given=()):
+    """A plan from the lines of the phases' files, and further flags; its files are in a directory.
+
+    Its output is in ``directory/model``.
+    """
+    files = []
+    for number, lines in enumerate(phases, start=1):
+        path = directory / f"{number}.flags"
+        path.write_text("\n".join(lines))
+        files.append(str(path))
+    values = flags.FlagValues()
+    define_pretraining_flags(values)
+    values([
+        "program", f"--output_dir={directory / 'model'}", f"--input_file={data / 'train'}",
+        f"--bert_config_file={data / 'bert_config.json'}", "--do_train",
+        f"--max_seq_length={S}", f"--max_predictions_per_seq={P}", "--precision=fp32",
+        "--train_batch_size=4", "--num_warmup_steps=1", "--display_loss_steps=1",
+        "--native_ops=false", "--optimizer_type=lamb", *given,
+    ])  # fmt: skip
+    if phases:
+        values.phases = ",".join(files)
+    return plan_from_flags(values, pretraining_settings)
 
 
 @pytest.fixture
-def plan(tmp_path):
-    """A function from the lines of the phases' files, and further flags, to a plan."""
-    write_records(tmp_path / "train")
-    (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG.to_dict()))
-
-    def make(*phases, given=()):
-        files = []
-        for number, lines in enumerate(phases, start=1):
-            path = tmp_path / f"{number}.flags"
-            path.write_text("\n".join(lines))
-            files.append(str(path))
-        values = flags.FlagValues()
-        define_pretraining_flags(values)
-        values([
-            "program", f"--output_dir={tmp_path / 'model'}", f"--input_file={tmp_path / 'train'}",
-            f"--bert_config_file={tmp_path / 'bert_config.json'}", "--do_train",
-            f"--max_seq_length={S}", f"--max_predictions_per_seq={P}", "--precision=fp32",
-            "--train_batch_size=4", "--num_warmup_steps=1", "--display_loss_steps=1",
-            "--native_ops=false", "--optimizer_type=lamb", *given,
-        ])  # fmt: skip
-        if phases:
-            values.phases = ",".join(files)
-        return plan_from_flags(values, pretraining_settings)
-
-    return make
+def plan(data, tmp_path):
+    """:func:`plan_of` a test's own directory."""
+    return functools.partial(plan_of, data, tmp_path)
 
 
 FIRST, SECOND = ["--num_train_steps=4"], ["--num_train_steps=3", "--train_batch_size=2"]
+RESUMED = ["--num_train_steps=7", "--resume_from=previous"]
 
 
 def variables(directory):
@@ -88,6 +102,29 @@ def stop_in_phase_2():
         yield
 
 
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    """The output of a plan whose second phase resumes the first."""
+    directory = tmp_path_factory.mktemp("finished")
+    run_phases(plan_of(data, directory, FIRST, RESUMED))
+    return directory / "model"
+
+
+@pytest.fixture(scope="module")
+def killed_once(data, tmp_path_factory):
+    """The output of the same plan, which was killed in its second phase."""
+    directory = tmp_path_factory.mktemp("killed")
+    with stop_in_phase_2():
+        run_phases(plan_of(data, directory, FIRST, RESUMED))
+    return directory / "model"
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    """A copy of it, where a test's plans have their output."""
+    return shutil.copytree(killed_once, tmp_path / "model")
+
+
 def test_phases_equal_single_runs(plan, tmp_path, capsys):
     run_phases(plan(FIRST, SECOND))
     found = [variables(tmp_path / "model" / f"phase_{n}") for n in (1, 2)]
@@ -112,43 +149,39 @@ def test_phases_equal_single_runs(plan, tmp_path, capsys):
     assert_equal(found[1], variables(tmp_path / "second"))
 
 
-@pytest.mark.parametrize(
-    ("handed_over", "steps", "updates"),
-    [
-        (["--resume_from=previous"], 7, 3),
-        (["--resume_from=previous", "--reset_step"], 3, 3),
-        (["--init_checkpoint=previous"], 3, 3),
-    ],
-)
-def test_what_is_handed_over(plan, tmp_path, handed_over, steps, updates):
-    second = [f"--num_train_steps={steps}", *handed_over]
-    run_phases(plan(FIRST, second))
-    content = json.loads((tmp_path / "model" / "plan.json").read_text())
+def assert_handed_over(directory, steps, updates, *, with_slots):
+    content = json.loads((directory / "plan.json").read_text())
     assert content["phases"][1]["updates"] == updates
-    last = variables(tmp_path / "model" / "phase_2")
+    last = variables(directory / "phase_2")
     assert int(last["global_step"]) == steps
-    with_slots = handed_over[0] == "--resume_from=previous"
     assert int(last["optimizer/update_count"]) == updates + 4 * with_slots
 
 
-def test_a_killed_plan_continues_where_it_was(plan, tmp_path, capsys):
-    run_phases(plan(FIRST, SECOND))
-    whole = variables(tmp_path / "model" / "phase_2")
-    given = [f"--output_dir={tmp_path / 'killed'}"]
-    with stop_in_phase_2():
-        run_phases(plan(FIRST, SECOND, given=given))
-    first = content_of(tmp_path / "killed" / "phase_1")
-    capsys.readouterr()
-    run_phases(plan(["--num_train_steps=5"], SECOND, given=given))
+def test_a_phase_resumes_the_one_before(finished):
+    assert_handed_over(finished, 7, 3, with_slots=True)
+
+
+@pytest.mark.parametrize(
+    "handed_over", [["--resume_from=previous", "--reset_step"], ["--init_checkpoint=previous"]]
+)
+def test_what_is_handed_over(plan, killed, handed_over):
+    """The second phase of a plan may be another one until it begins."""
+    run_phases(plan(FIRST, ["--num_train_steps=3", *handed_over]))
+    assert_handed_over(killed, 3, 3, with_slots=handed_over[0] == "--resume_from=previous")
+
+
+def test_a_killed_plan_continues_where_it_was(plan, killed, finished, capsys):
+    first = content_of(killed / "phase_1")
+    run_phases(plan(["--num_train_steps=5"], RESUMED))
     shown = capsys.readouterr().out
     assert "phase_1 is done" in shown
     assert "--num_train_steps 4 -> 5" in shown
-    assert_equal(variables(tmp_path / "killed" / "phase_2"), whole)
-    assert content_of(tmp_path / "killed" / "phase_1") == first
-    (tmp_path / "killed" / "phase_1" / LOCK_NAME).touch()  # as after a kill at the phase's end
-    run_phases(plan(FIRST, SECOND, given=given))
+    assert_equal(variables(killed / "phase_2"), variables(finished / "phase_2"))
+    assert content_of(killed / "phase_1") == first
+    (killed / "phase_1" / LOCK_NAME).touch()  # as after a kill at the phase's end
+    run_phases(plan(FIRST, RESUMED))
     assert "nothing to train" in capsys.readouterr().out
-    assert content_of(tmp_path / "killed" / "phase_1") == first
+    assert content_of(killed / "phase_1") == first
 
 
 def ledger_of(directory):
@@ -173,21 +206,18 @@ def stop_at_the_end_of_phase_2():
         yield
 
 
-@pytest.mark.parametrize("stop", [stop_in_phase_2, stop_at_the_end_of_phase_2])
-def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, tmp_path, stop):
-    second = ["--num_train_steps=7", "--resume_from=previous"]
-    run_phases(plan(FIRST, second))
-    given = [f"--output_dir={tmp_path / 'killed'}"]
+@pytest.mark.parametrize("stop", [contextlib.nullcontext, stop_at_the_end_of_phase_2])
+def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, killed, finished, stop):
     with stop():
-        run_phases(plan(FIRST, second, given=given))
-    run_phases(plan(FIRST, second, given=given))
-    expected = ledger_of(tmp_path / "model")
+        run_phases(plan(FIRST, RESUMED))
+    run_phases(plan(FIRST, RESUMED))
+    expected = ledger_of(finished)
     assert [phase["updates"] for phase in expected] == [4, 3]
-    assert ledger_of(tmp_path / "killed") == expected
+    assert ledger_of(killed) == expected
 
 
-def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, tmp_path):
-    run_phases(plan(given=[f"--output_dir={tmp_path / 'other'}", *FIRST]))
+def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, killed_once, tmp_path):
+    shutil.copytree(killed_once / "phase_1", tmp_path / "other")
     first = ["--num_train_steps=6"]
     given = [f"--resume_from={tmp_path / 'other'}"]
     with stop_in_phase_2():
@@ -224,7 +254,6 @@ def test_growing_updates_count_as_much_as_they_do(plan, capsys, monkeypatch):
 
 
 def test_a_dry_run_times_an_update_and_writes_nothing(plan, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
     monkeypatch.setattr(pretraining_plan, "seconds_per_update", update_timing.seconds_per_update)
     made = plan(FIRST, SECOND, given=["--dry_run"])
     before = content_of(tmp_path)
@@ -306,8 +335,8 @@ def test_only_the_first_phase_starts_where_the_command_says(plan, tmp_path):
     assert [run.log.dllog_path for run in runs] == ["log_phase_1.json", "log_phase_2.json"]
 
 
-def test_a_directory_of_a_single_run_is_not_that_of_a_plan(plan, tmp_path):
-    run_phases(plan(given=FIRST))
+def test_a_directory_of_a_single_run_is_not_that_of_a_plan(plan, killed_once, tmp_path):
+    shutil.copytree(killed_once / "phase_1", tmp_path / "model")
     with pytest.raises(UserError, match="contains a checkpoint of a run without --phases"):
         run_phases(plan(FIRST, SECOND))
 

@@ -99,6 +99,15 @@ def test_ngrams_are_of_masks_drawn_in_training(settings, record_maker, tmp_path)
         open_run_records(with_files(settings, train=stored))
 
 
+def test_spans_are_of_masks_drawn_in_training(settings, record_maker, tmp_path):
+    assert "span_masking" not in open_run_records(settings).ledger_entries(None)
+    settings = with_values(settings, span_masking=True)
+    assert open_run_records(settings).ledger_entries(None)["span_masking"] is True
+    stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
+    with pytest.raises(UserError, match=r"--span_masking=true: the records in .* store their mas"):
+        open_run_records(with_files(settings, train=stored))
+
+
 def test_stored_masks_have_the_share_that_they_have(settings, record_maker, tmp_path):
     data = dataclasses.replace(settings.data, final_masked_lm_prob=0.1)
     opened = open_run_records(dataclasses.replace(settings, data=data))
@@ -123,11 +132,15 @@ def test_the_ledger_says_where_masks_come_from(settings, stored, held_out_stored
     opened = open_run_records(with_files(settings, held_out=records))
     opened = dataclasses.replace(
         opened,
-        train_info=dataclasses.replace(opened.train_info, masked=stored),
-        eval_info=dataclasses.replace(opened.eval_info, masked=held_out_stored),
+        train=with_masks(opened.train, stored),
+        held_out=with_masks(opened.held_out, held_out_stored),
         masking=None if stored and held_out_stored else opened.masking,
     )
     assert opened.ledger_entries(None)["masking"] == expected
+
+
+def with_masks(opened, stored):
+    return opened._replace(info=dataclasses.replace(opened.info, masked=stored))
 
 
 @pytest.fixture(name="settings")

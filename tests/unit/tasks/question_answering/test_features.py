@@ -10,7 +10,6 @@ import pytest
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import LENGTHS_NAME, RECORDS_NAME
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.tasks.question_answering import features as stage
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.features import feature_stage
 from bert_tf.tasks.question_answering.paragraphs import tokens_of
@@ -212,7 +211,7 @@ def test_a_character_with_several_tokens_gives_all_of_them():
     assert tokens_of(encoding, 1, 2) == (1, 2)
 
 
-def test_output_does_not_depend_on_the_number_of_workers(tmp_path, vocab_file, monkeypatch):
+def test_output_does_not_depend_on_the_number_of_workers(tmp_path, vocab_file):
     paragraphs = [
         {"context": f"{BARN} " * (number % 4), "qas": [_question(f"q{number}", "Where is it?")]}
         for number in range(70)
@@ -221,8 +220,8 @@ def test_output_does_not_depend_on_the_number_of_workers(tmp_path, vocab_file, m
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     squad = read_squad(path, flag="f", version_2_with_negative=False, needs_answers=False)
     one = _build(tmp_path, vocab_file, squad=squad, training=False, name="one")
-    monkeypatch.setattr(stage, "_QUESTIONS_PER_WORKER", 1)
-    two = _build(tmp_path, vocab_file, squad=squad, training=False, name="two", num_workers=2)
+    in_two = {"num_workers": 2, "questions_per_worker": 1}
+    two = _build(tmp_path, vocab_file, squad=squad, training=False, name="two", **in_two)
     assert one.sha256 == two.sha256
     tokenizer = load_tokenizer(vocab_file=vocab_file)
     expected = []

@@ -1,5 +1,6 @@
 """Perplexities against an implementation with one position at a time, in transformers."""
 
+import collections
 import json
 import math
 import shutil
@@ -13,6 +14,7 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring import run as scoring
 from bert_tf.tasks.scoring.settings import ScoringSettings
+from bert_tf.tasks.scoring.work import sum_losses
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.native_ops import requires_native_ops
@@ -136,9 +138,29 @@ def test_equal_to_one_position_at_a_time(model, directory, tmp_path, native_ops,
     assert "6 sequences (1 texts cut into several), 22 tokens to score, 22 words, 0 [UNK]" in shown
 
 
+@pytest.fixture(scope="module")
+def calls():
+    """How many batches were scored, by the run of ``whole`` first."""
+    return collections.Counter()
+
+
+@pytest.fixture(scope="module")
+def whole(directory, calls, tmp_path_factory):
+    """The directory of a run, and its results."""
+    path = tmp_path_factory.mktemp("whole")
+
+    def counted(*arguments):
+        calls["whole"] += 1
+        return sum_losses(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "sum_losses", counted)
+        return path, scoring.run(settings_of(directory, path))
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 1000])
-def test_batches_change_nothing(directory, tmp_path, batch_tokens):
-    [one] = scoring.run(settings_of(directory, tmp_path / "one"))
+def test_batches_change_nothing(directory, whole, tmp_path, batch_tokens):
+    [one] = whole[1]
     [other] = scoring.run(settings_of(directory, tmp_path / "other", batch_tokens=batch_tokens))
     for metric in ("masked", "pseudo"):
         assert one[metric]["nats_per_token"] == pytest.approx(
@@ -150,39 +172,34 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_run_that_was_killed_continues_to_the_same_bytes(
-    directory, tmp_path, monkeypatch, capsys, rounds
+    directory, whole, calls, tmp_path, monkeypatch, capsys, number
 ):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    monkeypatch.setattr(scoring, "_SECONDS_A_ROUND", 0.0)  # a batch a round
-    scoring.run(settings_of(directory, whole))
+    """Killed after so many batches; it keeps those of all rounds that it finished."""
     computed = []
-    original = scoring._score
 
-    def counted(predictor, work, number):
-        if len(computed) == rounds:
+    def killed(*arguments):
+        if len(computed) == number:
             raise KilledError
-        computed.append(number)
-        return original(predictor, work, number)
+        computed.append(sum_losses(*arguments))
+        return computed[-1]
 
-    monkeypatch.setattr(scoring, "_score", counted)
+    monkeypatch.setattr(scoring, "sum_losses", killed)
     with pytest.raises(KilledError):
-        scoring.run(settings_of(directory, killed))
-    before, computed = computed, []
-    rounds = -1
-    scoring.run(settings_of(directory, killed))
-    assert not set(before) & set(computed)
+        scoring.run(settings_of(directory, tmp_path))
+    computed, most, number = [], number, None
+    scoring.run(settings_of(directory, tmp_path))
+    assert calls["whole"] - most <= len(computed) < calls["whole"]
     assert "resumes; " in capsys.readouterr().out
     for name in ("perplexity.json", "perplexity.tsv"):
-        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (whole[0] / name).read_bytes()
 
 
-def test_a_finished_run_computes_nothing(directory, tmp_path, monkeypatch, capsys):
-    first = scoring.run(settings_of(directory, tmp_path))
+def test_a_finished_run_computes_nothing(directory, whole, monkeypatch, capsys):
     monkeypatch.setattr(scoring, "Predictor", None)
-    second = scoring.run(settings_of(directory, tmp_path))
-    assert json.loads(json.dumps(first)) == second
+    second = scoring.run(settings_of(directory, whole[0]))
+    assert json.loads(json.dumps(whole[1])) == second
     assert "was evaluated before" in capsys.readouterr().out
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from bert_tf.records.layouts import TAGGING_TRAINING
 from bert_tf.records.sequences import without_ids
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.tagging import features as stage
 from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage
 from bert_tf.tasks.tagging.formats import Sentence, read_tagged
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -110,10 +109,9 @@ def test_sequences_are_those_of_a_plain_program(tokenizer_files, sentences, most
     assert encoded.counts["sequences"] == len(found)
 
 
-def test_records_do_not_depend_on_workers(tmp_path, file, tokenizer_files, monkeypatch):
-    monkeypatch.setattr(stage, "_SENTENCES_PER_BATCH", 1)
-    monkeypatch.setattr(stage, "_SENTENCES_PER_WORKER", 1)
+def test_records_do_not_depend_on_workers(tmp_path, file, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+    options |= {"sentences_per_batch": 1, "sentences_per_worker": 1}
 
     def made_by(workers):
         return feature_stage(file, num_workers=workers, **options).build(tmp_path / str(workers))

@@ -75,7 +75,7 @@ def test_columns(line, columns):
 
 def test_words_without_labels(tmp_path):
     file = read(tmp_path, "EU\nrejects VBZ\n\nPeter\tNNP\tx\n", needs_labels=False)
-    assert file.sentences == [Sentence(1, ["EU", "rejects"], None), Sentence(4, ["Peter"], None)]
+    assert file.sentences == [Sentence(1, ["EU", "rejects"], []), Sentence(4, ["Peter"], [])]
 
 
 WRONG = {

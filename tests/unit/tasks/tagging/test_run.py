@@ -215,11 +215,13 @@ def labels_of_a_run(start, tmp_path, monkeypatch):
     """The labels that a dry run agrees on."""
 
     def agreed(*flags):
-        found = []
-        check = tagging._check_files
-        monkeypatch.setattr(
-            tagging, "_check_files", lambda *args: (found.append(args[-1]), check(*args))
-        )
+        found, made = [], tagging.FileTask
+
+        def file_task(name, stage, evaluation, *others):
+            found.append(evaluation.args[0])
+            return made(name, stage, evaluation, *others)
+
+        monkeypatch.setattr(tagging, "FileTask", file_task)
         tagging.run(settings_of(start, tmp_path / "out", *flags, "--dry_run"))
         return found[-1]
 

@@ -131,10 +131,10 @@ def test_groups_equal_a_naive_count():
     ]
     groups = breakdown.groups_by(lambda row: row.title, ["c", "unused", "a", "b"], rows)
     assert [group.name for group in groups] == ["c", "a", "b"]
-    assert sum(group.count for group in groups) == 200
+    assert sum(group.size for group in groups) == 200
     for group in groups:
         members = [row for row in rows if row.title == group.name]
-        assert group.count == len(members)
+        assert group.size == len(members)
         assert group.f1 == pytest.approx(100 * statistics.mean(row.f1 for row in members))
         assert group.exact == pytest.approx(100 * statistics.mean(row.exact for row in members))
 
