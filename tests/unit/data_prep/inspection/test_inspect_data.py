@@ -31,7 +31,7 @@ from bert_tf.util.errors import UserError
 from data_prep.inspection import inspect_data as inspect
 from tests.helpers.files import content_of
 from tests.helpers.programs import run as program
-from tests.helpers.small_pretraining import make_data_of_documentation
+from tests.helpers.small_pretraining import shared_data
 
 S, P, V = 8, 2, 30
 
@@ -254,7 +254,7 @@ def test_warnings_say_what_is_unusual(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Records of real English, with their text and vocabulary."""
-    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+    return shared_data(tmp_path_factory)
 
 
 def test_real_records(data, tmp_path, capsys):

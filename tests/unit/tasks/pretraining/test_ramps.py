@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.config.ramps import RampSettings
+from bert_tf.config.ramps import LengthRampSettings, RampSettings
 from bert_tf.input.order import sequence_indices
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
@@ -51,7 +51,7 @@ def ramped(settings):
     return with_optimization(
         settings,
         batch_ramp=ramp((2, 0), (4, 2), (6, 4)),
-        length_ramp=ramp((SHORT, 0), (S, 3)),
+        length_ramp=LengthRampSettings("length_ramp", "test", ((SHORT, 0), (S, 3)), full=S),
     )
 
 
@@ -75,7 +75,7 @@ def with_short_records(settings, directory):
         read_manifest(source.parent), outputs=(describe_file(path, count=len(records)),)
     )
     write_manifest(directory, manifest)
-    data = dataclasses.replace(
+    data = with_values(
         settings.data,
         train_files=(path,),
         train_patterns=str(directory),
