@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TEXT_CLASSES_NAME, TextClasses
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.features import check_length, feature_stage
 from bert_tf.tasks.classification.glue import (
     DEV,
@@ -17,6 +19,7 @@ from bert_tf.tasks.classification.glue import (
     find_split,
     read_glue,
 )
+from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
 from bert_tf.tasks.classification.own_files import (
     TableSettings,
@@ -35,7 +38,7 @@ from bert_tf.tasks.classification.prediction import (
 from bert_tf.tasks.classification.report import REPORT_NAME
 from bert_tf.tasks.classification.settings import BALANCED, ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.classification.text_task import TextTask
+from bert_tf.tasks.classification.text_task import TextFile, TextTask
 from bert_tf.tasks.finetuning.directory_run import (
     Files,
     FileTask,
@@ -112,7 +115,7 @@ def open_classification(
     classes = dataclasses.replace(task.stored_classes, threshold=threshold)
     of_files = FileTask(
         task.name,
-        functools.partial(feature_stage, long_texts=settings.length),
+        functools.partial(_stage, settings.length),
         ClassificationEvaluation,
         functools.partial(ClassificationPrediction, threshold=threshold),
         PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
@@ -120,6 +123,10 @@ def open_classification(
     max_records = len(files.train.rows) if files.train else 1
     model = dataclasses.replace(model, text_classes=classes)
     return OpenedFiles(settings, model, length, max_records, files, of_files)
+
+
+def _stage(long_texts: LongTexts, file: TextFile, **options: Any) -> SequenceStage:
+    return feature_stage(file, long_texts=long_texts, **options)
 
 
 def _own_files(
