@@ -10,7 +10,8 @@ from benchmarks.sequences import Sequences, squad_windows
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
 from bert_tf.tasks.classification import features as glue_features
-from bert_tf.tasks.classification.formats import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
+from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
+from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -72,6 +73,6 @@ def glue_case(
         return Sequences.read(records)
 
     def task(config: BertConfig) -> Task:
-        return ClassificationTask(config, glue.num_outputs)
+        return ClassificationTask(config, glue.num_outputs, loss=ClassificationLoss(glue.kind))
 
     return Case(name, max_seq_length, batch_size, read(TRAIN), read(DEV), task)

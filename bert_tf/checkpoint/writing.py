@@ -131,7 +131,9 @@ def _write_tensorflow(
         write_checkpoint(str(directory / name), arrays)
         # A name without its directory, so that the directory can be moved.
         tf.train.update_checkpoint_state(str(directory), name)
-    write_model_files(directory, files.config, files.tokenizer_files, files.labels)
+    write_model_files(
+        directory, files.config, files.tokenizer_files, files.labels, files.text_classes
+    )
     if target != "bert_tf" and files.config.hidden_act == "gelu_tanh":
         named_as_google = dataclasses.replace(files.config, hidden_act="gelu")
         write_json(directory / CONFIG_NAME, named_as_google.to_dict())

@@ -17,7 +17,7 @@ from typing import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.records.layouts import SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
+from bert_tf.records.layouts import REAL, SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.util.errors import UserError
 
@@ -112,7 +112,9 @@ class BatchReader:
         """
         names = [feature.name for feature in self._spec.features]
         bounds = self._spec.bounds({**self._sizes, SEQUENCE: kept})
-        good = [_all_within(features[name], bounds[name]) for name in names]
+        signed = [feature.name for feature in self._spec.features if feature.below == REAL]
+        sizes = {**features, **{name: tf.abs(features[name]) for name in signed}}
+        good = [_all_within(sizes[name], bounds[name]) for name in names]
         if self._kept_at is not None:
             good.append(tf.reduce_all(tf.equal(features["input_mask"][:, kept:], 0)))
 

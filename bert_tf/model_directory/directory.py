@@ -19,6 +19,11 @@ from bert_tf.model.config import (
 )
 from bert_tf.model_directory.labels import LABELS_NAME, Labels, find_labels
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
+from bert_tf.model_directory.text_classes import (
+    TEXT_CLASSES_NAME,
+    TextClasses,
+    find_text_classes,
+)
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
     VOCAB_NAME,
@@ -43,6 +48,7 @@ MODEL_FILES = (
     TOKENIZER_CONFIG_NAME,
     RUN_RECORD_NAME,
     LABELS_NAME,
+    TEXT_CLASSES_NAME,
 )
 
 SAFETENSORS_SUFFIX = ".safetensors"
@@ -77,6 +83,7 @@ class ModelDirectory:
       run_record: the record of the run that trained the weights.
       named_vocabulary: that of the hash in tokenizer_config.json; see :func:`name_vocabulary`.
       labels: the labels of a token classification head, by number.
+      text_classes: the classes of a head for whole texts.
     """
 
     config: BertConfig | None = None
@@ -87,6 +94,7 @@ class ModelDirectory:
     run_record: RunRecord | None = None
     named_vocabulary: Vocabulary | None = None
     labels: Labels | None = None
+    text_classes: TextClasses | None = None
 
     @classmethod
     def of(cls, path: PathLike) -> ModelDirectory:
@@ -126,6 +134,7 @@ class ModelDirectory:
             run_record=read_run_record(directory),
             named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
             labels=find_labels(directory, values, config_file),
+            text_classes=find_text_classes(directory, values, config_file),
         )
 
     def with_config_file(

@@ -58,10 +58,10 @@ def find_labels(directory: Path, settings: Mapping[str, Any], source: Path | Non
         return read_labels(directory)
     if "BertForTokenClassification" not in str(architectures):
         return None
-    return _labels_of_settings(settings, source)
+    return labels_of_settings(settings, source)
 
 
-def _labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
+def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
     """The labels in Hugging Face's settings; unnamed ones get transformers' default names."""
     named = settings.get("id2label")
     if named is None:

@@ -8,6 +8,7 @@ from typing import Any
 from bert_tf.model.config import CONFIG_NAME, BertConfig
 from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME, VOCABULARY_SHA256_KEY
 from bert_tf.model_directory.labels import Labels, write_labels
+from bert_tf.model_directory.text_classes import TextClasses, write_text_classes
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import PathLike, read_json_object, write_json
 
@@ -17,6 +18,7 @@ def write_model_files(
     config: BertConfig,
     tokenizer_files: TokenizerFiles,
     labels: Labels | None = None,
+    text_classes: TextClasses | None = None,
 ) -> None:
     """Makes ``directory`` a model directory; replaces existing files.
 
@@ -26,6 +28,7 @@ def write_model_files(
       tokenizer_files: the vocabulary is copied; the casing is written to
         ``tokenizer_config.json`` unless it is None.
       labels: labels of a token classification head, by number; None for a model without one.
+      text_classes: the classes of a head for whole texts; None for a model without one.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
@@ -33,6 +36,7 @@ def write_model_files(
     if tokenizer_files.do_lower_case is not None:
         write_tokenizer_config(directory, tokenizer_files)
     write_labels(directory, labels)
+    write_text_classes(directory, text_classes)
 
 
 def write_tokenizer_config(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SEQUENCE = "max_seq_length"
 PREDICTIONS = "max_predictions_per_seq"
 ONE = "one"
+TARGETS = "num_targets"
 
 # Features that mark the beginnings of words, and label words.
 WORD_STARTS, LABEL_IDS = "word_starts", "label_ids"
@@ -34,6 +35,7 @@ SEGMENTS = "type_vocab_size"
 TWO = "two"
 INT32 = "int32"
 FINITE = "finite"
+REAL = "real"  # the only range with negative values
 
 # The names that TensorFlow 2's scripts (use_v2_feature_names) give to two features.
 ALTERNATIVE_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
@@ -45,6 +47,7 @@ _RANGES = {
     TWO: "it must be 0 or 1",
     INT32: "it must be 0 to {last}",
     FINITE: "it must be finite, and not negative",
+    REAL: "it must be finite",
 }
 
 
@@ -55,9 +58,9 @@ class Feature:
     Attributes:
       name: key in the Example.
       dtype: "int64" or "float32".
-      length_key: its length: SEQUENCE, PREDICTIONS, or ONE for a single value.
+      length_key: its length: SEQUENCE, PREDICTIONS, TARGETS, or ONE for a single value.
       below: exclusive upper bound of its non-negative values: SEQUENCE, VOCABULARY, SEGMENTS,
-        TWO, INT32 or FINITE.
+        TWO, INT32, FINITE or REAL.
     """
 
     name: str
@@ -144,8 +147,8 @@ class RecordSpec:
         return min(filter(None, found), default=None)
 
     def bounds(self, sizes: Mapping[str, int]) -> dict[str, float]:
-        """Exclusive upper bound of each feature's non-negative values; sizes as above."""
-        bounds: dict[str, float] = {TWO: 2, INT32: 2**31, FINITE: np.inf, **sizes}
+        """Exclusive upper bound of each feature's values; sizes as above."""
+        bounds: dict[str, float] = {TWO: 2, INT32: 2**31, FINITE: np.inf, REAL: np.inf, **sizes}
         return {feature.name: bounds[feature.below] for feature in self.features}
 
     def parse_spec(
@@ -239,10 +242,10 @@ SQUAD_TRAINING = RecordSpec(
 
 CLASSIFICATION_PREDICTION = RecordSpec("classification_prediction", SQUAD_PREDICTION.features)
 
-# A label is a class's number or a rating.
+# A label is a class's number or a rating; where texts have several classes, 0 or 1 for each class.
 CLASSIFICATION_TRAINING = RecordSpec(
     "classification_training",
-    (*CLASSIFICATION_PREDICTION.features, Feature("labels", "float32", ONE, FINITE)),
+    (*CLASSIFICATION_PREDICTION.features, Feature("labels", "float32", TARGETS, REAL)),
 )
 
 # word_starts is 1 where a word begins; label_ids has the word's label there, and 0 elsewhere.
@@ -285,7 +288,8 @@ def with_standard_names(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 
 def _first_bad_value(feature: Feature, values: np.ndarray, bound: float) -> tuple[int, str] | None:
     """Like :meth:`RecordSpec.out_of_range`, for one feature."""
-    bad = ~((values >= 0) & (values < bound))  # NaN fails both
+    size = np.abs(values) if feature.below == REAL else values
+    bad = ~((size >= 0) & (size < bound))  # NaN fails both
     if not bad.any():
         return None
     row, column = np.argwhere(bad)[0].tolist()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bert_tf.records.layouts import SEQUENCE, UNIQUE_IDS, RecordSpec
+from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
 from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
 from bert_tf.stages.executor import Executor, batched
 from bert_tf.stages.manifest import (
@@ -37,6 +37,7 @@ Item = TypeVar("Item")
 
 RECORDS_NAME = "features.tfrecord"
 LENGTHS_NAME = "lengths.npy"
+PER_ITEM_NAME = "records_per_item.npy"
 
 _ID_SPEC = RecordSpec("unique_ids", (UNIQUE_IDS,))
 
@@ -52,6 +53,9 @@ class SequenceRecords:
       spec: layout of the records.
       max_seq_length: sequence length of a record.
       counts: the stage's totals.
+      num_targets: values of a label.
+      records_per_item: int32, the records of each item, such as a long text's windows; None if all
+        have one.
     """
 
     files: list[Path]
@@ -60,6 +64,8 @@ class SequenceRecords:
     spec: RecordSpec
     max_seq_length: int
     counts: Mapping[str, int]
+    num_targets: int = 1
+    records_per_item: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -67,7 +73,7 @@ class SequenceRecords:
     @property
     def record_lengths(self) -> dict[str, int]:
         """The lengths for ``spec.parse_spec``."""
-        return {SEQUENCE: self.max_seq_length}
+        return {SEQUENCE: self.max_seq_length, TARGETS: self.num_targets}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +85,7 @@ class SequenceStage:
       source: the file.
       tokenizer_files: the tokenizer.
       parameters: JSON values that, with the file and the vocabulary, determine the records; they
-        include ``max_seq_length``.
+        include ``max_seq_length``, and ``num_targets`` if it is not 1.
       spec: layout of the records.
       write: writes the records to a directory with :func:`write_sequences`.
       version: version of the code that writes the records.
@@ -137,13 +143,18 @@ class SequenceStage:
             )
         max_seq_length = self.parameters[SEQUENCE]
         records = RecordFile(directory / RECORDS_NAME)
+        count, per_item = len(records), None
+        if PER_ITEM_NAME in manifest.output_names:
+            per_item = _read_array(directory, PER_ITEM_NAME, manifest, records=count, counts=np.sum)
         return SequenceRecords(
             files=[records.path],
-            lengths=_read_lengths(directory, manifest, count=len(records)),
+            lengths=_read_array(directory, LENGTHS_NAME, manifest, records=count, counts=len),
             sha256=manifest.sha256,
             spec=self.spec,
             max_seq_length=max_seq_length,
             counts=manifest.counts,
+            num_targets=self.parameters.get(TARGETS, 1),
+            records_per_item=per_item,
         )
 
     def _vocabulary(self) -> VocabularyEntry:
@@ -160,11 +171,13 @@ class EncodedSequences(NamedTuple):
       records: serialized with the layout from :func:`without_ids`.
       lengths: int32, the number of tokens in each record.
       counts: totals over these records.
+      records_per_item: int32, the records of each item; None if each has one.
     """
 
     records: list[bytes]
     lengths: np.ndarray
     counts: Mapping[str, int]
+    records_per_item: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -252,6 +265,7 @@ def write_sequences(
     """
     totals = dict(counts)
     lengths = [np.zeros(0, np.int32)]
+    per_item: list[np.ndarray] = []
     with TFRecordWriter(directory / RECORDS_NAME) as writer:
         for encoded in batches:
             ids = _encode_ids(first_id + writer.num_records, len(encoded.records))
@@ -259,6 +273,8 @@ def write_sequences(
             # merging messages).
             writer.write_framed(frame_records(map(bytes.__add__, ids, encoded.records)))
             lengths.append(encoded.lengths)
+            if encoded.records_per_item is not None:
+                per_item.append(encoded.records_per_item)
             for name, count in encoded.counts.items():
                 totals[name] = totals.get(name, 0) + count
             progress.advance(encoded.counts[unit])
@@ -268,21 +284,35 @@ def write_sequences(
         RECORDS_NAME + OFFSETS_SUFFIX: None,
         LENGTHS_NAME: None,
     }
+    if per_item:
+        np.save(directory / PER_ITEM_NAME, np.concatenate(per_item))
+        outputs[PER_ITEM_NAME] = None
     return Built(outputs, totals)
 
 
-def _read_lengths(directory: Path, manifest: Manifest, *, count: int) -> np.ndarray:
-    """The token counts of ``count`` records, int32 [count]; UserError if damaged."""
-    path = directory / LENGTHS_NAME
+def _read_array(
+    directory: Path,
+    name: str,
+    manifest: Manifest,
+    *,
+    records: int,
+    counts: Callable[[np.ndarray], int],
+) -> np.ndarray:
+    """An array that a stage wrote.
+
+    Raises UserError for another file than it wrote, or if what it ``counts`` is not the number of
+    records.
+    """
+    path = directory / name
     known = {entry.name: entry.sha256 for entry in manifest.outputs}
     problem = "is missing"
     if path.is_file():
         content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() == known.get(LENGTHS_NAME):
-            lengths = np.load(io.BytesIO(content))
-            if len(lengths) == count:
-                return lengths
-        problem = f"is not the file of the {count} records stored with it"
+        if hashlib.sha256(content).hexdigest() == known.get(name):
+            array = np.load(io.BytesIO(content))
+            if counts(array) == records:
+                return array
+        problem = f"is not the file of the {records} records stored with it"
     raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
 
 

@@ -13,6 +13,7 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
 from bert_tf.model_directory.labels import Labels
+from bert_tf.model_directory.text_classes import TextClasses
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
@@ -46,6 +47,7 @@ class RunModel:
       evaluated: the task for evaluations and predictions, if it is only a part of the trained one.
       ledger: additional sections of the run's ledger.
       labels: the labels of a token classification head, by class number, to be stored with it.
+      text_classes: the classes of a head for whole texts, likewise.
     """
 
     task: Task
@@ -56,6 +58,7 @@ class RunModel:
     evaluated: Task | None = None
     ledger: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     labels: Labels | None = None
+    text_classes: TextClasses | None = None
 
     @property
     def config(self) -> BertConfig:
@@ -64,7 +67,9 @@ class RunModel:
 
     def write_files(self, directory: Path) -> None:
         """Writes configuration, vocabulary and labels, which make up a model directory."""
-        write_model_files(directory, self.config, self.tokenizer_files, self.labels)
+        write_model_files(
+            directory, self.config, self.tokenizer_files, self.labels, self.text_classes
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -151,17 +151,24 @@ def read_lines(path: PathLike, *, flag: str) -> list[str]:
     Raises UserError as :func:`require_file` does, and if a line is not UTF-8.
     """
     path = require_file(path, flag=flag)
-    content = path.read_bytes()
+    text = decode_text(path.read_bytes(), path, flag=flag)
+    # Not str.splitlines, which also splits at other characters.
+    lines = [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
+    return lines[:-1] if not lines[-1] else lines
+
+
+def decode_text(content: bytes, path: PathLike, *, flag: str) -> str:
+    """The text of a UTF-8 file, without a byte order mark.
+
+    Raises UserError for bytes that are not UTF-8, naming the line.
+    """
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"--{flag}: line {line} of {path} is not UTF-8; convert the file."
         ) from error
-    # Not str.splitlines, which splits at other characters, too.
-    lines = [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
-    return lines[:-1] if not lines[-1] else lines
 
 
 def make_output_dir(path: PathLike, *, flag: str) -> Path:

@@ -31,6 +31,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
+from bert_tf.util.parquet import import_parquet
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
 from data_prep.conversion.record_inputs import (
@@ -54,7 +55,6 @@ from data_prep.conversion.record_outputs import (
     encode,
 )
 from data_prep.conversion.record_rows import Layout, require_valid
-from data_prep.sources.parquet_files import import_parquet
 from data_prep.stages.settings import CallSettings, FileSettings
 from data_prep.stages.stage import define_settings
 from data_prep.stages.vocabulary_flags import VocabularyFiles

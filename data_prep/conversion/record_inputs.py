@@ -22,6 +22,7 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.stages.executor import batched
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
+from bert_tf.util.parquet import open_parquet, parquet_batches, rows_of
 from data_prep.conversion.lddl import columns_of, examples_from_lddl, is_lddl, lddl_layout
 from data_prep.conversion.record_rows import (
     Examples,
@@ -33,7 +34,7 @@ from data_prep.conversion.record_rows import (
 )
 from data_prep.sources.containers import HEAD_BYTES, Source, open_sources
 from data_prep.sources.json_files import begins_with_object, parse, read_json_lines
-from data_prep.sources.parquet_files import MAGIC, open_parquet, parquet_batches, rows_of
+from data_prep.sources.parquet_files import MAGIC
 from data_prep.sources.source_text import as_utf8
 from data_prep.text.documents import Decoder
 
@@ -90,7 +91,9 @@ def _kind_of_file(path: Path) -> str:
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
     if head.startswith(MAGIC):
-        return LDDL if is_lddl(open_parquet(path).schema_arrow.names) else PARQUET
+        return (
+            LDDL if is_lddl(open_parquet(path, flag="input_file").schema_arrow.names) else PARQUET
+        )
     if begins_with_object(head) or {".jsonl", ".ndjson"} & set(path.suffixes):
         return JSON_LINES
     return RECORDS
@@ -109,7 +112,7 @@ def layout_of(files: Sequence[Path], kind: str, sizes: Sizes) -> tuple[Layout, l
         return layout, _others(names, layout)
     for path in files:
         if kind == LDDL:
-            opened = open_parquet(path)
+            opened = open_parquet(path, flag="input_file")
             if opened.metadata.num_rows:
                 names = opened.schema_arrow.names
                 return lddl_layout(
@@ -129,11 +132,12 @@ def _others(names: Collection[str], layout: Layout) -> list[str]:
 
 def _first_row(path: Path, kind: str) -> tuple[dict[str, Any] | None, str]:
     if kind == PARQUET:
-        opened = open_parquet(path)
-        batches = parquet_batches(opened, path, opened.schema_arrow.names, batch_rows=1)
+        opened = open_parquet(path, flag="input_file")
+        names = opened.schema_arrow.names
+        batches = parquet_batches(opened, path, names, batch_rows=1, flag="input_file")
         batch = next((batch for batch in batches if len(batch)), None)
         where = f"record 0 of {path}"
-        return (rows_of(batch, where)[0] if batch else None), where
+        return (rows_of(batch, where, flag="input_file")[0] if batch else None), where
     for batch in itertools.islice(_json_batches(0, path), 1):
         return _json_row(batch, 0), batch.name_of(0)
     return None, ""
@@ -165,7 +169,7 @@ def _json_batches(number: int, path: Path) -> Iterator[Batch]:
 
 
 def _parquet_batches(number: int, path: Path, kind: str, layout: Layout) -> Iterator[Batch]:
-    opened = open_parquet(path)
+    opened = open_parquet(path, flag="input_file")
     names = opened.schema_arrow.names
     if kind == LDDL:
         if not is_lddl(names):
@@ -180,7 +184,8 @@ def _parquet_batches(number: int, path: Path, kind: str, layout: Layout) -> Iter
         wanted = {feature.name for feature in layout.spec.features}
         columns = [name for name in names if with_standard_names({name: name}).keys() & wanted]
     first = 0
-    for batch in parquet_batches(opened, path, columns, batch_rows=_BATCH_RECORDS):
+    batches = parquet_batches(opened, path, columns, batch_rows=_BATCH_RECORDS, flag="input_file")
+    for batch in batches:
         yield Batch(number, str(path), first, len(batch), batch)
         first += len(batch)
 
@@ -217,7 +222,7 @@ class BatchReader:
             return examples_from_rows(rows, self._layout, batch.name_of)
         if self._kind == PARQUET:
             return examples_from_batch(batch.content, self._layout, batch.name_of)
-        rows = rows_of(batch.content, batch.name_of(0))
+        rows = rows_of(batch.content, batch.name_of(0), flag="input_file")
         return examples_from_lddl(
             rows, self._layout, self._tokenizer, self.starts_word, batch.name_of
         )

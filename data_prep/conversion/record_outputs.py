@@ -15,9 +15,9 @@ from bert_tf.records.layouts import ALTERNATIVE_NAMES, ONE
 from bert_tf.records.tfrecord import FramedRecords, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.files import OFFSETS_SUFFIX
+from bert_tf.util.parquet import import_parquet
 from data_prep.conversion.record_masks import original_ids
 from data_prep.conversion.record_rows import Examples, Layout
-from data_prep.sources.parquet_files import import_parquet
 
 RECORDS, GOOGLE, TF2 = "records", "google", "tf2"
 JSON_LINES, PARQUET, TEXT = "jsonl", "parquet", "text"

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_tf.util.errors import UserError, first_line
+from bert_tf.util.errors import UserError
+from bert_tf.util.parquet import open_parquet, parquet_batches
 from data_prep.sources.json_files import paragraphs_in
 from data_prep.text.documents import Decoder
 
 MAGIC = b"PAR1"
 _BATCH_ROWS = 256
-_VERSION = "21.0.0"  # the last for NumPy 1; works with NumPy 2
 _SHOWN_COLUMNS = 8
 
 
@@ -57,55 +57,8 @@ def read_parquet(path: Path, column: str, *, rows_per_document: int) -> Iterator
         yield ParquetRows(str(path), first, values)
 
 
-def import_parquet() -> Any:
-    """The module pyarrow.parquet; raises UserError if it is not installed."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(
-            f"Parquet files need the package pyarrow, which cannot be used here "
-            f"({first_line(error)}); run: pip install pyarrow=={_VERSION}"
-        ) from error
-    return parquet
-
-
-def open_parquet(path: Path) -> Any:
-    """A pyarrow.parquet.ParquetFile that is read as a stream; UserError if it is damaged."""
-    parquet = import_parquet()
-    import pyarrow
-
-    try:
-        return parquet.ParquetFile(
-            str(path), pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
-        )
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, error) from error
-
-
-def parquet_batches(
-    opened: Any, path: Path, columns: list[str], *, batch_rows: int
-) -> Iterator[Any]:
-    """Record batches of some columns; raises UserError if the file is damaged."""
-    import pyarrow
-
-    try:
-        yield from opened.iter_batches(batch_size=batch_rows, columns=columns, use_threads=False)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(path, error) from error
-
-
-def rows_of(batch: Any, name: str) -> list[dict[str, Any]]:
-    """The rows of a record batch; raises UserError for text that is not UTF-8."""
-    try:
-        return batch.to_pylist()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"--input_file: {name} or one after it has text that is not UTF-8; make the file again."
-        ) from error
-
-
 def _values(path: Path, column: str) -> Iterator[Any]:
-    opened = open_parquet(path)
+    opened = open_parquet(path, flag="input_file")
     names = opened.schema_arrow.names
     if column not in names:
         raise UserError(
@@ -113,7 +66,8 @@ def _values(path: Path, column: str) -> Iterator[Any]:
             f"{', '.join(f'{name:.40}' for name in names[:_SHOWN_COLUMNS])}; give the column with "
             "the text."
         )
-    for batch in parquet_batches(opened, path, [column], batch_rows=_BATCH_ROWS):
+    batches = parquet_batches(opened, path, [column], batch_rows=_BATCH_ROWS, flag="input_file")
+    for batch in batches:
         yield from _bytes_of_text(batch.column(0)).to_pylist()
 
 
@@ -143,10 +97,3 @@ def _binary(kind: Any) -> Any:
     import pyarrow
 
     return pyarrow.binary() if pyarrow.types.is_string(kind) else pyarrow.large_binary()
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"--input_file: {path} is damaged or no whole Parquet file ({first_line(error)}); download "
-        "it again."
-    )

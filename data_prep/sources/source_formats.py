@@ -18,6 +18,7 @@ from typing import IO, ClassVar, NamedTuple, Protocol
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
 from bert_tf.util.errors import UserError
+from bert_tf.util.parquet import import_parquet
 from data_prep.sources import (
     json_files,
     mediawiki_dump,
@@ -229,7 +230,7 @@ _ROWS = {
             PARQUET,
             _parquet,
             lambda start: start.startswith(parquet_files.MAGIC),
-            require=parquet_files.import_parquet,
+            require=import_parquet,
             is_read_by_path=True,
         ),
         FormatRow(

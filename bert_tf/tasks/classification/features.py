@@ -7,6 +7,7 @@ counted from 0.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,23 +26,24 @@ from bert_tf.records.sequences import (
 )
 from bert_tf.stages.executor import Executor, Processes
 from bert_tf.stages.stage import Built
-from bert_tf.tasks.classification.formats import GlueFile, GlueTask, Row
+from bert_tf.tasks.classification.long_texts import CUT_OFF, WINDOWS, LongTexts
+from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 
-STAGE = "glue_features"
 VERSION = 1  # goes up when the records of equal input change
 
 
 def feature_stage(
-    file: GlueFile,
+    file: TextFile,
     *,
     tokenizer_files: TokenizerFiles,
     max_seq_length: int,
     training: bool,
     num_workers: int = 0,
+    long_texts: LongTexts = CUT_OFF,
     rows_per_batch: int = 256,
     rows_per_worker: int = 20_000,
 ) -> SequenceStage:
@@ -56,6 +58,7 @@ def feature_stage(
       max_seq_length: positions per record.
       training: whether records include labels.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
+      long_texts: what becomes of texts with more tokens than positions.
       rows_per_batch: how many a worker is handed at a time.
       rows_per_worker: fewest rows; encoding these takes about as long as starting a process.
 
@@ -65,28 +68,30 @@ def feature_stage(
     check_length(file.task, max_seq_length)
     executor = Processes.of(num_workers, at_most=-(-len(file.rows) // rows_per_worker))
     spec = CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
-    encoder = functools.partial(RowEncoder, tokenizer_files.load, max_seq_length, without_ids(spec))
+    layout = RowLayout(max_seq_length, without_ids(spec), file.task.num_targets, long_texts)
+    encoder = functools.partial(RowEncoder, tokenizer_files.load, layout)
+    parameters = {"task": file.task.name, "max_seq_length": max_seq_length, "training": training}
     return SequenceStage(
-        STAGE,
+        file.task.stage,
         file.path,
         tokenizer_files,
-        {"task": file.task.name, "max_seq_length": max_seq_length, "training": training},
+        {**parameters, **file.task.parameters, **long_texts.parameters},
         spec,
         version=VERSION,
         write=functools.partial(_write, file, encoder, rows_per_batch, executor),
     )
 
 
-def build_features(file: GlueFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
-    """Makes the records of a file in a directory of their own, unless they exist already.
+def build_features(file: TextFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
+    """Makes the records of a file in a directory of their own, unless it has them.
 
     ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
     """
     return feature_stage(file, **options).build(output_dir)
 
 
-def check_length(task: GlueTask, max_seq_length: int) -> None:
-    """Raises UserError if a sequence has no room for a token of each sentence."""
+def check_length(task: TextTask, max_seq_length: int) -> None:
+    """Raises UserError for a length without room for a token of each sentence."""
     least = 1 + 2 * len(task.sentences)
     if max_seq_length < least:
         raise UserError(
@@ -95,55 +100,83 @@ def check_length(task: GlueTask, max_seq_length: int) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class RowLayout:
+    """How rows become records.
+
+    Attributes:
+      max_seq_length: positions of a record.
+      spec: the features of the records, without their ids.
+      num_targets: values of a label.
+      long_texts: what becomes of texts with more tokens than positions.
+    """
+
+    max_seq_length: int
+    spec: RecordSpec
+    num_targets: int
+    long_texts: LongTexts
+
+
 class RowEncoder:
     """Encodes rows as records; each worker process has one."""
 
-    def __init__(
-        self, open_tokenizer: Callable[[], Tokenizer], max_seq_length: int, spec: RecordSpec
-    ):
-        """Opens the tokenizer; ``spec`` defines the features of the records."""
+    def __init__(self, open_tokenizer: Callable[[], Tokenizer], layout: RowLayout):
+        """Opens the tokenizer."""
         self._tokenizer = open_tokenizer()
-        self._max_seq_length = max_seq_length
-        self._spec = spec
+        self._layout = layout
 
     def __call__(self, rows: Sequence[Row]) -> EncodedSequences:
-        """Encodes rows in order."""
-        size = self._max_seq_length
-        encoded = [sequence_of(row, self._tokenizer, size) for row in rows]
-        ids, segments, are_cut = map(list, zip(*encoded))
+        """Encodes rows, in order."""
+        layout, size = self._layout, self._layout.max_seq_length
+        encoded = [sequences_of(row, self._tokenizer, size, layout.long_texts) for row in rows]
+        sequences = [sequence for found, _ in encoded for sequence in found]
+        labels = [row.label for row, (found, _) in zip(rows, encoded) for _ in found]
         features = {
-            "input_ids": padded(ids, size, fill=self._tokenizer.pad_id),
-            "input_mask": padded([[1] * len(row) for row in ids], size),
-            "segment_ids": padded(segments, size),
-            "labels": np.array([[row.label or 0.0] for row in rows], np.float32),
+            "input_ids": padded([ids for ids, _ in sequences], size, fill=self._tokenizer.pad_id),
+            "input_mask": padded([[1] * len(ids) for ids, _ in sequences], size),
+            "segment_ids": padded([segments for _, segments in sequences], size),
+            "labels": targets_of(labels, layout.num_targets),
         }
-        counts = {"examples": len(rows), "cut_examples": sum(are_cut)}
-        return EncodedSequences.of(self._spec, features, counts)
+        counts = {"examples": len(rows), "cut_examples": sum(is_cut for _, is_cut in encoded)}
+        made = EncodedSequences.of(layout.spec, features, counts)
+        if layout.long_texts.long_texts != WINDOWS:
+            return made
+        per_row = np.array([len(found) for found, _ in encoded], np.int32)
+        return made._replace(counts={**counts, "windows": len(sequences)}, records_per_item=per_row)
 
 
-def sequence_of(
-    row: Row, tokenizer: Tokenizer, max_seq_length: int
-) -> tuple[list[int], list[int], bool]:
+def targets_of(labels: Sequence[Label | None], num_targets: int) -> np.ndarray:
+    """Labels as in records: float32 [N, num_targets]; texts without a label have zeros."""
+    found = np.zeros((len(labels), num_targets), np.float32)
+    for row, label in zip(found, labels):
+        if isinstance(label, tuple):
+            row[list(label)] = 1
+        else:
+            row[0] = label or 0.0
+    return found
+
+
+def sequences_of(
+    row: Row, tokenizer: Tokenizer, max_seq_length: int, long_texts: LongTexts
+) -> tuple[list[tuple[list[int], list[int]]], bool]:
     """Encodes a row as ``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``.
 
-    In a sequence that is too long, tokens are removed one at a time from the end of the longer
-    sentence, as in google-research/bert.
-
-    Returns: token ids, segment ids, and whether tokens were cut off.
+    Returns: token ids and segment ids of each sequence, and whether the row was too long for one.
     """
     parts = [tokenizer.encode(text) for text in row.sentences]
-    excess = sum(map(len, parts)) - (max_seq_length - 1 - len(parts))
-    for _ in range(excess):
-        max(reversed(parts), key=len).pop()
-    ids, segments = [tokenizer.cls_id], [0]
-    for number, part in enumerate(parts):
-        ids += [*part, tokenizer.sep_id]
-        segments += [number] * (len(part) + 1)
-    return ids, segments, excess > 0
+    room = max_seq_length - 1 - len(parts)
+    sequences = []
+    for kept in long_texts.cut(parts, room):
+        ids, segments = [tokenizer.cls_id], [0]
+        for number, part in enumerate(kept):
+            ids += [*part, tokenizer.sep_id]
+            segments += [number] * (len(part) + 1)
+        sequences.append((ids, segments))
+    return sequences, sum(map(len, parts)) > room
 
 
 def _write(
-    file: GlueFile,
+    file: TextFile,
     make_encoder: Callable[[], RowEncoder],
     rows_per_batch: int,
     executor: Executor,
@@ -155,7 +188,7 @@ def _write(
         make_encoder,
         items_per_batch=rows_per_batch,
         executor=executor,
-        stage=STAGE,
+        stage=file.task.stage,
         unit="examples",
         total=len(file.rows),
     )

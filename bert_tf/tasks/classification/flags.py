@@ -7,7 +7,9 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, require
 from bert_tf.cli.training_flags import warn_of_ignored
-from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.own_files import TableSettings
+from bert_tf.tasks.classification.settings import ClassificationSettings, LossSettings
 from bert_tf.tasks.finetuning.flags import (
     define_directory_flags,
     define_finetuning_flags,
@@ -24,7 +26,7 @@ def define_classification_flags(values: flags.FlagValues) -> None:
         label_flag="alpha_label",
         max_seq_length={
             "default": 128,
-            "help_text": "Maximum tokens of a sentence or pair; longer ones are truncated.",
+            "help_text": "Maximum tokens of a sentence or a pair; see --long_texts.",
         },
     )
 
@@ -32,6 +34,9 @@ def define_classification_flags(values: flags.FlagValues) -> None:
 @flag_group("Sentences and labels")
 def _define_classification_flags(define: Definer) -> None:
     define.settings(ClassificationSettings, task_name={"default": None})
+    define.settings(TableSettings)
+    define.settings(LossSettings)
+    define.settings(LongTexts)
     define_directory_flags(
         define,
         files="the task's train.tsv, dev.tsv and test.tsv",
@@ -42,5 +47,7 @@ def _define_classification_flags(define: Definer) -> None:
 def classification_settings(values: flags.FlagValues) -> ClassificationSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values)
-    require(values, "output_dir", "task_name")
-    return directory_settings(ClassificationSettings, values)
+    require(values, "output_dir")
+    return directory_settings(
+        ClassificationSettings, values, needs_directory=bool(values.task_name)
+    )

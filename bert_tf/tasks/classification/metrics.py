@@ -1,11 +1,12 @@
-"""The metrics of GLUE (Wang et al. 2019), from 0 (correlations: from -1) to 1.
+"""Metrics of classification, from 0 (correlations: from -1) to 1.
 
-All take labels and predictions, [N] each: class numbers, or scores for regression.
+Most take labels and predictions, [N] each: class numbers, or scores of a regression. Those of texts
+with several classes take booleans [N, classes].
 """
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, NamedTuple
 
 import numpy as np
 
@@ -16,10 +17,8 @@ def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """The harmonic mean of precision and recall of class 1; 0 if it does not occur."""
-    true_positives = np.sum((labels == 1) & (predicted == 1))
-    total = np.sum(labels == 1) + np.sum(predicted == 1)
-    return float(2 * true_positives / total) if total else 0.0
+    """Harmonic mean of precision and recall of class 1; 0 if it does not occur."""
+    return float(counts_of(labels == 1, predicted == 1).f1)
 
 
 def matthews_correlation(labels: np.ndarray, predicted: np.ndarray) -> float:
@@ -43,10 +42,147 @@ def spearman(labels: np.ndarray, predicted: np.ndarray) -> float:
     return pearson(_ranks(labels), _ranks(predicted))
 
 
+def macro_f1(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """The mean of the classes' F1, of classes that are a label or a prediction of some text."""
+    found = counts_of(_by_class(labels, predicted), _by_class(predicted, labels))
+    occurs = found.true + found.missed + found.wrong > 0
+    return float(found.f1[occurs].mean()) if occurs.any() else 0.0
+
+
+def micro_f1(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """F1 of all pairs of a text and a class together."""
+    return float(counts_of(labels.ravel(), predicted.ravel()).f1)
+
+
+def exact_match(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """The fraction of texts whose classes are exactly the predicted ones."""
+    return float(np.mean((labels == predicted).all(axis=1)))
+
+
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     function.__name__: function
-    for function in (accuracy, f1, matthews_correlation, pearson, spearman)
+    for function in (
+        *(accuracy, f1, matthews_correlation, pearson, spearman),
+        *(macro_f1, micro_f1, exact_match),
+    )
 }
+
+
+class Counts(NamedTuple):
+    """How often a class, or each of several, was found: integers, or arrays [classes].
+
+    Attributes:
+      true: texts that have the class and are predicted to.
+      wrong: texts that are predicted to have it, but do not.
+      missed: texts that have it, but are not predicted to.
+    """
+
+    true: np.ndarray
+    wrong: np.ndarray
+    missed: np.ndarray
+
+    @property
+    def precision(self) -> np.ndarray:
+        """The fraction of predictions that are right; 0 without any."""
+        return _fraction(self.true, self.true + self.wrong)
+
+    @property
+    def recall(self) -> np.ndarray:
+        """The fraction of the class's texts that were found; 0 without any."""
+        return _fraction(self.true, self.true + self.missed)
+
+    @property
+    def f1(self) -> np.ndarray:
+        """Harmonic mean of precision and recall; 0 if the class does not occur."""
+        return _fraction(2 * self.true, 2 * self.true + self.wrong + self.missed)
+
+
+def counts_of(labels: np.ndarray, predicted: np.ndarray) -> Counts:
+    """The counts of a class (booleans [N]), or of each class (booleans [N, classes])."""
+    return Counts(
+        (labels & predicted).sum(axis=0),
+        (~labels & predicted).sum(axis=0),
+        (labels & ~predicted).sum(axis=0),
+    )
+
+
+def best_threshold(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """The probability from which a text should have a class, by micro F1.
+
+    Args:
+      labels: bool [N, classes].
+      probabilities: [N, classes].
+
+    Returns: the middle between the two probabilities that it separates; 0.5 without any positive.
+    """
+    order = np.argsort(-probabilities, axis=None, kind="stable")
+    ranked, truth = probabilities.ravel()[order].astype(np.float64), labels.ravel()[order]
+    if not truth.any():
+        return 0.5
+    found = np.cumsum(truth)
+    scores = 2 * found / (np.arange(1, len(truth) + 1) + truth.sum())
+    borders = np.append(ranked[:-1] > ranked[1:], True)
+    best = int(np.argmax(np.where(borders, scores, -1)))
+    below = ranked[best + 1] if best + 1 < len(ranked) else 0.0
+    return float((ranked[best] + below) / 2)
+
+
+def expected_calibration_error(
+    confidence: np.ndarray, is_right: np.ndarray, *, bins: int = 10
+) -> float:
+    """The mean distance of confidence and accuracy over bins of confidence (Guo et al. 2017).
+
+    Args:
+      confidence: [N], the probabilities of the predictions.
+      is_right: bool [N].
+      bins: their number, of equal width.
+    """
+    error = 0.0
+    for row in calibration(confidence, is_right, bins=bins):
+        error += row.predictions / len(confidence) * abs(row.confidence - row.accuracy)
+    return error
+
+
+class CalibrationBin(NamedTuple):
+    """The predictions of a range of confidence: their number, mean confidence and accuracy."""
+
+    low: float
+    high: float
+    predictions: int
+    confidence: float
+    accuracy: float
+
+
+def calibration(
+    confidence: np.ndarray, is_right: np.ndarray, *, bins: int = 10
+) -> list[CalibrationBin]:
+    """The bins of confidence that have predictions, see :func:`expected_calibration_error`."""
+    numbers = np.minimum((confidence * bins).astype(int), bins - 1)
+    found = []
+    for number in np.unique(numbers):
+        inside = numbers == number
+        found.append(
+            CalibrationBin(
+                number / bins,
+                (number + 1) / bins,
+                int(inside.sum()),
+                float(confidence[inside].mean()),
+                float(is_right[inside].mean()),
+            )
+        )
+    return found
+
+
+def _by_class(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Class numbers [N] as booleans [N, classes]; booleans as they are."""
+    if values.ndim == 2:
+        return values
+    classes = np.arange(1 + int(max(values.max(initial=0), others.max(initial=0))))
+    return values[:, None] == classes
+
+
+def _fraction(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

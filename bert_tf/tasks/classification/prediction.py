@@ -2,106 +2,158 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_tf.tasks.classification.formats import GlueFile, GlueTask
-from bert_tf.tasks.classification.metrics import METRICS
+from bert_tf.model_directory.text_classes import (
+    read_text_classes,
+    write_text_classes,
+)
+from bert_tf.records.sequences import SequenceRecords
+from bert_tf.tasks.classification.answers import Answers, labels_of
+from bert_tf.tasks.classification.glue import GlueTask
+from bert_tf.tasks.classification.metrics import METRICS, best_threshold
+from bert_tf.tasks.classification.report import write_report
+from bert_tf.tasks.classification.text_task import TextFile, TextTask
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.train.evaluation import Figure
 from bert_tf.util.files import atomic_open
 
 PROBABILITIES_NAME = "test_results.tsv"
 PREDICTIONS_NAME = "predictions.tsv"
+OWN_PREDICTIONS_NAME = "predictions.csv"
 
 
-class ClassificationEvaluation(PredictionEvaluation):
+class TextPrediction(PredictionEvaluation):
+    """Predicts texts, each from one sequence or from several windows."""
+
+    def __init__(self, file: TextFile, records: SequenceRecords, *args: Any, **kwargs: Any) -> None:
+        """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
+        super().__init__(records, *args, **kwargs)
+        self._file = file
+        self._windows = records.records_per_item
+
+    def logits_of_texts(self, logits: np.ndarray) -> np.ndarray:
+        """Logits [records, outputs] -> [texts, outputs]: the means over a text's windows."""
+        if self._windows is None:
+            return logits
+        ends = np.cumsum(self._windows)
+        sums = np.add.reduceat(logits.astype(np.float64), ends - self._windows, axis=0)
+        return (sums / self._windows[:, np.newaxis]).astype(np.float32)
+
+
+class ClassificationEvaluation(TextPrediction):
     """Scores the predictions for a file with labels, under google-research/bert's names.
 
-    ``eval_loss`` is the mean cross entropy, or the mean squared error for regression.
+    ``eval_loss`` is the mean of the cross entropies, or of the squared errors in a regression.
+    Where texts may have several classes, the threshold that is best for the file is stored with the
+    model.
     """
 
-    def __init__(self, file: GlueFile, *args: Any, **kwargs: Any) -> None:
-        """Evaluates on ``file``; the other arguments are as in :class:`PredictionEvaluation`."""
-        super().__init__(*args, **kwargs)
-        self._file = file
+    def __init__(self, file: TextFile, *args: Any, **kwargs: Any) -> None:
+        """Predicts ``file``; the other arguments are those of :class:`TextPrediction`."""
+        super().__init__(file, *args, **kwargs)
         self.figure = Figure(figure_name(file.task), higher_is_better=True)
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """The task's metrics and the loss."""
-        del output_dir
-        labels = np.array([row.label for row in self._file.rows])
-        return scores(self._file.task, labels, predictions["logits"])
+        """The task's metrics and the loss; writes ``report.html``."""
+        task, labels = self._file.task, labels_of(self._file)
+        answers = Answers(task, self.logits_of_texts(predictions["logits"]))
+        found = {}
+        if task.multi_label:
+            threshold = best_threshold(labels, answers.probabilities)
+            answers = dataclasses.replace(answers, threshold=threshold)
+            stored = dataclasses.replace(task.stored_classes, threshold=threshold)
+            write_text_classes(output_dir, stored)
+            found["eval_threshold"] = threshold
+        results = {**scores(answers, labels), **found}
+        write_report(output_dir, self._file, answers, results)
+        return results
 
 
-class ClassificationPrediction(PredictionEvaluation):
+class ClassificationPrediction(TextPrediction):
     """Writes the predictions for a file: probabilities, and the class or the score."""
 
-    def __init__(self, file: GlueFile, *args: Any, **kwargs: Any) -> None:
-        """Predicts ``file``; the other arguments are as in :class:`PredictionEvaluation`."""
-        super().__init__(*args, **kwargs)
-        self._task = file.task
+    def __init__(self, file: TextFile, *args: Any, threshold: float, **kwargs: Any) -> None:
+        """Predicts ``file``.
+
+        Args:
+          file: the texts.
+          threshold: as in :class:`Answers`, unless an evaluation of the run stores another one.
+          *args, **kwargs: as for :class:`PredictionEvaluation`.
+        """
+        super().__init__(file, *args, **kwargs)
+        self._threshold = threshold
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """Writes two files to ``output_dir``; returns no scores."""
-        logits = predictions["logits"]
-        write_predictions(self._task, logits, output_dir)
+        stored = read_text_classes(output_dir)
+        threshold = self._threshold if stored is None else stored.threshold
+        answers = Answers(self._file.task, self.logits_of_texts(predictions["logits"]), threshold)
+        if isinstance(self._file.task, GlueTask):
+            write_predictions(answers, output_dir)
+        else:
+            write_probabilities(answers, output_dir)
+            write_own_predictions(self._file, answers, output_dir / OWN_PREDICTIONS_NAME)
         return {}
 
 
-def figure_name(task: GlueTask) -> str:
-    """The name of the metric by which checkpoints are compared."""
+def figure_name(task: TextTask) -> str:
+    """The name of the result by which checkpoints are compared."""
     return f"eval_{task.metrics[0]}"
 
 
-def scores(task: GlueTask, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """The task's metrics, with the prefix ``eval_``, and ``eval_loss``.
+def scores(answers: Answers, labels: np.ndarray) -> dict[str, float]:
+    """The task's metrics, with the prefix ``eval_``, and ``eval_loss``; labels as above."""
+    predicted = answers.predicted
+    metrics = {f"eval_{name}": METRICS[name](labels, predicted) for name in answers.task.metrics}
+    return {**metrics, "eval_loss": float(answers.losses(labels).mean())}
 
-    Args:
-      task: the task.
-      labels: [N], class numbers or scores.
-      logits: [N, num_outputs].
+
+def write_predictions(answers: Answers, output_dir: Path) -> None:
+    """Writes ``test_results.tsv``, see :func:`write_probabilities`, and ``predictions.tsv``.
+
+    The latter has GLUE's columns, ``index`` and ``prediction``, with a header.
     """
-    predicted = answers(task, logits)
-    metrics = {f"eval_{name}": METRICS[name](labels, predicted) for name in task.metrics}
-    if task.is_regression:
-        losses = np.square(predicted - labels)
-    else:
-        losses = -log_probabilities(logits)[np.arange(len(labels)), labels.astype(int)]
-    return {**metrics, "eval_loss": float(losses.mean())}
-
-
-def answers(task: GlueTask, logits: np.ndarray) -> np.ndarray:
-    """The predicted class numbers or scores, [N]."""
-    return logits[:, 0].astype(np.float64) if task.is_regression else logits.argmax(axis=1)
-
-
-def log_probabilities(logits: np.ndarray) -> np.ndarray:
-    """Logits [N, classes] -> log probabilities [N, classes], float64."""
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-
-
-def write_predictions(task: GlueTask, logits: np.ndarray, output_dir: Path) -> None:
-    """Writes ``test_results.tsv`` and ``predictions.tsv``.
-
-    The first is in google-research/bert's format: one line per example with the probability of each
-    class, or the score, and no header. The second has GLUE's columns, ``index`` and ``prediction``,
-    with a header.
-    """
-    predicted = answers(task, logits)
-    if task.is_regression:
-        numbers = [[str(score)] for score in predicted.tolist()]
-        shown = [[f"{score:.3f}"] for score in predicted]
-    else:
-        numbers = [list(map(str, row)) for row in np.exp(log_probabilities(logits)).tolist()]
-        shown = [[task.classes[n]] for n in predicted]
-    _write(output_dir / PROBABILITIES_NAME, numbers)
-    rows = ([str(n), *row] for n, row in enumerate(shown))
+    write_probabilities(answers, output_dir)
+    rows = ([str(n), answers.shown(n)] for n in range(len(answers.logits)))
     _write(output_dir / PREDICTIONS_NAME, [["index", "prediction"], *rows])
+
+
+def write_probabilities(answers: Answers, output_dir: Path) -> None:
+    """Writes ``test_results.tsv`` in google-research/bert's format.
+
+    It has one line per example with the probability of each class, or the score, and no header.
+    """
+    if answers.task.is_regression:
+        numbers = [[str(score)] for score in answers.predicted.tolist()]
+    else:
+        numbers = [list(map(str, row)) for row in answers.probabilities.tolist()]
+    _write(output_dir / PROBABILITIES_NAME, numbers)
+
+
+def write_own_predictions(file: TextFile, answers: Answers, path: Path) -> None:
+    """Writes the texts of a file with what is predicted of them, as CSV with a header.
+
+    A single class has its probability beside it.
+    """
+    task = file.task
+    has_probability = not task.is_regression and not task.multi_label
+    probabilities = answers.probabilities.max(axis=1) if has_probability else None
+    with atomic_open(path) as output:
+        writer = csv.writer(output, lineterminator="\n")
+        names = ["prediction", *["probability"][:has_probability]]
+        writer.writerow([*task.sentences, *names])
+        for number, row in enumerate(file.rows):
+            shown = [answers.shown(number)]
+            if probabilities is not None:
+                shown.append(f"{probabilities[number]:.4f}")
+            writer.writerow([*row.sentences, *shown])
 
 
 def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from pathlib import Path
+from typing import Any
 
+from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TEXT_CLASSES_NAME, TextClasses
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.features import check_length, feature_stage
-from bert_tf.tasks.classification.formats import (
+from bert_tf.tasks.classification.glue import (
     DEV,
     GLUE_TASKS,
     TEST,
     TRAIN,
-    GlueTask,
     find_split,
     read_glue,
 )
+from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
+from bert_tf.tasks.classification.own_files import (
+    TableSettings,
+    Texts,
+    own_task,
+    read_texts,
+    require_same_kind,
+)
 from bert_tf.tasks.classification.pooling import CLS, Pooling
 from bert_tf.tasks.classification.prediction import (
+    OWN_PREDICTIONS_NAME,
     PROBABILITIES_NAME,
     ClassificationEvaluation,
     ClassificationPrediction,
 )
-from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.report import REPORT_NAME
+from bert_tf.tasks.classification.settings import BALANCED, ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.text_task import TextFile, TextTask
 from bert_tf.tasks.finetuning.directory_run import (
+    Files,
     FileTask,
     OpenedFiles,
     check_trained_on,
@@ -34,8 +52,10 @@ from bert_tf.tasks.finetuning.run import (
     report_seeds,
     run_with_seeds,
 )
+from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
+from bert_tf.util.errors import UserError
 
 
 def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
@@ -50,14 +70,15 @@ def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results 
 def _run_once(
     pooling: Pooling, settings: ClassificationSettings, by_seed: dict[int, Results]
 ) -> Results | None:
-    """Runs once, and adds the results to those of earlier seeds."""
-    task = GLUE_TASKS[settings.task_name]
+    """A single run, which adds its results to those of earlier seeds."""
     with begin(settings.run, settings.runtime) as run:
-        results = run_on_files(open_classification(settings, run, pooling), run)
+        opened = open_classification(settings, run, pooling)
+        results = run_on_files(opened, run)
         if results is not None:
             by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
-                names = [f"eval_{name}" for name in task.metrics]
+                run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
+                names = [f"eval_{name}" for name in opened.files.dev.task.metrics]
                 report_seeds(settings, run, by_seed, names, digits=4)
         return results
 
@@ -66,30 +87,106 @@ def open_classification(
     settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    task = GLUE_TASKS[settings.task_name]
+    stored = _stored_classes(run)
+    if settings.task_name:
+        glue = GLUE_TASKS[settings.task_name]
+        task: TextTask = glue
+        files = read_files(
+            settings,
+            find=functools.partial(find_split, glue),
+            read=functools.partial(read_glue, glue),
+            splits=(TRAIN, DEV, TEST),
+        )
+    else:
+        task, files = _own_files(settings, run, stored)
+    _check_trained_on(run, task)
+    loss = ClassificationLoss(
+        task.kind,
+        balanced_weights(files.train)
+        if files.train and settings.loss.class_weights == BALANCED
+        else None,
+        settings.loss.label_smoothing,
+    )
     model, length = open_finetuning(
-        settings, run, lambda config: ClassificationTask(config, task.num_outputs, pooling)
+        settings, run, lambda config: ClassificationTask(config, task.num_outputs, pooling, loss)
     )
     check_length(task, length)
-    _check_classes(run, task)
-    files = read_files(
-        settings,
-        find=functools.partial(find_split, task),
-        read=functools.partial(read_glue, task),
-        splits=(TRAIN, DEV, TEST),
-    )
+    threshold = stored.threshold if stored else DEFAULT_THRESHOLD
+    classes = dataclasses.replace(task.stored_classes, threshold=threshold)
     of_files = FileTask(
         task.name,
-        feature_stage,
+        functools.partial(_stage, settings.length),
         ClassificationEvaluation,
-        ClassificationPrediction,
-        PROBABILITIES_NAME,
+        functools.partial(ClassificationPrediction, threshold=threshold),
+        PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
     )
     max_records = len(files.train.rows) if files.train else 1
+    model = dataclasses.replace(model, text_classes=classes)
     return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 
-def _check_classes(run: Run, task: GlueTask) -> None:
+def _stage(long_texts: LongTexts, file: TextFile, **options: Any) -> SequenceStage:
+    return feature_stage(file, long_texts=long_texts, **options)
+
+
+def _own_files(
+    settings: ClassificationSettings, run: Run, stored: TextClasses | None
+) -> tuple[TextTask, Files]:
+    """The task that a user's files describe, and the files. Collective."""
+    table = settings.table
+
+    def read(path: Path, *, flag: str, needs_labels: bool) -> Texts:
+        return read_texts(path, table, flag=flag, needs_labels=needs_labels)
+
+    texts = read_files(settings, find=_no_directory, read=read, splits=(TRAIN, DEV, TEST))
+    classes = None
+    if run.ranks.is_chief and not table.regression:
+        classes = _agree_on_classes(texts.train, run, table, stored)
+    classes = run.ranks.broadcast(classes) or ()
+    first = next(found for found in texts if found is not None)
+    task = own_task(first.columns, table, classes)
+    return task, Files(*(found and found.with_numbers(task) for found in texts))
+
+
+def _agree_on_classes(
+    train: Texts | None, run: Run, table: TableSettings, stored: TextClasses | None
+) -> tuple[str, ...]:
+    """The classes of a run, by number.
+
+    A run that resumes or does not train has those stored with its weights, as does one that trains
+    further on some of them. Otherwise they are those of the training file.
+    """
+    own = None if train is None else train.classes()
+    if stored is not None and (
+        own is None or run.start.checkpoint is not None or set(own) <= set(stored.labels)
+    ):
+        require_same_kind(stored, table, source=_weights(run))
+        return stored.labels
+    if own is not None:
+        return own
+    check_trains(run)
+    raise UserError(
+        f"{_weights(run)} has no {TEXT_CLASSES_NAME} beside it, so its classes are unknown; "
+        "restore the file, or give other weights."
+    )
+
+
+def _no_directory(directory: object, split: str, *, flag: str) -> Path:
+    raise AssertionError(f"{directory}: {split} has a flag other than {flag}")
+
+
+def _weights(run: Run) -> str | None:
+    """The weights that the run starts from, resumed or given."""
+    return run.start.checkpoint or run.settings.start.init_checkpoint
+
+
+def _stored_classes(run: Run) -> TextClasses | None:
+    """The classes of the weights that a run starts from; None if they have no such head."""
+    source = _weights(run)
+    return None if source is None else ModelDirectory.of(source).text_classes
+
+
+def _check_trained_on(run: Run, task: TextTask) -> None:
     """Raises UserError if a run would use the head of another task."""
     names = [known.name for known in GLUE_TASKS.values()]
     check_trained_on(

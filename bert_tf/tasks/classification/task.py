@@ -16,11 +16,13 @@ from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS, Head, class_logits, class_specs
-from bert_tf.model.losses import ACCURACY, ClassScores, Decisions, classification_sums
+from bert_tf.model.losses import ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.model_directory.text_classes import MULTI_LABEL
+from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.pooling import CLS, Pooling
 
 LABEL = "label"
@@ -43,13 +45,15 @@ class ClassificationTask(EncoderTask):
 
     Attributes:
       config: the network's configuration.
-      num_classes: number of classes; 1 for regression.
-      pooling: how the head pools the encoder's output.
+      num_classes: number of classes; 1 for a regression.
+      pooling: how the head reads the encoder.
+      loss: what the head is trained for.
     """
 
     config: BertConfig
     num_classes: int
     pooling: Pooling = CLS
+    loss: ClassificationLoss = dataclasses.field(default_factory=ClassificationLoss)
 
     inputs: ClassVar = INPUTS
 
@@ -60,13 +64,13 @@ class ClassificationTask(EncoderTask):
 
     @property
     def loss_name(self) -> str:
-        """The name of the loss, for metrics."""
-        return "squared_error" if self.num_classes == 1 else "cross_entropy"
+        """What the loss is, for metrics."""
+        return self.loss.name
 
     @property
     def terms(self) -> Terms:
-        """A single term; regression has no accuracy."""
-        return {LABEL: () if self.num_classes == 1 else (ACCURACY,)}
+        """One term; only a single class per text has an accuracy."""
+        return {LABEL: self.loss.metrics}
 
     def specs(self) -> list[VariableSpec]:
         """The variables of the encoder, the pooling and the head."""
@@ -96,26 +100,24 @@ class ClassificationTask(EncoderTask):
     ) -> Decisions:
         """The class logits, or the regression score, of every sequence."""
         del features, options
+        if self.loss.kind == MULTI_LABEL:  # each class is a choice of its own: no or yes
+            pairs = tf.reshape(tf.stack([tf.zeros_like(outputs), outputs], axis=-1), [-1, 2])
+            each = tf.fill(tf.shape(pairs)[:1], 1 / self.num_classes)
+            return Decisions(ClassScores(pairs, tf.zeros([2])), each)
         scores = ClassScores(outputs, tf.zeros([self.num_classes]))
         return Decisions(scores, tf.ones(tf.shape(outputs)[:1]))
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """The number of sequences."""
-        return {LABEL: num_sequences(features)}
+        """The number of sequences, or the sum of the weights of their classes."""
+        if self.loss.class_weights is None:
+            return {LABEL: num_sequences(features)}
+        return {LABEL: tf.reduce_sum(self.loss.weights(_labels(features)))}
 
     def losses(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """The cross entropies, or the squared errors for regression."""
-        labels = tf.reshape(features[LABELS], [-1])
-        weights = tf.ones_like(labels)
-        if self.num_classes > 1:
-            classes = tf.cast(labels, tf.int32)
-            sums = classification_sums(outputs, classes, weights, policy=options.policy)
-        else:
-            errors = tf.square(outputs[:, 0] - labels)
-            sums = Sums(loss=tf.reduce_sum(errors), weight=tf.reduce_sum(weights), metrics={})
-        return {LABEL: sums}
+        """The cross entropies, or squared errors in a regression."""
+        return {LABEL: self.loss.sums(outputs, _labels(features), options=options)}
 
     def predictions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
@@ -128,3 +130,9 @@ class ClassificationTask(EncoderTask):
         """Empty: metrics such as correlations need all predictions."""
         del sums
         return {}
+
+
+def _labels(features: Features) -> tf.Tensor:
+    """[B, targets] float32."""
+    labels = features[LABELS]
+    return labels[:, tf.newaxis] if labels.shape.rank == 1 else labels

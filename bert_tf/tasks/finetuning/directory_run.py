@@ -73,7 +73,11 @@ def read_files(
       splits: the names of the splits for training, evaluation and prediction.
     """
     uses = settings.run.do_train, settings.run.evaluation.do_eval, settings.do_predict
-    given = {1: ("eval_file", settings.eval_file), 2: ("predict_file", settings.predict_file)}
+    given = {
+        0: ("train_file", settings.train_file),
+        1: ("eval_file", settings.eval_file),
+        2: ("predict_file", settings.predict_file),
+    }
 
     def read_one(number: int) -> Any:
         if not uses[number]:

@@ -109,15 +109,16 @@ def define_directory_flags(define: Definer, *, files: str, predictions: str) -> 
     )
 
 
-def directory_settings(kind: type[_OfDirectory], values: flags.FlagValues) -> _OfDirectory:
+def directory_settings(
+    kind: type[_OfDirectory], values: flags.FlagValues, *, needs_directory: bool = True
+) -> _OfDirectory:
     """Like :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
 
-    Also raises UserError if a directory is needed but missing.
+    Also raises UserError if a file has no flag of its own and --data_dir is missing, unless
+    ``needs_directory`` is false.
     """
-    evaluates = values.do_eval and not values.eval_file
-    needs_files = values.do_train or evaluates or (values.do_predict and not values.predict_file)
     settings = finetuning_settings(kind, values, does=["do_train", "do_eval", "do_predict"])
-    if needs_files:
+    if needs_directory and settings.missing_files():
         require(values, "data_dir")
     if settings.data_dir is not None and not settings.data_dir.is_dir():
         raise UserError(

@@ -73,6 +73,9 @@ class DirectorySettings(FinetuningSettings):
 
     data_dir: Path | None = path_setting("Directory of the files.")
     do_predict: bool = setting(False, "Predict the test set and write the results.")
+    train_file: Path | None = path_setting(
+        "Training file instead of the one in --data_dir.", flag_of_file="train_file"
+    )
     eval_file: Path | None = path_setting(
         "File to evaluate instead of the one in --data_dir.", flag_of_file="eval_file"
     )
@@ -82,3 +85,17 @@ class DirectorySettings(FinetuningSettings):
     predict_batch_size: int = setting(
         8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE
     )
+
+    def missing_files(self) -> list[tuple[str, str]]:
+        """What the run does without a file of its own: flags of the action and of the file."""
+        uses = (
+            ("do_train", self.run.do_train, "train_file", self.train_file),
+            ("do_eval", self.run.evaluation.do_eval, "eval_file", self.eval_file),
+            ("do_predict", self.do_predict, "predict_file", self.predict_file),
+        )
+        return [(action, flag) for action, does, flag, file in uses if does and file is None]
+
+    @property
+    def files_given(self) -> bool:
+        """Whether any file is named by its flag."""
+        return any((self.train_file, self.eval_file, self.predict_file))

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from bert_tf.tasks.finetuning.log_charts import chart_over_steps, values_over_steps
 from bert_tf.tasks.question_answering.report.content import ReportData
 from bert_tf.util.pages.charts import Line, Marker, Point, line_chart
 
 _MOST_POINTS = 300
 _MARGIN = 0.1  # as a fraction of a curve's width
 _FLAT = 0.02  # fraction of a score's range; smaller changes are ignored
-
-
-def values_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[Point]:
-    """(step, value), sorted by step, for the first of ``names`` in the log.
-
-    If a resumed run repeated a step, the later line counts; values that are not finite, as after
-    divergence, are left out.
-    """
-    name = next((name for name in names if any(name in line for line in log)), "")
-    values = {line["step"]: line[name] for line in log if "step" in line and name in line}
-    return [(step, value) for step, value in sorted(values.items()) if math.isfinite(value)]
-
-
-def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Point], int]:
-    """At most ``most`` points, each the mean of a block of neighbours, and the block size."""
-    size = max(1, math.ceil(len(points) / most))
-    blocks = [points[first : first + size] for first in range(0, len(points), size)]
-    means = [tuple(sum(column) / len(block) for column in zip(*block)) for block in blocks]
-    return means, size
 
 
 def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
@@ -41,22 +22,6 @@ def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
     return [points[index] for index in sorted(chosen) if 0 <= index < len(points)]
 
 
-def loss_chart(data: ReportData) -> str:
-    """Training and evaluation loss over steps; empty without logs."""
-    points, size = averaged(values_over_steps(data.training_log, "loss"))
-    lines = [
-        Line("training", points, "first"),
-        Line("evaluation", values_over_steps(data.evaluation_log, "loss"), "second"),
-    ]
-    return _over_steps(
-        lines,
-        title="Loss",
-        y_label="loss (nats)",
-        y_log=True,
-        note=f"Each training point is the mean of {size} logged steps." if size > 1 else "",
-    )
-
-
 def evaluation_chart(data: ReportData) -> str:
     """F1 and exact match over steps; empty without an evaluation log."""
     log = data.evaluation_log
@@ -64,14 +29,7 @@ def evaluation_chart(data: ReportData) -> str:
         Line("F1", values_over_steps(log, "f1"), "first"),
         Line("exact match", values_over_steps(log, "exact_match", "exact"), "second"),
     ]
-    return _over_steps(lines, title="Evaluations", y_label="percent")
-
-
-def _over_steps(lines: Sequence[Line], **options: Any) -> str:
-    """A chart over steps; empty if no curve has two points."""
-    if all(len(line.points) < 2 for line in lines):
-        return ""
-    return line_chart(lines, x_label="step (optimizer updates)", x_from_zero=True, **options)
+    return chart_over_steps(lines, title="Evaluations", y_label="percent")
 
 
 ThresholdCurve = list[tuple[float, float, float]]

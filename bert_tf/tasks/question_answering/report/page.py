@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
+from bert_tf.tasks.finetuning.log_charts import loss_chart
 from bert_tf.tasks.question_answering.report import curves, examples, tables
 from bert_tf.tasks.question_answering.report.breakdown import (
     LENGTH_NAMES,
@@ -59,7 +60,11 @@ def _groups(data: ReportData) -> str:
 
 
 def _charts(data: ReportData) -> str:
-    return curves.threshold_chart(data) + curves.loss_chart(data) + curves.evaluation_chart(data)
+    return (
+        curves.threshold_chart(data)
+        + loss_chart(data.training_log, data.evaluation_log)
+        + curves.evaluation_chart(data)
+    )
 
 
 def _examples(data: ReportData) -> str:

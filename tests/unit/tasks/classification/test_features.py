@@ -5,8 +5,11 @@ import dataclasses
 import pytest
 
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.classification.features import build_features, feature_stage, sequence_of
-from bert_tf.tasks.classification.formats import GLUE_TASKS, Row, read_glue
+from bert_tf.tasks.classification.features import build_features, feature_stage, sequences_of
+from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
+from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
+from bert_tf.tasks.classification.text_task import Row
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import VOCABULARY
@@ -44,8 +47,55 @@ def tokens(ids):
     ],
 )
 def test_sequences(tokenizer_files, row, most, expected, segments, is_cut):
-    found = sequence_of(Row(*row, 1.0), tokenizer_files.load(), most)
-    assert (tokens(found[0]), found[1:]) == (expected, ([*map(int, segments.split())], is_cut))
+    [(ids, found)], cut = sequences_of(Row(*row, 1.0), tokenizer_files.load(), most, LongTexts())
+    assert (tokens(ids), found, cut) == (expected, [*map(int, segments.split())], is_cut)
+
+
+LONG = "who wrote the book by the sea"
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (LongTexts("head"), ["who wrote the book"]),
+        (LongTexts("tail"), ["book by the sea"]),
+        (LongTexts("head_tail"), ["who by the sea"]),
+        (LongTexts("windows", 2), ["who wrote the book", "the book by the", "by the sea"]),
+        (LongTexts("windows", 9), ["who wrote the book", "by the sea"]),
+    ],
+)
+def test_long_texts(tokenizer_files, how, expected):
+    found, is_cut = sequences_of(Row(LONG, None, 1.0), tokenizer_files.load(), 6, how)
+    assert [tokens(ids) for ids, _ in found] == [f"[CLS] {text} [SEP]" for text in expected]
+    assert is_cut
+
+
+@pytest.mark.parametrize("how", ["head", "tail", "head_tail", "windows"])
+def test_texts_that_fit_are_whole(tokenizer_files, how):
+    row = Row("who wrote the book", None, 1.0)
+    [(ids, _)], is_cut = sequences_of(row, tokenizer_files.load(), 6, LongTexts(how))
+    assert (tokens(ids), is_cut) == ("[CLS] who wrote the book [SEP]", False)
+
+
+def test_every_token_is_in_a_window():
+    text = list(range(100))
+    for room, stride in ((7, 3), (7, 7), (7, 50), (100, 1), (99, 98)):
+        windows = [window for [window] in LongTexts("windows", stride).cut([text], room)]
+        assert {token for window in windows for token in window} == set(text)
+        assert max(map(len, windows)) <= room
+        assert windows[-1][-1] == 99
+
+
+def test_the_records_of_windows_are_counted(tmp_path, tokenizer_files):
+    (tmp_path / "t.csv").write_text(f"text,label\nwho,a\n{LONG},b\n")
+    texts = read_texts(tmp_path / "t.csv", TableSettings(), flag="f", needs_labels=True)
+    file = texts.with_numbers(own_task(texts.columns, TableSettings(), ("a", "b")))
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "training": True}
+    made = build_features(file, tmp_path / "out", long_texts=LongTexts("windows", 2), **options)
+    assert made.records_per_item.tolist() == [1, 3]
+    assert made.counts == {"examples": 2, "cut_examples": 1, "windows": 4}
+    labels = [made.spec.decode(r)["labels"].tolist() for r in RecordSet(made.files).read(range(4))]
+    assert labels == [[0.0], [1.0], [1.0], [1.0]]
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -5,11 +5,12 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.tasks.classification import run as classification
+from bert_tf.tasks.classification.answers import Answers
 from bert_tf.tasks.classification.flags import (
     classification_settings,
     define_classification_flags,
 )
-from bert_tf.tasks.classification.formats import GLUE_TASKS
+from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.prediction import scores, write_predictions
 from bert_tf.util.errors import UserError
 from tests.helpers.glue_files import write_data
@@ -41,7 +42,7 @@ def settings_of(start, output_dir, *more):
 
 WRONG = {
     "nothing to do": ([], "give --do_train, --do_eval, --do_predict or several"),
-    "no task": (["--do_eval", "--task_name="], "--task_name is required"),
+    "no task": (["--do_eval", "--task_name="], "give --task_name for a task of GLUE, or files"),
     "another task": (["--do_eval", "--task_name=QQP"], "--task_name=QQP is not one of CoLA, "),
     "no data": (["--do_eval", "--data_dir="], "--data_dir is required"),
     "no directory": (["--do_eval", "--data_dir=nowhere"], "--data_dir=nowhere is not a directory"),
@@ -108,7 +109,7 @@ def test_a_file_that_is_given_needs_no_directory(start, tmp_path, does):
 def test_scores_of_classes():
     logits = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-800.0, 800.0]], np.float32)
     labels = np.array([0.0, 1.0, 1.0, 0.0])
-    found = scores(GLUE_TASKS["mrpc"], labels, logits)
+    found = scores(Answers(GLUE_TASKS["mrpc"], logits), labels)
     chosen = [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(-1)), 1 / (1 + np.exp(3))]
     # The last probability underflows in float64, but its logarithm does not.
     loss = (1600 - np.log(chosen).sum()) / 4
@@ -116,7 +117,8 @@ def test_scores_of_classes():
 
 
 def test_scores_of_a_regression():
-    found = scores(GLUE_TASKS["sts-b"], np.array([1.0, 2.0, 4.0]), np.array([[1.0], [4], [3]]))
+    answers = Answers(GLUE_TASKS["sts-b"], np.array([[1.0], [4], [3]]))
+    found = scores(answers, np.array([1.0, 2.0, 4.0]))
     assert found["eval_spearman"] == pytest.approx(0.5)
     assert found["eval_pearson"] == pytest.approx(np.corrcoef([1, 2, 4], [1, 4, 3])[0, 1])
     assert found["eval_loss"] == pytest.approx(5 / 3)
@@ -124,7 +126,7 @@ def test_scores_of_a_regression():
 
 def test_files_of_classes(tmp_path):
     logits = np.log(np.array([[0.25, 0.75], [0.9, 0.1]]))
-    write_predictions(GLUE_TASKS["cola"], logits, tmp_path)
+    write_predictions(Answers(GLUE_TASKS["cola"], logits), tmp_path)
     lines = (tmp_path / "test_results.tsv").read_text().splitlines()
     found = [[float(number) for number in line.split("\t")] for line in lines]
     np.testing.assert_allclose(found, [[0.25, 0.75], [0.9, 0.1]])
@@ -132,6 +134,6 @@ def test_files_of_classes(tmp_path):
 
 
 def test_files_of_a_regression(tmp_path):
-    write_predictions(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1]]), tmp_path)
+    write_predictions(Answers(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1]])), tmp_path)
     assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n"
     assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t2.500\n1\t-0.100\n"

@@ -8,6 +8,8 @@ from bert_tf.checkpoint.loading import check_initial, missing_heads
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
+from bert_tf.model_directory.text_classes import REGRESSION, SINGLE_LABEL
+from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.task import (
     CLASSIFICATION_HEAD,
     LABEL,
@@ -25,7 +27,8 @@ def test_losses_and_metrics_are_those_of_the_logits(num_classes, shape):
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.constant(np.minimum(ids, 1), tf.int32) for name in INPUTS}
         features["input_ids"] = tf.constant(ids)
-        task = ClassificationTask(CONFIG, num_classes)
+        loss = ClassificationLoss(SINGLE_LABEL if num_classes > 1 else REGRESSION)
+        task = ClassificationTask(CONFIG, num_classes, loss=loss)
         network = create_network(task, ForwardOptions(), seed=3)
         predictions = network.predictions(features)
         given = {**features, LABELS: tf.constant(labels.reshape(shape))}
@@ -34,13 +37,13 @@ def test_losses_and_metrics_are_those_of_the_logits(num_classes, shape):
         predictions, sums, weights = session.run(fetches)
     logits = predictions["logits"]
     if num_classes == 1:
-        loss, metrics = np.sum((logits[:, 0] - labels) ** 2), {}
+        expected, metrics = np.sum((logits[:, 0] - labels) ** 2), {}
     else:
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        loss = -np.log(shares[np.arange(3), labels.astype(int)]).sum()
+        expected = -np.log(shares[np.arange(3), labels.astype(int)]).sum()
         metrics = {"accuracy": (logits.argmax(axis=1) == labels).sum()}
     assert {LABEL: tuple(metrics)} == dict(task.terms)
-    assert sums[LABEL].loss == pytest.approx(loss, rel=1e-5)
+    assert sums[LABEL].loss == pytest.approx(expected, rel=1e-5)
     assert sums[LABEL].metrics == metrics
     assert sums[LABEL].weight == weights[LABEL] == 3
 

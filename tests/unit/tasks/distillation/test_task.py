@@ -15,7 +15,9 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
+from bert_tf.model_directory.text_classes import REGRESSION, SINGLE_LABEL
 from bert_tf.ranks.single import SingleProcess
+from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import (
@@ -334,7 +336,8 @@ def distances_of_angles(learnt, known, tokens):
 
 
 def classification(num_classes):
-    student, teacher = (ClassificationTask(c, num_classes) for c in (STUDENT, TALLER))
+    loss = ClassificationLoss(SINGLE_LABEL if num_classes > 1 else REGRESSION)
+    student, teacher = (ClassificationTask(c, num_classes, loss=loss) for c in (STUDENT, TALLER))
     return DistillationTask(student, teacher, FINETUNING)
 
 

@@ -128,7 +128,7 @@ def test_prediction_records(tmp_path, vocab_file):
         "unusable_answers": 0,
         "moved_answers": 0,
     }
-    assert features.record_lengths == {"max_seq_length": 14}
+    assert features.record_lengths == {"max_seq_length": 14, "num_targets": 1}
 
 
 def test_training_records_have_positions_and_no_unusable_answers(tmp_path, vocab_file, capsys):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from bert_tf.tasks.finetuning.log_charts import loss_chart
 from bert_tf.tasks.question_answering.report import breakdown, curves, examples, tables
 from bert_tf.tasks.question_answering.report.page import QuestionRow, ReportData, write_report
 from bert_tf.tasks.question_answering.thresholds import ThresholdPoint
@@ -332,27 +333,6 @@ def test_seeds_have_mean_and_sample_deviation():
     assert "± std" not in tables.seeds_table({1: {"f1": 80.0}})
 
 
-def test_values_over_steps():
-    log = [
-        {"step": 1, "loss": 5.0},
-        {"step": 2, "loss": 4.0},
-        {"step": 3, "loss": math.nan},
-        {"step": 2, "loss": 3.0},  # a resumed run repeats a step
-        {"step": 4},
-    ]
-    assert curves.values_over_steps(log, "loss") == [(1, 5.0), (2, 3.0)]
-    assert curves.values_over_steps(log, "absent", "loss") == [(1, 5.0), (2, 3.0)]
-    assert curves.values_over_steps(log, "absent") == []
-    assert curves.values_over_steps([], "loss") == []
-
-
-def test_averaged_points():
-    points = [(step, float(step % 2)) for step in range(10)]
-    assert curves.averaged(points, most=10) == (points, 1)
-    assert curves.averaged(points, most=5) == ([(0.5 + 2 * i, 0.5) for i in range(5)], 2)
-    assert curves.averaged([], most=5) == ([], 1)
-
-
 def test_thinned_points_keep_ends_and_peak():
     points = [(x, 1.0 if x == 37 else 0.0) for x in range(100)]
     assert curves.thinned(points, most=100) == points
@@ -395,7 +375,7 @@ def places_in(chart):
 
 def test_a_loss_that_falls_far_does_not_leave_half_of_its_chart_empty():
     log = [{"step": s, "loss": 6 * math.exp(-s / 400) + 0.4} for s in range(10, 5000, 10)]
-    page = curves.loss_chart(make_data(training_log=log))
+    page = loss_chart(log, [])
     [curve] = places_in(page)
     heights = [y for _, y in curve]
     assert 0 <= min(heights) < 0.1
@@ -415,7 +395,7 @@ def test_a_loss_that_falls_far_does_not_leave_half_of_its_chart_empty():
 
 def test_a_log_axis_needs_positive_numbers():
     log = [{"step": s, "loss": 10.0 - s} for s in range(11)]
-    labels = re.findall(r'class="tick y".*?>(.*?)<', curves.loss_chart(make_data(training_log=log)))
+    labels = re.findall(r'class="tick y".*?>(.*?)<', loss_chart(log, []))
     assert labels == ["0", "2", "4", "6", "8", "10"]
 
 

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from bert_tf.tasks.classification.formats import GLUE_TASKS, Row, find_split, find_task, read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS, find_split, find_task, read_glue
+from bert_tf.tasks.classification.text_task import Row
 from bert_tf.util.errors import UserError
 
 FILES = {

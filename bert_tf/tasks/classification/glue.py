@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import NamedTuple
 
+from bert_tf.tasks.classification.text_task import Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import find_file, read_lines
 
@@ -14,47 +14,19 @@ TRAIN, DEV, TEST = "train", "dev", "test"
 
 
 @dataclasses.dataclass(frozen=True)
-class GlueTask:
-    """A task: its columns, its labels and its metrics.
+class GlueTask(TextTask):
+    """A task of the benchmark, and how its files look.
 
     Attributes:
-      name: the task's name in GLUE.
-      first, second: columns of the sentences; ``second`` is None for single sentences.
-      label: column of the labels.
       columns: the columns of files without a header, () if every file has one.
-      optional_columns: columns that files without a header may have in addition, all or none.
-      classes: the labels, in the order of their class numbers; () for regression.
-      lowest, highest: the range of a regression's labels.
-      metrics: names in ``metrics.METRICS``; checkpoints are compared by the first.
+      optional_columns: further columns that files without a header may have, all or none of them.
       file_names: patterns of a split's file name; the first file that exists is used.
     """
 
-    name: str
-    first: str
-    second: str | None
-    label: str
-    metrics: tuple[str, ...]
+    stage: str = "glue_features"
     columns: tuple[str, ...] = ()
     optional_columns: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ("0", "1")
-    lowest: float = 0.0
-    highest: float = 0.0
     file_names: tuple[str, ...] = ("{split}.tsv",)
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether the task predicts a number rather than a class."""
-        return not self.classes
-
-    @property
-    def num_outputs(self) -> int:
-        """The number of network outputs per example."""
-        return len(self.classes) or 1
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The columns of the sentences."""
-        return (self.first,) if self.second is None else (self.first, self.second)
 
 
 GLUE_TASKS = {
@@ -104,28 +76,6 @@ GLUE_TASKS = {
 }
 
 
-class Row(NamedTuple):
-    """An example: one or two sentences and, if known, its label: a class number or a score."""
-
-    first: str
-    second: str | None
-    label: float | None
-
-    @property
-    def sentences(self) -> list[str]:
-        """The one or two sentences."""
-        return [text for text in (self.first, self.second) if text is not None]
-
-
-@dataclasses.dataclass(frozen=True)
-class GlueFile:
-    """The contents of a file."""
-
-    path: Path
-    task: GlueTask
-    rows: list[Row]
-
-
 def find_task(name: str, *, flag: str) -> str:
     """Finds the key of a task in ``GLUE_TASKS``, ignoring case and hyphens in its name.
 
@@ -150,7 +100,7 @@ def find_split(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> Path
     )
 
 
-def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> GlueFile:
+def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> TextFile:
     """Reads a tab-separated file in UTF-8; quotation marks have no special meaning.
 
     Args:
@@ -195,7 +145,7 @@ def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> G
         rows.append(Row(values[0], values[1] if task.second else None, label))
     if not rows:
         raise UserError(f"--{flag}: {path} has no examples.")
-    return GlueFile(path, task, rows)
+    return TextFile(path, task, rows)
 
 
 def _columns(count: int) -> str:

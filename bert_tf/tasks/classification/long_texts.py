@@ -1,0 +1,73 @@
+"""What becomes of texts with more tokens than a sequence has room for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+
+HEAD, TAIL, HEAD_TAIL, WINDOWS = "head", "tail", "head_tail", "windows"
+
+Tokens = Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class LongTexts(Settings):
+    """What becomes of texts that are too long."""
+
+    long_texts: str = setting(
+        HEAD,
+        "What is read of a text over --max_seq_length: its head, its tail, head_tail (a quarter of "
+        "the tokens from its beginning, the rest from its end), or all of it in windows, whose "
+        "predictions are averaged.",
+        choices=(HEAD, TAIL, HEAD_TAIL, WINDOWS),
+    )
+    doc_stride: int = setting(
+        128, "Tokens between the starts of a long text's windows.", bounds=AT_LEAST_ONE
+    )
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What decides records besides the defaults, for manifests."""
+        if self.long_texts == HEAD:
+            return {}
+        stride = {"doc_stride": self.doc_stride} if self.long_texts == WINDOWS else {}
+        return {"long_texts": self.long_texts, **stride}
+
+    def cut(self, parts: Sequence[Tokens], room: int) -> list[list[Tokens]]:
+        """The tokens of each sequence that one or two texts become; WINDOWS is for one text.
+
+        Of two texts, the longer one gets shorter until both fit, as in google-research/bert. The
+        quarter of HEAD_TAIL is that of Sun et al. 2019, "How to Fine-Tune BERT for Text
+        Classification?", section 5.3.1: 128 of 510 tokens.
+        """
+        if self.long_texts == WINDOWS and len(parts) == 1:
+            return [[window] for window in self._windows(parts[0], room)]
+        return [[self._kept(part, count) for part, count in zip(parts, _counts(parts, room))]]
+
+    def _kept(self, part: Tokens, count: int) -> Tokens:
+        if count == len(part):
+            return part
+        first = {TAIL: 0, HEAD_TAIL: count // 4}.get(self.long_texts, count)
+        return [*part[:first], *part[len(part) - (count - first) :]]
+
+    def _windows(self, part: Tokens, room: int) -> Iterator[Tokens]:
+        """Windows that overlap at least where the last one ends with the text."""
+        start, stride = 0, min(self.doc_stride, room)
+        while len(part) - start > room:
+            yield part[start : start + room]
+            start += stride
+        yield part[start:]
+
+
+CUT_OFF = LongTexts()
+
+
+def _counts(parts: Sequence[Tokens], room: int) -> list[int]:
+    """How many tokens of each text are kept: the longer one, or else the second, loses one each."""
+    counts = [len(part) for part in parts]
+    for _ in range(sum(counts) - room):
+        longest = max(range(len(counts)), key=lambda number: (counts[number], number))
+        counts[longest] -= 1
+    return counts

@@ -1,0 +1,302 @@
+"""A user's own table as examples: its columns, its labels and the classes that they name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Union
+
+from bert_tf.config.declared import Settings, setting
+from bert_tf.model_directory.text_classes import TextClasses
+from bert_tf.tasks.classification.tables import Table, TableRow, open_table
+from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
+from bert_tf.util.errors import UserError, short_repr
+
+TASK_NAME = "own texts"  # in ledgers, where GLUE's tasks have their names
+
+SINGLE_METRICS: tuple[str, ...] = ("accuracy", "macro_f1")
+MULTI_METRICS: tuple[str, ...] = ("micro_f1", "macro_f1", "exact_match")
+RATING_METRICS: tuple[str, ...] = ("spearman", "pearson")
+
+_TEXT_COLUMNS = ("text", "sentence", "sentence1")
+_LABEL_COLUMNS = ("label", "labels")
+# More classes than rows per class by this factor look like ratings or names, not classes.
+_MOST_CLASSES = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSettings(Settings):
+    """Where a table has its texts and labels, and what the labels are."""
+
+    text_column: str = setting(
+        "", "Column of the text (default: text, sentence or sentence1, or the only one left)."
+    )
+    pair_column: str = setting("", "Column of a second text; pairs are classified.")
+    label_column: str = setting("", "Column of the label (default: label or labels).")
+    has_header: bool = setting(
+        True, "Whether the first line of a CSV or TSV names the columns; else they are 1, 2, ..."
+    )
+    multi_label: bool = setting(False, "A text has any number of labels.")
+    label_separator: str = setting(",", "What separates the labels of a text.")
+    regression: bool = setting(False, "Labels are ratings: any numbers.")
+
+    def contradictions(self) -> Iterator[str]:
+        """Two kinds of labels, and no separator."""
+        if self.multi_label and self.regression:
+            yield "--multi_label and --regression contradict each other; leave one of them out."
+        if not self.label_separator:
+            yield "--label_separator is empty; give the character between labels, such as a comma."
+
+
+# The columns of the text, the second text and the label; None for those that are not read.
+Columns = tuple[str, Union[str, None], Union[str, None]]
+
+# A class's name, the names of all classes of a text, or a rating.
+GivenLabel = Union[str, tuple[str, ...], float]
+
+
+class _Example(NamedTuple):
+    row: int
+    first: str
+    second: str | None
+    label: GivenLabel | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """The examples of a table, with labels as they were given.
+
+    Attributes:
+      table: path, flag and columns; its rows are read.
+      columns: the columns that were read.
+      examples: in order.
+    """
+
+    table: Table
+    columns: Columns
+    examples: Sequence[_Example]
+
+    def classes(self) -> tuple[str, ...]:
+        """The names of all classes: whole numbers in their order, or else names in theirs.
+
+        Raises UserError if there is one class only.
+        """
+        labels = {example.label for example in self.examples}
+        names = {label for label in labels if isinstance(label, str)}
+        names.update(*(label for label in labels if isinstance(label, tuple)))
+        shown = f"--{self.table.flag}: column {short_repr(self.columns[2])} of {self.table.path}"
+        if len(names) < 2:
+            found = f"only the label {short_repr(*names)}" if names else "no label"
+            raise UserError(
+                f"{shown} has {found}, so there is nothing to distinguish; give a file with two "
+                "labels or more."
+            )
+        if len(names) > max(_MOST_CLASSES, len(self.examples) // 2):
+            raise UserError(
+                f"{shown} has {len(names):,} different labels in {len(self.examples):,} rows; give "
+                "--label_column, or --regression if they are ratings."
+            )
+        try:
+            return tuple(sorted(names, key=int))
+        except ValueError:
+            return tuple(sorted(names))
+
+    def with_numbers(self, task: TextTask) -> TextFile:
+        """The examples with the numbers of their classes.
+
+        Raises UserError for a label that the task does not have, naming its line.
+        """
+        numbers = {name: number for number, name in enumerate(task.classes)}
+        rows = [
+            Row(example.first, example.second, self._number(example, numbers))
+            for example in self.examples
+        ]
+        return TextFile(self.table.path, task, rows)
+
+    def _number(self, example: _Example, numbers: dict[str, int]) -> Label | None:
+        label = example.label
+        if label is None or isinstance(label, float):
+            return label
+        names = (label,) if isinstance(label, str) else label
+        for name in names:
+            if name not in numbers:
+                known = ", ".join([*map(repr, list(numbers)[:10]), *["..."][: len(numbers) > 10]])
+                where = f"--{self.table.flag}: {self.table.place_of(example.row)}"
+                raise UserError(
+                    f"{where} has the label {short_repr(name)}, which the model does not know; its "
+                    f"labels are {known}; correct it, or train with such examples."
+                )
+        if isinstance(label, str):
+            return float(numbers[label])
+        return tuple(sorted({numbers[name] for name in names}))
+
+
+def read_texts(path: Path, settings: TableSettings, *, flag: str, needs_labels: bool) -> Texts:
+    """Reads a table.
+
+    Args:
+      path: see :func:`bert_tf.tasks.classification.tables.open_table`.
+      settings: where it has texts and labels.
+      flag: the flag that named the file.
+      needs_labels: if False, labels are not read, and None in all examples.
+
+    Raises:
+      UserError: the file cannot be read, lacks a column or has no rows; a text is empty, or a label
+        is not one. The message names the line.
+    """
+    table = open_table(path, flag=flag, has_header=settings.has_header)
+    label = _label_column(table, settings) if needs_labels else None
+    text = _text_column(table, settings, label)
+    pair = settings.pair_column or None
+    places = [table.number_of(text, flag="text_column")]
+    if pair is not None:
+        places.append(table.number_of(pair, flag="pair_column"))
+    label_of = _label_reader(table, settings, label)
+    examples = []
+    for row in table.rows:
+        texts = [_text(row, place, table) for place in places]
+        second = texts[1] if pair else None
+        examples.append(_Example(row.number, texts[0], second, label_of(row)))
+    if not examples:
+        raise UserError(f"--{flag}: {path} has no rows.")
+    return Texts(table, (text, pair, label), examples)
+
+
+def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) -> TextTask:
+    """The task of labelling the texts in these columns with these classes (() for ratings)."""
+    if settings.regression:
+        metrics = RATING_METRICS
+    else:
+        metrics = MULTI_METRICS if settings.multi_label else SINGLE_METRICS
+    first, second, label = columns
+    return TextTask(
+        TASK_NAME,
+        first,
+        second,
+        label,
+        metrics,
+        classes=tuple(classes),
+        multi_label=settings.multi_label,
+        lowest=-math.inf,
+        highest=math.inf,
+        parameters={
+            "columns": [first, second, label],
+            "has_header": settings.has_header,
+            "label_separator": settings.label_separator,
+            "multi_label": settings.multi_label,
+            "classes": list(classes),
+            "num_targets": len(classes) if settings.multi_label else 1,
+        },
+    )
+
+
+def _text_column(table: Table, settings: TableSettings, label: str | None) -> str:
+    if settings.text_column:
+        return settings.text_column
+    usual = [name for name in _TEXT_COLUMNS if name in table.columns]
+    used = {label, settings.pair_column, settings.label_column, *_LABEL_COLUMNS}
+    others = [name for name in table.columns if name not in used]
+    if usual or len(others) == 1:
+        return (usual or others)[0]
+    raise UserError(
+        f"--{table.flag}: which column of {table.path} has the text? Give --text_column, one of "
+        f"{', '.join(map(short_repr, table.columns))}."
+    )
+
+
+def _label_column(table: Table, settings: TableSettings) -> str:
+    usual = [name for name in _LABEL_COLUMNS if name in table.columns]
+    if settings.label_column or usual:
+        return settings.label_column or usual[0]
+    raise UserError(
+        f"--{table.flag}: which column of {table.path} has the label? Give --label_column, one of "
+        f"{', '.join(map(short_repr, table.columns))}."
+    )
+
+
+def _text(row: TableRow, place: int, table: Table) -> str:
+    text = row.cells[place]
+    if isinstance(text, str) and text.strip():
+        return text
+    is_empty = text is None or isinstance(text, str)
+    raise UserError(
+        f"--{table.flag}: {table.place_of(row.number)}: column {short_repr(table.columns[place])} "
+        f"{'is empty' if is_empty else f'has {short_repr(text)}, not a text'}; correct it, or "
+        "remove the row."
+    )
+
+
+def _label_reader(
+    table: Table, settings: TableSettings, column: str | None
+) -> Callable[[TableRow], GivenLabel | None]:
+    if column is None:
+        return lambda _: None
+    place = table.number_of(column, flag="label_column")
+    read: Callable[[Any], GivenLabel | None] = _name
+    wanted = "a label"
+    if settings.regression:
+        read, wanted = _rating, "a finite number"
+    elif settings.multi_label:
+
+        def read(cell: Any) -> GivenLabel | None:
+            return _names(cell, settings.label_separator)
+
+        wanted = "labels"
+
+    def label_of(row: TableRow) -> GivenLabel:
+        label = read(row.cells[place])
+        if label is None:
+            raise UserError(
+                f"--{table.flag}: {table.place_of(row.number)}: column {short_repr(column)} has "
+                f"{short_repr(row.cells[place])}, not {wanted}; correct it, or remove the row."
+            )
+        return label
+
+    return label_of
+
+
+def _name(cell: Any) -> str | None:
+    """A class's name; numbers that are whole have no decimals."""
+    if isinstance(cell, float):
+        if not math.isfinite(cell):
+            return None
+        cell = int(cell) if cell.is_integer() else cell
+    if not isinstance(cell, (str, int, float)):
+        return None
+    return str(cell).strip() or None
+
+
+def _names(cell: Any, separator: str) -> tuple[str, ...] | None:
+    if cell is None:
+        return ()
+    parts = cell if isinstance(cell, (list, tuple)) else None
+    if parts is None:
+        whole = _name(cell) if not isinstance(cell, str) else cell
+        if whole is None:
+            return None
+        parts = [part for part in whole.split(separator) if part.strip()]
+    names = [_name(part) for part in parts]
+    return None if None in names else tuple(filter(None, names))
+
+
+def _rating(cell: Any) -> float | None:
+    if isinstance(cell, bool):
+        return None
+    try:
+        value = float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def require_same_kind(classes: TextClasses, settings: TableSettings, *, source: object) -> None:
+    """Raises UserError if a model's labels are of another kind than the settings say."""
+    wanted = own_task(("", None, None), settings, classes.labels).kind
+    if classes.kind != wanted:
+        raise UserError(
+            f"{source} was trained for {classes.kind.replace('_', ' ')}, not for "
+            f"{wanted.replace('_', ' ')}; give the same of --multi_label and --regression as in "
+            "its training, or choose other weights."
+        )

@@ -1,0 +1,250 @@
+"""Rows of a table in a file: CSV, TSV, JSON lines or Parquet, read with the place of each row.
+
+CSV is RFC 4180's: cells with commas, quotation marks or line ends are quoted. In TSV, quotation
+marks have no special meaning, as in GLUE's files. Text is UTF-8; ``.gz``, ``.bz2`` and ``.xz`` are
+decompressed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import dataclasses
+import gzip
+import io
+import itertools
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_tf.util.errors import UserError, first_line, short_repr
+from bert_tf.util.files import decode_text, require_file
+from bert_tf.util.parquet import open_parquet, parquet_batches, rows_of
+
+_DECOMPRESSED: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+_BATCH_ROWS = 1024
+LINE, ROW = "line", "row"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+class TableRow(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+      number: of its line, in Parquet and JSON arrays of the row; of several lines, the first.
+      cells: as many as the table has columns. JSON and Parquet have values that are not text.
+    """
+
+    number: int
+    cells: Sequence[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """An opened table.
+
+    Attributes:
+      path: the file.
+      flag: the flag that named it.
+      columns: their names, in the order of the cells; in a file without a header "1", "2", ...
+      unit: what the rows' numbers count, "line" or "row".
+      rows: can be read once. Raises UserError for a malformed row, naming its line.
+    """
+
+    path: Path
+    flag: str
+    columns: tuple[str, ...]
+    unit: str
+    rows: Iterator[TableRow]
+
+    def place_of(self, number: int) -> str:
+        """Where the row of this number is, for messages."""
+        return f"{self.unit} {number} of {self.path}"
+
+    def number_of(self, column: str, *, flag: str) -> int:
+        """The place of a column; UserError, with ``flag`` that named it, if there is none."""
+        if column not in self.columns:
+            raise UserError(
+                f"--{flag}={column}: {self.path} has no such column; it has "
+                f"{', '.join(map(short_repr, self.columns))}."
+            )
+        return self.columns.index(column)
+
+
+def open_table(path: Path, *, flag: str, has_header: bool = True) -> Table:
+    """Opens a table by the ending of its name.
+
+    Args:
+      path: a ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson`` or ``.parquet`` file; text may be
+        compressed.
+      flag: the flag by which the user named it.
+      has_header: whether the first line of CSV or TSV has the names of the columns.
+
+    Raises:
+      UserError: the file cannot be read, is none of these, is empty, or its header is malformed.
+    """
+    path = require_file(path, flag=flag)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _DECOMPRESSED:
+        suffixes.pop()
+    reader = _READERS.get(suffixes[-1] if suffixes else "")
+    if reader is None:
+        raise UserError(
+            f"--{flag}: {path} is none of {', '.join(_READERS)} by its name; save the table in one "
+            "of these formats (of a spreadsheet: as CSV), and name it so."
+        )
+    columns, unit, rows = reader(path, flag, has_header)
+    repeated = next((name for name in columns if columns.count(name) > 1), None)
+    if repeated is not None:
+        raise UserError(f"--{flag}: {path} has two columns {short_repr(repeated)}; rename one.")
+    return Table(path, flag, tuple(columns), unit, rows)
+
+
+_Opened = tuple[list[str], str, Iterator[TableRow]]
+
+
+def _text_of(path: Path, flag: str) -> str:
+    open_file = _DECOMPRESSED.get(path.suffix.lower(), open)
+    try:
+        with open_file(path, "rb") as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(
+            f"--{flag}: {path} cannot be read ({first_line(error)}); make or copy it again."
+        ) from error
+    if content.startswith(_UTF_16):
+        raise UserError(f"--{flag}: {path} is UTF-16; convert it to UTF-8.")
+    return decode_text(content, path, flag=flag)
+
+
+def _read_separated(path: Path, flag: str, has_header: bool, **dialect: Any) -> _Opened:
+    reader = csv.reader(io.StringIO(_text_of(path, flag), newline=""), strict=True, **dialect)
+    rows = _numbered(reader, path, flag)
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"--{flag}: {path} has no rows.")
+    if has_header:
+        names = [str(cell).strip() for cell in first.cells]
+        return names, LINE, _checked(rows, len(names), path, flag)
+    columns = [str(number) for number in range(1, 1 + len(first.cells))]
+    return columns, LINE, _checked(itertools.chain([first], rows), len(columns), path, flag)
+
+
+def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
+    """The rows of a csv.reader; empty lines are left out."""
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise UserError(
+                f"--{flag}: line {number} of {path} begins a row that cannot be read ({error}); is "
+                "a quotation mark in it not closed, or not doubled inside quotes?"
+            ) from error
+        if cells is None:
+            return
+        if cells:
+            yield TableRow(number, cells)
+
+
+def _checked(rows: Iterator[TableRow], count: int, path: Path, flag: str) -> Iterator[TableRow]:
+    for row in rows:
+        if len(row.cells) != count:
+            raise UserError(
+                f"--{flag}: line {row.number} of {path} has {len(row.cells)} columns instead of "
+                f"{count}; correct it."
+            )
+        yield row
+
+
+def _read_csv(path: Path, flag: str, has_header: bool) -> _Opened:
+    columns, unit, rows = _read_separated(path, flag, has_header)
+    only = columns[0]
+    for name, separator in (("semicolons", ";"), ("tabs", "\t")):
+        if len(columns) == 1 and separator in only:
+            raise UserError(
+                f"--{flag}: the columns of {path} are separated by {name}; save it with commas"
+                + (", or name it .tsv." if separator == "\t" else ".")
+            )
+    return columns, unit, rows
+
+
+def _read_tsv(path: Path, flag: str, has_header: bool) -> _Opened:
+    return _read_separated(path, flag, has_header, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _read_json(path: Path, flag: str, has_header: bool) -> _Opened:
+    """Objects, one per line or in an array that is the whole file; the first has all columns."""
+    del has_header
+    text = _text_of(path, flag)
+    if text.lstrip().startswith("["):
+        unit, values = ROW, _parsed(text, str(path), flag)
+    else:
+        unit, values = LINE, text.split("\n")
+    objects = _objects(values, unit, path, flag)
+    first = next(objects, None)
+    if first is None:
+        raise UserError(f"--{flag}: {path} has no rows.")
+    columns = list(first[1])
+    rows = (
+        TableRow(number, [found.get(name) for name in columns])
+        for number, found in itertools.chain([first], objects)
+    )
+    return columns, unit, rows
+
+
+def _objects(
+    values: Sequence[Any], unit: str, path: Path, flag: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, value in enumerate(values, start=1):
+        where = f"{unit} {number} of {path}"
+        if unit == LINE and not value.strip():
+            continue
+        found = _parsed(value, where, flag) if unit == LINE else value
+        if not isinstance(found, dict):
+            raise UserError(
+                f"--{flag}: {where} is {short_repr(found)}, not a JSON object with the columns as "
+                "keys; correct it."
+            )
+        yield number, found
+
+
+def _parsed(text: str, where: str, flag: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"--{flag}: {where} is not valid JSON ({first_line(error)}); give an object per line, "
+            "or an array of objects."
+        ) from error
+
+
+def _read_parquet(path: Path, flag: str, has_header: bool) -> _Opened:
+    del has_header
+    opened = open_parquet(path, flag=flag)
+    columns = list(opened.schema_arrow.names)
+
+    def rows() -> Iterator[TableRow]:
+        numbers = itertools.count(1)
+        for batch in parquet_batches(opened, path, columns, batch_rows=_BATCH_ROWS, flag=flag):
+            for values in rows_of(batch, str(path), flag=flag):
+                yield TableRow(next(numbers), [values[name] for name in columns])
+
+    return columns, ROW, rows()
+
+
+_READERS: dict[str, Callable[[Path, str, bool], _Opened]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".jsonl": _read_json,
+    ".ndjson": _read_json,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,96 @@
+"""The losses of classification against PyTorch's, and balanced weights against scikit-learn's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model_directory.text_classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL
+from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
+from bert_tf.tasks.classification.text_task import Row, TextFile, TextTask
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(16, 5)).astype(np.float32) * 3
+CLASSES = RNG.integers(5, size=16)
+SEVERAL = RNG.integers(2, size=(16, 5)).astype(np.float32)
+WEIGHTS = (0.5, 1.0, 2.0, 0.25, 3.0)
+
+
+def mean_and_gradient(loss, logits, labels):
+    with tf.Graph().as_default(), tf.Session() as session:
+        given = tf.constant(logits)
+        sums = loss.sums(given, tf.constant(labels), options=ForwardOptions())
+        mean = sums.loss / tf.reduce_sum(loss.weights(tf.constant(labels)))
+        return session.run([mean, tf.gradients(mean, given)[0]])
+
+
+def assert_like_torch(loss, labels, reference, logits=LOGITS):
+    given = torch.tensor(logits, requires_grad=True)
+    expected = reference(given)
+    expected.backward()
+    mean, gradient = mean_and_gradient(loss, logits, labels)
+    np.testing.assert_allclose(mean, expected.item(), rtol=1e-5)
+    np.testing.assert_allclose(gradient, given.grad.numpy(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_a_single_class(weights, smoothing):
+    reference = torch.nn.CrossEntropyLoss(
+        weight=None if weights is None else torch.tensor(weights), label_smoothing=smoothing
+    )
+    loss = ClassificationLoss(SINGLE_LABEL, weights, smoothing)
+    labels = CLASSES[:, None].astype(np.float32)
+    assert_like_torch(loss, labels, lambda given: reference(given, torch.tensor(CLASSES)))
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_several_classes(weights):
+    reference = torch.nn.BCEWithLogitsLoss(
+        pos_weight=None if weights is None else torch.tensor(weights)
+    )
+    loss = ClassificationLoss(MULTI_LABEL, weights)
+    assert_like_torch(loss, SEVERAL, lambda given: reference(given, torch.tensor(SEVERAL)))
+
+
+def test_smoothed_targets_of_several_classes():
+    reference = torch.nn.BCEWithLogitsLoss()
+    targets = torch.tensor(SEVERAL * 0.8 + 0.1)
+    assert_like_torch(
+        ClassificationLoss(MULTI_LABEL, None, 0.2), SEVERAL, lambda given: reference(given, targets)
+    )
+
+
+def test_ratings():
+    ratings = RNG.normal(size=(16, 1)).astype(np.float32)
+    reference = torch.nn.MSELoss()
+    assert_like_torch(
+        ClassificationLoss(REGRESSION),
+        ratings,
+        lambda given: reference(given, torch.tensor(ratings)),
+        logits=LOGITS[:, :1],
+    )
+
+
+def file_with(labels, multi_label=False):
+    task = TextTask("t", "text", None, "label", (), ("a", "b", "c"), multi_label=multi_label)
+    return TextFile(Path("t.csv"), task, [Row("text", None, label) for label in labels])
+
+
+def test_balanced_weights():
+    labels = [0.0] * 6 + [1.0] * 3 + [2.0]
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=np.array(labels, int))
+    np.testing.assert_allclose(balanced_weights(file_with(labels)), expected)
+
+
+def test_a_class_without_texts_has_weight_one():
+    assert balanced_weights(file_with([0.0, 0.0, 1.0]))[2] == 1
+
+
+def test_balanced_weights_of_several_classes():
+    weights = balanced_weights(file_with([(0,), (0, 1), (), (0,)], multi_label=True))
+    assert weights == (1 / 3, 3.0, 1.0)
