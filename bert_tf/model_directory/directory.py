@@ -7,7 +7,7 @@ import glob
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.model.config import (
     CONFIG_NAME,
@@ -17,13 +17,8 @@ from bert_tf.model.config import (
     read_config,
     read_config_file,
 )
-from bert_tf.model_directory.labels import LABELS_NAME, Labels, find_labels
+from bert_tf.model_directory.labels import LABELS_NAME, TEXT_CLASSES_NAME, Labels, find_labels
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
-from bert_tf.model_directory.text_classes import (
-    TEXT_CLASSES_NAME,
-    TextClasses,
-    find_text_classes,
-)
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
     VOCAB_NAME,
@@ -33,6 +28,9 @@ from bert_tf.text.tokenizer_files import (
 )
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, read_json_object, require_file
+
+if TYPE_CHECKING:
+    from bert_tf.model_directory.text_classes import TextClasses
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
@@ -134,7 +132,7 @@ class ModelDirectory:
             run_record=read_run_record(directory),
             named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
             labels=find_labels(directory, values, config_file),
-            text_classes=find_text_classes(directory, values, config_file),
+            text_classes=_text_classes(directory, values, config_file),
         )
 
     def with_config_file(
@@ -196,6 +194,16 @@ def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
     if huggingface:
         names.reverse()
     return next(filter(None, (_if_exists(directory / name) for name in names)), None)
+
+
+def _text_classes(
+    directory: Path, settings: Mapping[str, Any], config_file: Path | None
+) -> TextClasses | None:
+    if settings.get("architectures") is None and not (directory / TEXT_CLASSES_NAME).is_file():
+        return None
+    from bert_tf.model_directory.text_classes import find_text_classes
+
+    return find_text_classes(directory, settings, config_file)
 
 
 def _if_exists(path: Path) -> Path | None:

@@ -14,6 +14,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
 
 LABELS_NAME = "labels.txt"
+TEXT_CLASSES_NAME = "text_classes.json"  # of a head for whole texts, see text_classes.py
 
 # A label's number is its index.
 Labels = tuple[str, ...]

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.model_directory.labels import labels_of_settings
+from bert_tf.model_directory.labels import TEXT_CLASSES_NAME, labels_of_settings
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
-
-TEXT_CLASSES_NAME = "text_classes.json"
 
 # Hugging Face's names of what a head predicts (problem_type).
 SINGLE_LABEL = "single_label_classification"
@@ -37,13 +35,9 @@ class TextClasses:
     threshold: float = DEFAULT_THRESHOLD
 
 
-def write_text_classes(directory: Path, classes: TextClasses | None) -> None:
-    """Writes ``text_classes.json``; None removes one, which would be taken for the new weights'."""
-    path = directory / TEXT_CLASSES_NAME
-    if classes is None:
-        path.unlink(missing_ok=True)
-        return
-    write_sealed_json(path, dataclasses.asdict(classes))
+def write_text_classes(directory: Path, classes: TextClasses) -> None:
+    """Writes ``text_classes.json``."""
+    write_sealed_json(directory / TEXT_CLASSES_NAME, dataclasses.asdict(classes))
 
 
 def find_text_classes(

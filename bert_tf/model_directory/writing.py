@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.model.config import CONFIG_NAME, BertConfig
 from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME, VOCABULARY_SHA256_KEY
-from bert_tf.model_directory.labels import Labels, write_labels
-from bert_tf.model_directory.text_classes import TextClasses, write_text_classes
+from bert_tf.model_directory.labels import TEXT_CLASSES_NAME, Labels, write_labels
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import PathLike, read_json_object, write_json
+
+if TYPE_CHECKING:
+    from bert_tf.model_directory.text_classes import TextClasses
 
 
 def write_model_files(
@@ -36,7 +38,12 @@ def write_model_files(
     if tokenizer_files.do_lower_case is not None:
         write_tokenizer_config(directory, tokenizer_files)
     write_labels(directory, labels)
-    write_text_classes(directory, text_classes)
+    if text_classes is None:  # one of other weights would be taken for these
+        (directory / TEXT_CLASSES_NAME).unlink(missing_ok=True)
+    else:
+        from bert_tf.model_directory.text_classes import write_text_classes
+
+        write_text_classes(directory, text_classes)
 
 
 def write_tokenizer_config(

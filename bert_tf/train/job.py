@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -13,12 +13,14 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
 from bert_tf.model_directory.labels import Labels
-from bert_tf.model_directory.text_classes import TextClasses
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
+
+if TYPE_CHECKING:
+    from bert_tf.model_directory.text_classes import TextClasses
 
 
 class InitialWeights(NamedTuple):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TEXT_CLASSES_NAME, TextClasses
+from bert_tf.model_directory.labels import TEXT_CLASSES_NAME
+from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TextClasses
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.features import check_length, feature_stage
 from bert_tf.tasks.classification.glue import (

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from bert_tf.model_directory.labels import TEXT_CLASSES_NAME
 from bert_tf.model_directory.text_classes import (
     MULTI_LABEL,
     REGRESSION,
     SINGLE_LABEL,
-    TEXT_CLASSES_NAME,
     TextClasses,
     find_text_classes,
     read_text_classes,
@@ -23,12 +23,6 @@ CLASSES = TextClasses(MULTI_LABEL, ("a,b", "日本\n"), 0.25)
 def test_what_is_written_is_read(tmp_path, classes):
     write_text_classes(tmp_path, classes)
     assert read_text_classes(tmp_path) == classes
-
-
-def test_none_removes_those_of_before(tmp_path):
-    write_text_classes(tmp_path, CLASSES)
-    write_text_classes(tmp_path, None)
-    assert read_text_classes(tmp_path) is None
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):
