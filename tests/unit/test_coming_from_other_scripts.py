@@ -93,10 +93,12 @@ def parser_of(kind):
 
 
 def tables():
-    """(heading of the section, kind of parser, rows) of each table, a row its cells."""
+    """(heading of the section, kind of parser, rows) of each table of flags, a row its cells."""
     kinds = iter(TABLES)
     for section in PAGE.split("\n## ")[1:]:
         for table in re.findall(r"(?:^\|.*\n)+", section, flags=re.MULTILINE):
+            if "| accepted |" not in table.splitlines()[0]:
+                continue
             rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
             cells = [[cell.strip() for cell in row] for row in rows]
             yield section.splitlines()[0], next(kinds), cells
