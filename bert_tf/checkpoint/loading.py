@@ -186,6 +186,7 @@ def check_initial(
         heads or the activation differs.
     """
     source = open_with_heads(checkpoint, heads)
+    source = source.without(_heads_for_other_classes(source, network, heads))
     if layers is not None:
         source = source.with_layers(layers, segments=config is None or config.type_vocab_size > 0)
     report = compare_source(source, network)
@@ -216,6 +217,23 @@ def variables_of_another_head(labels: Labels | None, heads: Sequence[Head]) -> l
     """Variables that have the names of one of ``heads`` but, judging by the labels, are not it."""
     others = [head for head in heads if head.of_words not in (None, labels is not None)]
     return [name for head in others for name in head.scopes]
+
+
+def _heads_for_other_classes(
+    source: Source, network: Mapping[str, Shape], heads: Sequence[Head]
+) -> list[str]:
+    """Scopes of classification heads with a different number of classes in the checkpoint."""
+    others = [
+        head
+        for head in heads
+        if head.of_words is False
+        and any(
+            source.shapes.get(name, shape) != shape
+            for name, shape in network.items()
+            if _is_in_scopes(name, head.scopes)
+        )
+    ]
+    return [scope for head in others for scope in head.scopes]
 
 
 def initialise_from_checkpoint(

@@ -105,7 +105,8 @@ def test_it_starts_from_a_bert(trained, common, tmp_path):
     kept["cls/predictions/output_bias"] = np.zeros(600, np.float32)
     write_checkpoint(str(bert / "model.ckpt-6"), {**kept, "global_step": np.int64(6)})
     (bert / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-6"\n')
-    more = ["--num_train_steps=1", f"--init_checkpoint={bert}", f"--output_dir={tmp_path / 'out'}"]
+    steps = ["--num_train_steps=1", "--num_warmup_steps=0"]
+    more = [*steps, f"--init_checkpoint={bert}", f"--output_dir={tmp_path / 'out'}"]
     done = run(SCRIPT, *common, *more)
     assert "the checkpoint has no generator, so it starts from random weights" in done.stdout
     assert "the checkpoint has no discriminator head" in done.stdout

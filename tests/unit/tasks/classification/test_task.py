@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import check_initial, missing_heads
+from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
@@ -64,3 +65,15 @@ def test_a_pretrained_network_lacks_the_head_as_a_whole(tmp_path):
     allowed = ("output_weights", "output_bias")
     assert missing_heads(report, task.heads, allowed) == []
     assert missing_heads(report, task.heads, allowed[:1]) == [CLASSIFICATION_HEAD]
+
+
+@pytest.mark.parametrize("trained", [3, 2])
+def test_a_head_for_another_number_of_classes_starts_fresh(tmp_path, trained):
+    task = ClassificationTask(CONFIG, 2)
+    specs = ClassificationTask(CONFIG, trained).specs()
+    values = {spec.name: np.zeros(spec.shape, np.float32) for spec in specs}
+    write_checkpoint(str(tmp_path / "model.ckpt"), values)
+    shapes = {spec.name: spec.shape for spec in task.specs()}
+    _, report = check_initial(tmp_path / "model.ckpt", shapes, heads=task.heads, config=CONFIG)
+    assert missing_heads(report, task.heads) == ([CLASSIFICATION_HEAD] if trained == 3 else [])
+    assert ("bert/pooler/dense/kernel" in report.restored) and not report.mismatched
