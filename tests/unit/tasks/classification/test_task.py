@@ -76,4 +76,5 @@ def test_a_head_for_another_number_of_classes_starts_fresh(tmp_path, trained):
     shapes = {spec.name: spec.shape for spec in task.specs()}
     _, report = check_initial(tmp_path / "model.ckpt", shapes, heads=task.heads, config=CONFIG)
     assert missing_heads(report, task.heads) == ([CLASSIFICATION_HEAD] if trained == 3 else [])
-    assert ("bert/pooler/dense/kernel" in report.restored) and not report.mismatched
+    assert "bert/pooler/dense/kernel" in report.restored
+    assert not report.mismatched
