@@ -26,7 +26,7 @@ class Answers:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Of the classes, [N, classes] float64."""
+        """The probabilities of the classes, [N, classes] float64."""
         if self.task.multi_label:
             return _sigmoid(self.logits.astype(np.float64))
         return np.exp(log_probabilities(self.logits))

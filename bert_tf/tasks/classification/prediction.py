@@ -140,7 +140,7 @@ def write_probabilities(answers: Answers, output_dir: Path) -> None:
 def write_own_predictions(file: TextFile, answers: Answers, path: Path) -> None:
     """Writes the texts of a file with what is predicted of them, as CSV with a header.
 
-    A single class has its probability beside it.
+    A single class has its probability next to it.
     """
     task = file.task
     has_probability = not task.is_regression and not task.multi_label

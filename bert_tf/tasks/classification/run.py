@@ -167,7 +167,7 @@ def _agree_on_classes(
         return own
     check_trains(run)
     raise UserError(
-        f"{_weights(run)} has no {TEXT_CLASSES_NAME} beside it, so its classes are unknown; "
+        f"{_weights(run)} has no {TEXT_CLASSES_NAME} next to it, so its classes are unknown; "
         "restore the file, or give other weights."
     )
 
