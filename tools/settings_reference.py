@@ -16,7 +16,10 @@ from bert_tf.util.options import Option, shown
 from tools.flag_reference import ROOT, as_markdown, write_if_changed
 
 # Where tasks declare settings; none of these imports TensorFlow.
-_MODULES_OF_TASKS = ("settings.py", "replaced_tokens/objective.py")
+_MODULES_OF_TASKS = (
+    *("settings.py", "replaced_tokens/objective.py"),
+    *("classification/long_texts.py", "classification/own_files.py"),
+)
 
 
 def settings_classes() -> list[type[Settings]]:
