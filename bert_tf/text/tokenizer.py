@@ -107,3 +107,19 @@ class Tokenizer(abc.ABC):
                 )
             tokens.append(self._tokens[index])
         return tokens
+
+
+def windows_of(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Splits a sequence into windows of at most ``room`` tokens that begin ``stride`` apart.
+
+    Returns: (first token, number of tokens) per window; empty for a sequence without tokens.
+    """
+    windows = []
+    first = 0
+    while first < num_tokens:
+        length = min(room, num_tokens - first)
+        windows.append((first, length))
+        if first + length == num_tokens:
+            break
+        first += min(length, stride)
+    return windows

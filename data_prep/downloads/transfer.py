@@ -258,8 +258,8 @@ def _choose_start(response: requests.Response, partial: _Partial, pace: Pace) ->
     """Continues what has arrived if the server sends the rest, otherwise begins again."""
     if response.status_code == _PARTIAL_CONTENT:
         found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        begins_there = found is not None and 0 < partial.size == int(found[1])
-        if found and begins_there and found[2] in ("*", f"{partial.expected_size}"):
+        wholes = ("*", f"{partial.expected_size}")
+        if found and 0 < partial.size == int(found[1]) and found[2] in wholes:
             return
         pace.arrived(-partial.size)
         partial.discard()

@@ -36,7 +36,7 @@ from data_prep.text.documents import (
     CUT_LINES,
     Block,
     decode_document,
-    group_documents,
+    read_blocks,
     read_documents,
 )
 from data_prep.text.duplicates import find_duplicates, sketch
@@ -163,13 +163,16 @@ def _judge_all(
     progress = begin_progress(STAGE, journal, files)
     # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
-    documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)
-        for path in files
+    blocks = read_blocks(
+        files,
+        block_bytes=_BLOCK_BYTES,
+        max_bytes=_MAX_DOCUMENT_BYTES,
+        cuts=cuts,
+        cut_lines=True,
     )
     results = settings.executor.map(
         functools.partial(Judge, settings),
-        journal.remaining(group_documents(documents, block_bytes=_BLOCK_BYTES)),
+        journal.remaining(blocks),
         what=STAGE,
     )
     with AppendedFile(texts) as text_file, AppendedFile(sketches) as sketch_file:

@@ -51,7 +51,7 @@ from data_prep.instances.instances import (
 from data_prep.stages.settings import CallSettings, InputSettings
 from data_prep.stages.stage import begin_progress, define_settings, find_text_files
 from data_prep.stages.vocabulary_flags import VocabularyFiles, chosen_vocabulary
-from data_prep.text.documents import Block, decode_document, group_documents, read_documents
+from data_prep.text.documents import Block, decode_document, read_blocks
 from data_prep.text.wikitext_corpus import (
     PLAIN,
     UNKNOWN,
@@ -259,10 +259,7 @@ def _build(
     progress = begin_progress(STAGE, journal, files)
     # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
-    documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts) for path in files
-    )
-    blocks = group_documents(documents, block_bytes=_BLOCK_BYTES)
+    blocks = read_blocks(files, block_bytes=_BLOCK_BYTES, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts)
     results = settings.executor.map(encoder, journal.remaining(blocks), what=STAGE)
     totals = journal.totals
     with contextlib.ExitStack() as stack:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -33,8 +32,7 @@ from data_prep.text.documents import (
     CUT_DOCUMENTS,
     Block,
     decode_document,
-    group_documents,
-    read_documents,
+    read_blocks,
 )
 from data_prep.text.language_identification import (
     PACKAGES,
@@ -119,13 +117,16 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
     progress = begin_progress(STAGE, journal, files)
     # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
-    documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)
-        for path in files
+    blocks = read_blocks(
+        files,
+        block_bytes=_BLOCK_BYTES,
+        max_bytes=_MAX_DOCUMENT_BYTES,
+        cuts=cuts,
+        cut_lines=True,
     )
     results = settings.executor.map(
         functools.partial(Filter, settings),
-        journal.remaining(group_documents(documents, block_bytes=_BLOCK_BYTES)),
+        journal.remaining(blocks),
         what=STAGE,
     )
     with NumberedFiles(directory, STAGE, journal) as output:

@@ -323,6 +323,21 @@ def group_documents(documents: Iterable[Document], *, block_bytes: int) -> Itera
             number += 1
 
 
+def read_blocks(
+    files: Iterable[Path],
+    *,
+    block_bytes: int,
+    max_bytes: int,
+    cuts: collections.Counter[str],
+    cut_lines: bool = False,
+) -> Iterator[Block]:
+    """The documents of files in blocks, see :func:`read_documents` and :func:`group_documents`."""
+    documents = itertools.chain.from_iterable(
+        read_documents(path, max_bytes=max_bytes, cut_lines=cut_lines, cuts=cuts) for path in files
+    )
+    return group_documents(documents, block_bytes=block_bytes)
+
+
 def decode_document(document: Document) -> Iterator[list[str]]:
     """The lines of a document, split further at lines of only Unicode white space."""
 

@@ -19,7 +19,7 @@ import math
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,6 +100,11 @@ def rows_of_band(threshold: float) -> int:
     return max(rows for rows in range(1, _VALUES + 1) if rows == 1 or recall(rows) >= _LEAST_RECALL)
 
 
+def _bands(rows: int) -> list[slice]:
+    """The bands of ``rows`` values that a signature has."""
+    return [slice(first, first + rows) for first in range(0, _VALUES - rows + 1, rows)]
+
+
 def find_duplicates(path: Path, *, threshold: float | None) -> Duplicates:
     """The documents that are like an earlier one.
 
@@ -108,13 +113,12 @@ def find_duplicates(path: Path, *, threshold: float | None) -> Duplicates:
       threshold: the similarity from which documents are near duplicates; None for equal ones only.
     """
     with _Sketches(path) as sketches, tempfile.TemporaryDirectory(dir=path.parent) as directory:
-        # Documents are only equal or not if a signature has no band.
-        rows = _VALUES + 1 if threshold is None else rows_of_band(threshold)
-        exact_keys, *band_keys = sketches.write_keys(Path(directory), rows)
+        bands = [] if threshold is None else _bands(rows_of_band(threshold))
+        exact_keys, *band_keys = sketches.write_keys(Path(directory), bands)
         exact = np.array(sorted(n for group in _groups(exact_keys) for n in group[1:]), np.int64)
         is_duplicate = np.zeros(len(sketches), bool)
         is_duplicate[exact] = True
-        least = math.ceil((threshold or 1) * _VALUES)
+        least = _VALUES if threshold is None else math.ceil(threshold * _VALUES)
         for keys in band_keys:
             for group in _groups(keys):
                 _mark_similar(sketches, group[~is_duplicate[group]], least, is_duplicate)
@@ -153,21 +157,16 @@ class _Sketches(contextlib.AbstractContextManager):
         data = os.pread(self._descriptor, _SKETCH.itemsize, int(number) * _SKETCH.itemsize)
         return np.frombuffer(data, _SKETCH)["values"][0]
 
-    def write_keys(self, directory: Path, rows: int) -> list[Path]:
-        """Writes the exact hashes of all documents into a file, and those of each band of ``rows``.
-
-        With more ``rows`` than a signature has, there are no bands.
-        """
-        bands = _VALUES // rows
-        names = ["exact", *(f"band-{band}" for band in range(bands))]
+    def write_keys(self, directory: Path, bands: Sequence[slice]) -> list[Path]:
+        """Writes the exact hashes of all documents into a file, and those of each of the bands."""
+        names = ["exact", *(f"band-{number}" for number in range(len(bands)))]
         paths = [directory / name for name in names]
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(open(path, "wb")) for path in paths]
             for chunk in _chunks(self._path, _SKETCH):
                 files[0].write(chunk["exact"].tobytes())
-                for band, file in enumerate(files[1:]):
-                    values = chunk["values"][:, band * rows : (band + 1) * rows]
-                    file.write(_hash_of_band(values).tobytes())
+                for band, file in zip(bands, files[1:]):
+                    file.write(_hash_of_band(chunk["values"][:, band]).tobytes())
         return paths
 
 

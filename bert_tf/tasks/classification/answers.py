@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -24,14 +25,14 @@ class Answers:
     logits: np.ndarray
     threshold: float = DEFAULT_THRESHOLD
 
-    @property
+    @functools.cached_property
     def probabilities(self) -> np.ndarray:
         """The probabilities of the classes, [N, classes] float64."""
         if self.task.multi_label:
             return _sigmoid(self.logits.astype(np.float64))
         return np.exp(log_probabilities(self.logits))
 
-    @property
+    @functools.cached_property
     def predicted(self) -> np.ndarray:
         """Class numbers or ratings [N]; where texts may have several classes, bool [N, classes]."""
         if self.task.multi_label:
@@ -51,12 +52,12 @@ class Answers:
 
     def shown(self, number: int, separator: str = ",") -> str:
         """A prediction as text."""
+        found = self.predicted[number]
         if self.task.is_regression:
-            return f"{self.logits[number, 0].astype(np.float64):.3f}"
+            return f"{found:.3f}"
         if self.task.multi_label:
-            chosen = np.flatnonzero(_sigmoid(self.logits[number]) >= self.threshold)
-            return separator.join(self.task.classes[n] for n in chosen)
-        return self.task.classes[self.logits[number].argmax()]
+            return separator.join(self.task.classes[n] for n in np.flatnonzero(found))
+        return self.task.classes[found]
 
 
 def labels_of(file: TextFile) -> np.ndarray:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
+from bert_tf.text.tokenizer import windows_of
 
 HEAD, TAIL, HEAD_TAIL, WINDOWS = "head", "tail", "head_tail", "windows"
 
@@ -43,7 +44,9 @@ class LongTexts(Settings):
         Classification?", section 5.3.1: 128 of 510 tokens.
         """
         if self.long_texts == WINDOWS and len(parts) == 1:
-            return [[window] for window in self._windows(parts[0], room)]
+            [part] = parts
+            windows = windows_of(len(part), room, self.doc_stride) or [(0, 0)]
+            return [[part[first : first + length]] for first, length in windows]
         return [[self._kept(part, count) for part, count in zip(parts, _counts(parts, room))]]
 
     def _kept(self, part: Tokens, count: int) -> Tokens:
@@ -51,14 +54,6 @@ class LongTexts(Settings):
             return part
         first = {TAIL: 0, HEAD_TAIL: count // 4}.get(self.long_texts, count)
         return [*part[:first], *part[len(part) - (count - first) :]]
-
-    def _windows(self, part: Tokens, room: int) -> Iterator[Tokens]:
-        """Windows that overlap at least where the last one ends with the text."""
-        start, stride = 0, min(self.doc_stride, room)
-        while len(part) - start > room:
-            yield part[start : start + room]
-            start += stride
-        yield part[start:]
 
 
 CUT_OFF = LongTexts()

@@ -9,20 +9,27 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 from bert_tf.config.declared import Settings, setting
-from bert_tf.model_directory.text_classes import TextClasses
+from bert_tf.model_directory.text_classes import (
+    MULTI_LABEL,
+    REGRESSION,
+    SINGLE_LABEL,
+    TextClasses,
+)
 from bert_tf.tasks.classification.tables import Table, TableRow, open_table
 from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
 
 TASK_NAME = "own texts"  # in ledgers, where GLUE's tasks have their names
 
-SINGLE_METRICS: tuple[str, ...] = ("accuracy", "macro_f1")
-MULTI_METRICS: tuple[str, ...] = ("micro_f1", "macro_f1", "exact_match")
-RATING_METRICS: tuple[str, ...] = ("spearman", "pearson")
+_METRICS: dict[str, tuple[str, ...]] = {
+    SINGLE_LABEL: ("accuracy", "macro_f1"),
+    MULTI_LABEL: ("micro_f1", "macro_f1", "exact_match"),
+    REGRESSION: ("spearman", "pearson"),
+}
 
 _TEXT_COLUMNS = ("text", "sentence", "sentence1")
 _LABEL_COLUMNS = ("label", "labels")
-# More classes than rows per class by this factor look like ratings or names, not classes.
+# More labels than this, most of them of a single text, are ratings or names, not classes.
 _MOST_CLASSES = 1000
 
 
@@ -41,6 +48,13 @@ class TableSettings(Settings):
     multi_label: bool = setting(False, "A text has any number of labels.")
     label_separator: str = setting(",", "What separates the labels of a text.")
     regression: bool = setting(False, "Labels are ratings: any numbers.")
+
+    @property
+    def kind(self) -> str:
+        """SINGLE_LABEL, MULTI_LABEL or REGRESSION."""
+        if self.regression:
+            return REGRESSION
+        return MULTI_LABEL if self.multi_label else SINGLE_LABEL
 
     def contradictions(self) -> Iterator[str]:
         """Two kinds of labels, and no separator."""
@@ -166,17 +180,13 @@ def read_texts(path: Path, settings: TableSettings, *, flag: str, needs_labels: 
 
 def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) -> TextTask:
     """The task of labelling the texts in these columns with these classes (() for ratings)."""
-    if settings.regression:
-        metrics = RATING_METRICS
-    else:
-        metrics = MULTI_METRICS if settings.multi_label else SINGLE_METRICS
     first, second, label = columns
     return TextTask(
         TASK_NAME,
         first,
         second,
         label,
-        metrics,
+        _METRICS[settings.kind],
         classes=tuple(classes),
         multi_label=settings.multi_label,
         lowest=-math.inf,
@@ -293,10 +303,9 @@ def _rating(cell: Any) -> float | None:
 
 def require_same_kind(classes: TextClasses, settings: TableSettings, *, source: object) -> None:
     """Raises UserError if a model's labels are of another kind than the settings say."""
-    wanted = own_task(("", None, None), settings, classes.labels).kind
-    if classes.kind != wanted:
+    if classes.kind != settings.kind:
+        trained, wanted = (kind.replace("_", " ") for kind in (classes.kind, settings.kind))
         raise UserError(
-            f"{source} was trained for {classes.kind.replace('_', ' ')}, not for "
-            f"{wanted.replace('_', ' ')}; give the same of --multi_label and --regression as in "
-            "its training, or choose other weights."
+            f"{source} was trained for {trained}, not for {wanted}; give the same of --multi_label "
+            "and --regression as in its training, or choose other weights."
         )

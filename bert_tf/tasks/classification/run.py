@@ -88,7 +88,6 @@ def open_classification(
     settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    stored = _stored_classes(run)
     if settings.task_name:
         glue = GLUE_TASKS[settings.task_name]
         task: TextTask = glue
@@ -98,8 +97,9 @@ def open_classification(
             read=functools.partial(read_glue, glue),
             splits=(TRAIN, DEV, TEST),
         )
+        classes = task.stored_classes
     else:
-        task, files = _own_files(settings, run, stored)
+        task, files, classes = _own_files(settings, run)
     _check_trained_on(run, task)
     loss = ClassificationLoss(
         task.kind,
@@ -112,13 +112,11 @@ def open_classification(
         settings, run, lambda config: ClassificationTask(config, task.num_outputs, pooling, loss)
     )
     check_length(task, length)
-    threshold = stored.threshold if stored else DEFAULT_THRESHOLD
-    classes = dataclasses.replace(task.stored_classes, threshold=threshold)
     of_files = FileTask(
         task.name,
         functools.partial(_stage, settings.length),
         ClassificationEvaluation,
-        functools.partial(ClassificationPrediction, threshold=threshold),
+        functools.partial(ClassificationPrediction, threshold=classes.threshold),
         PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
     )
     max_records = len(files.train.rows) if files.train else 1
@@ -130,23 +128,20 @@ def _stage(long_texts: LongTexts, file: TextFile, **options: Any) -> SequenceSta
     return feature_stage(file, long_texts=long_texts, **options)
 
 
-def _own_files(
-    settings: ClassificationSettings, run: Run, stored: TextClasses | None
-) -> tuple[TextTask, Files]:
-    """The task that a user's files describe, and the files. Collective."""
-    table = settings.table
-
-    def read(path: Path, *, flag: str, needs_labels: bool) -> Texts:
-        return read_texts(path, table, flag=flag, needs_labels=needs_labels)
-
+def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Files, TextClasses]:
+    """The task that a user's files describe, the files, and what is stored of it. Collective."""
+    table, stored = settings.table, _stored_classes(run)
+    read = functools.partial(read_texts, settings=table)
     texts = read_files(settings, find=_no_directory, read=read, splits=(TRAIN, DEV, TEST))
-    classes = None
+    names = None
     if run.ranks.is_chief and not table.regression:
-        classes = _agree_on_classes(texts.train, run, table, stored)
-    classes = run.ranks.broadcast(classes) or ()
+        names = _agree_on_classes(texts.train, run, table, stored)
+    names = run.ranks.broadcast(names) or ()
     first = next(found for found in texts if found is not None)
-    task = own_task(first.columns, table, classes)
-    return task, Files(*(found and found.with_numbers(task) for found in texts))
+    task = own_task(first.columns, table, names)
+    threshold = stored.threshold if stored else DEFAULT_THRESHOLD
+    classes = dataclasses.replace(task.stored_classes, threshold=threshold)
+    return task, Files(*(found and found.with_numbers(task) for found in texts)), classes
 
 
 def _agree_on_classes(

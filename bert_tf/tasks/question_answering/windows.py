@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from bert_tf.text.tokenizer import windows_of
 from bert_tf.util.errors import UserError
 
 NUM_SPECIAL = 3  # [CLS] and two [SEP]
@@ -103,15 +104,7 @@ def cut_windows(
     """
     question = min(num_question_ids, settings.max_query_length)
     room = settings.max_seq_length - question - NUM_SPECIAL
-    windows = []
-    first = 0
-    while first < num_context_tokens:
-        length = min(room, num_context_tokens - first)
-        windows.append((first, length))
-        if first + length == num_context_tokens:
-            break
-        first += min(length, settings.doc_stride)
-    return windows
+    return windows_of(num_context_tokens, room, settings.doc_stride)
 
 
 def question_windows(
