@@ -64,8 +64,8 @@ class LanguageFilter(declared.Settings):
     )
     min_language_probability: float = setting(
         0.5,
-        "Remove documents whose most likely language has a lower probability. Those of a few words "
-        "often have one, and those without letters always.",
+        "Remove documents whose most likely language has a lower probability: often documents of "
+        "a few words, and always documents without letters.",
         bounds=Interval(0, 1),
     )
 

@@ -58,7 +58,7 @@ COMPARED = (
 
 
 class Launch(NamedTuple):
-    """One job of so many ranks, since starting them takes longer than what they do.
+    """One job for all checks, since starting its ranks takes longer than their work.
 
     Attributes:
       ranks: how many.

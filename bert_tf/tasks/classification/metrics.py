@@ -1,7 +1,7 @@
 """Metrics of classification, from 0 (correlations: from -1) to 1.
 
-Most take labels and predictions, [N] each: class numbers, or scores of a regression. Those of texts
-with several classes take booleans [N, classes].
+Most take labels and predictions, [N] each: class numbers, or scores of a regression. Metrics for
+several classes per text take booleans [N, classes].
 """
 
 from __future__ import annotations
