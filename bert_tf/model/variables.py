@@ -101,6 +101,8 @@ class Variables:
 # Local variables are initialised in every session and not saved; ranks share model variables.
 _FROZEN_COLLECTIONS = [tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.MODEL_VARIABLES]
 
+_PHILOX = 1  # tensorflow/core/framework/rng_alg.h
+
 
 def create_variables(
     specs: Iterable[VariableSpec], *, initializer_range: float, seed: int = 0
@@ -142,13 +144,15 @@ def _initializer(spec: VariableSpec, initializer_range: float, seed: int) -> Any
 
     def truncated_normal(shape: Any, dtype: tf.DType, partition_info: None = None) -> tf.Tensor:
         del partition_info  # TensorFlow passes it; these variables are never partitioned
-        return tf.random.stateless_truncated_normal(
-            shape,
-            seed=[seed, zlib.crc32(spec.name.encode())],
-            stddev=initializer_range,
-            dtype=dtype,
-            alg="philox",
+        # The values of tf.random.stateless_truncated_normal, whose way from a seed to Philox's key
+        # takes a hundred operations: seconds in which a network of many variables is built.
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(
+            seed=tf.constant([seed, zlib.crc32(spec.name.encode())], tf.int64)
         )
+        normal = tf.raw_ops.StatelessTruncatedNormalV2(
+            shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype
+        )
+        return normal * initializer_range
 
     return truncated_normal
 

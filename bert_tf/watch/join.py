@@ -8,6 +8,10 @@ single deadline applies:
     rank 0: a nonce
     rank r: a nonce, r, and the HMAC of both nonces and r
     rank 0: the HMAC of the same, for the other direction
+    rank r: a byte
+
+A rank that finds rank 0 too slow gives its connection up and connects again. The byte says that it
+will not: rank 0 counts only such connections, or else it could stop listening too early.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ _RANK = struct.Struct("!I")
 _PROOF_BYTES = 32  # SHA-256
 _ANSWER_BYTES = _NONCE_BYTES + _RANK.size + _PROOF_BYTES
 _TO_RANK_0, _FROM_RANK_0 = b"to rank 0", b"from rank 0"
+_STAYS = b"\x01"
 
 
 class CannotConnectError(Exception):
@@ -136,17 +141,21 @@ class _Newcomer:
         self.connection = connection
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self._received = b""
+        self._proven_rank: int | None = None
         connection.setblocking(False)
         connection.send(self._nonce)
 
     def read(self, secret: bytes) -> int | None:
-        """Its rank once it is authenticated and a reply is sent; None while data is incomplete.
+        """Its rank once it is authenticated and stays; None until then.
 
-        Raises OSError if it turns out not to be a rank of this job.
+        Raises OSError if it turns out not to be a rank of this job, or has left.
         """
-        arrived = self.connection.recv(_ANSWER_BYTES - len(self._received))
+        missing = _ANSWER_BYTES - len(self._received)
+        arrived = self.connection.recv(missing or len(_STAYS))
         if not arrived:
             raise ConnectionError("connection closed")
+        if not missing:
+            return self._proven_rank
         self._received += arrived
         if len(self._received) < _ANSWER_BYTES:
             return None
@@ -154,7 +163,8 @@ class _Newcomer:
         if not hmac.compare_digest(proof, _proof(secret, _TO_RANK_0, self._nonce + claim)):
             raise ConnectionError("wrong secret")
         self.connection.send(_proof(secret, _FROM_RANK_0, self._nonce + claim))
-        return _RANK.unpack(claim[_NONCE_BYTES:])[0]
+        (self._proven_rank,) = _RANK.unpack(claim[_NONCE_BYTES:])
+        return None
 
 
 class _Reception:
@@ -216,8 +226,6 @@ class _Reception:
             return
         del self._newcomers[connection]
         self._selector.unregister(connection)
-        if rank in self._joined:  # it abandoned its first connection
-            self._joined[rank].close()
         self._joined[rank] = connection
 
     def _dismiss(self, connection: socket.socket) -> None:
@@ -257,6 +265,7 @@ def _prove(connection: socket.socket, secret: bytes, rank: int, until: float) ->
     proof = receive(connection, _PROOF_BYTES, until)
     if not hmac.compare_digest(proof, _proof(secret, _FROM_RANK_0, nonce + claim)):
         raise ConnectionError("wrong secret")
+    connection.sendall(_STAYS)
 
 
 def receive(connection: socket.socket, count: int, until: float) -> bytes:
