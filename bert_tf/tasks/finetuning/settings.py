@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, path_setting, setting
+from bert_tf.config.declared import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    Settings,
+    group,
+    path_setting,
+    setting,
+)
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.tasks.distillation.settings import DistillationSettings
+from bert_tf.tasks.finetuning.layer_rates import LayerSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
@@ -39,6 +47,7 @@ class FinetuningSettings(Settings):
     optimization: OptimizationSettings
     runtime: RuntimeSettings
     distillation: DistillationSettings | None
+    layers: LayerSettings = group(LayerSettings)
     features_dir: Path = setting(
         ..., "Directory of the records (output_dir/features).", kind=Path, parse=Path, per_host=True
     )

@@ -78,7 +78,8 @@ class OpenedSquad:
     @property
     def optimization(self) -> OptimizationSettings:
         """The optimization settings that the user requested."""
-        return self.settings.optimization
+        num_layers = self.model.config.num_hidden_layers
+        return self.settings.layers.applied_to(self.settings.optimization, num_layers)
 
     @property
     def windows(self) -> WindowSettings:
