@@ -96,9 +96,9 @@ def _planned(opened: Opened, job: Job) -> PlannedRun:
     if isinstance(opened, OpenedPretraining):
         found, given = opened.records, job.settings.command.values
         if found.train is not None:
-            records.append(Records(TRAINING, *found.train))
+            records.append(Records(TRAINING, *found.train[:2]))
         if found.held_out is not None and (given["eval_file"] or given["eval_files_dir"]):
-            records.append(Records(HELD_OUT, *found.held_out))
+            records.append(Records(HELD_OUT, *found.held_out[:2]))
     updates = Updates(job.optimization, job.plan.batch, job.plan.steps)
     return PlannedRun(
         isinstance(opened, OpenedPretraining),

@@ -27,6 +27,7 @@ from bert_tf.util.ramps import Ramp
 if TYPE_CHECKING:
     from bert_tf.input.length_buckets import LengthBuckets
     from bert_tf.input.masking import IntegerArray, MaskingSettings, MaskShares
+    from bert_tf.input.mixture import Mixture
 
 __all__ = [
     "PretrainingRecords",
@@ -52,6 +53,7 @@ class PretrainingRecords:
       vocab_size, type_vocab_size: the model's; records with larger values are rejected, but a model
         without segments, 0, ignores segment ids.
       masking: how to draw masks; needed only for records without stored masks.
+      mixture: the fractions of their sources; None if all records are equally frequent.
     """
 
     record_set: RecordSet
@@ -59,6 +61,7 @@ class PretrainingRecords:
     vocab_size: int
     type_vocab_size: int
     masking: MaskingSettings | None = None
+    mixture: Mixture | None = None
 
 
 def training_dataset(
@@ -101,21 +104,30 @@ def training_dataset(
 
     reader = record_reader(
         records,
-        record_order(batch, num_records=records.info.num_records, seed=seed, buckets=buckets),
+        record_order(batch, records.info.num_records, records.mixture, seed=seed, buckets=buckets),
         batch_size=batch.constant_size,
         positions_kept=buckets.padded_length if buckets else None,
     )
-    cut = _cutter(records, lengths)
+    read: Callable[[tf.Tensor], Features] = reader.read
+    if lengths is not None:
+        from bert_tf.input.cutting import cutting_reader
+
+        read = cutting_reader(read, records.info, lengths)
     masked = _masker(records, seed, counters, lengths, shares)
     return dataset_of_positions(
         start_position,
         end_position,
-        lambda position: masked(position, cut(position, reader.read(position))),
+        lambda position: masked(position, read(position)),
     )
 
 
 def record_order(
-    batch: GlobalBatchSlice, *, num_records: int, seed: int, buckets: LengthBuckets | None
+    batch: GlobalBatchSlice,
+    num_records: int,
+    mixture: Mixture | None,
+    *,
+    seed: int,
+    buckets: LengthBuckets | None,
 ) -> Callable[[int], np.ndarray]:
     """Returns a function from a position to the numbers of this rank's records there.
 
@@ -123,6 +135,8 @@ def record_order(
     """
     if buckets is not None:
         return lambda position: buckets.indices(position, batch)
+    if mixture is not None:
+        return lambda position: mixture.indices(position, batch)
     return lambda position: batch_indices(position, batch, num_records=num_records, seed=seed)
 
 
@@ -184,39 +198,6 @@ def record_reader(
         names=records.info.names,
         positions_kept=positions_kept,
     )
-
-
-def _cutter(
-    records: PretrainingRecords, lengths: Ramp | None
-) -> Callable[[tf.Tensor, Features], Features]:
-    """Returns a function of (position, features) that cuts records to a position's length."""
-    if lengths is None:
-        return lambda _, features: features
-    from bert_tf.input.cutting import cut_predictions, cut_records
-
-    info = records.info
-
-    def add_cut(position: tf.Tensor, features: Features) -> Features:
-        names = list(features)
-
-        def cut(position: np.int64, *columns: np.ndarray) -> list[np.ndarray]:
-            length = lengths.at(int(position))
-            if length == info.seq_length:
-                return list(columns)
-            predictions = 0  # not stored
-            if info.max_predictions is not None:
-                predictions = cut_predictions(info.max_predictions, info.seq_length, length)
-            left = cut_records(dict(zip(names, columns)), length, predictions)
-            return [left[name] for name in names]
-
-        types = [features[name].dtype for name in names]
-        found = tf.numpy_function(cut, [position, *features.values()], types)
-        for name, tensor in zip(names, found):
-            rows, columns = features[name].shape
-            tensor.set_shape([rows, columns if name == "next_sentence_labels" else None])
-        return dict(zip(names, found))
-
-    return add_cut
 
 
 def _masker(
