@@ -124,6 +124,11 @@ def extend_vocabulary(
             else f"--words={choice.words} has no word to add; give others."
         )
     extension = extend(tokenizer, words, use_unused=choice.use_unused)
+    if choice.text and len(words) < choice.most + len(own):
+        yield (
+            f"only {len(words) - len(own)} words that occur at least {choice.min_count} times "
+            "break into pieces; a lower --min_count finds more"
+        )
     yield from _report(extension, counts, tokenizer)
     with TemporaryDirectory("vocabulary") as directory:
         vocab_file = Path(directory, VOCAB_NAME)
@@ -157,7 +162,8 @@ def _write(
             write_json(directory / CONFIG_NAME, extended.config.to_dict())
         _write_words(directory / WORDS_NAME, extension, source)
 
-    return [*convert(extended, output_dir, target, add_files=add_files), *notes]
+    lines = [*convert(extended, output_dir, target, add_files=add_files), *notes]
+    return [line.partition(" (--")[0] for line in lines]  # without flags that this command lacks
 
 
 def _left_out(refused: Mapping[str, str], path: str) -> list[str]:

@@ -149,12 +149,12 @@ class Mixture:
         part = batch.at(position)
         return self.sequence(batch.first_sequence(position) + part.start, part.size)
 
-    def ledger_entry(self) -> list[str]:
+    def ledger_entry(self) -> str:
         """What ranks compare, and a resumed run reports if it changes; paths may differ."""
-        return [
-            f"{float(source.weight):g} of {size} records"
+        return ", ".join(
+            f"{float(source.weight):g} from {size} records"
             for source, size in zip(self.sources, self.sizes)
-        ]
+        )
 
     def ledger_sections(self, consumed: int) -> dict[str, dict[str, Any]]:
         """A section of the ledger for each source, with its part of the consumed sequences."""

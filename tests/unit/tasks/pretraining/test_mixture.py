@@ -81,7 +81,7 @@ def test_the_ledger_names_every_source(tiny, patterns, tmp_path, capsys):
         "epochs": 1.8,
     }
     assert ledger["source_2"]["sequences"] == 6
-    assert ledger["data"]["mixture"] == ["0.75 of 10 records", "0.25 of 10 records"]
+    assert ledger["data"]["mixture"] == "0.75 from 10 records, 0.25 from 10 records"
     assert ledger["data"]["train_records"] == 20
     assert "fraction=0.25  records=10  sequences=6  epochs=0.6" in capsys.readouterr().out
 
