@@ -149,6 +149,10 @@ class Mixture:
         part = batch.at(position)
         return self.sequence(batch.first_sequence(position) + part.start, part.size)
 
+    def rows(self, number: int) -> list[tuple[Source, int, int]]:
+        """Each source, its number of records, and its part of the first ``number`` sequences."""
+        return list(zip(self.sources, self.sizes, self.counts(number)))
+
     def ledger_entry(self) -> str:
         """What ranks compare, and a resumed run reports if it changes; paths may differ."""
         return ", ".join(
@@ -158,7 +162,6 @@ class Mixture:
 
     def ledger_sections(self, consumed: int) -> dict[str, dict[str, Any]]:
         """A section of the ledger for each source, with its part of the consumed sequences."""
-        rows = zip(self.sources, self.sizes, self.counts(consumed))
         return {
             f"source_{number}": {
                 "files": source.pattern,
@@ -167,7 +170,7 @@ class Mixture:
                 "sequences": count,
                 "epochs": round(count / size, 3),
             }
-            for number, (source, size, count) in enumerate(rows, start=1)
+            for number, (source, size, count) in enumerate(self.rows(consumed), start=1)
         }
 
     def _seed_of(self, number: int) -> int:
