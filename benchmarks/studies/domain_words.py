@@ -143,7 +143,7 @@ class Study:
             "num_warmup_steps": updates // 10,
             "keep_best": False,
             "keep_checkpoint_max": 1,
-            "save_checkpoints_steps": updates,
+            "save_checkpoints_steps": min(updates, 200),
             "seed": seed,
         }
         directory = self.root / f"{variant.name}-seed{seed}"

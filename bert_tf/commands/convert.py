@@ -119,11 +119,17 @@ def _network(
     return source, generator_shapes(source), []
 
 
+def check_new_directory(path: PathLike) -> None:
+    """Raises UserError unless ``path`` does not exist or is an empty directory."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
+
+
 @contextlib.contextmanager
 def _appearing_directory(path: Path) -> Iterator[Path]:
     """Yields a temporary directory that is renamed to ``path`` when the block succeeds."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
+    check_new_directory(path)
     path = path.absolute()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

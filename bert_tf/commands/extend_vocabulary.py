@@ -18,7 +18,7 @@ from absl import flags
 from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, open_source
 from bert_tf.checkpoint.names import DISCRIMINATOR, heads_of
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.commands.convert import convert
+from bert_tf.commands.convert import check_new_directory, convert
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import require_checkpoint
@@ -83,8 +83,8 @@ class Choice:
 
 def extend_vocabulary(
     model: CompleteModel, output_dir: PathLike, choice: Choice, *, target: str | None = None
-) -> Iterator[str]:
-    """Writes a model directory with new words, and yields the lines of a report.
+) -> list[str]:
+    """Writes a model directory with new words; returns the lines of a report.
 
     The directory appears only when complete, and depends on nothing but the arguments. State of the
     optimizer is left out.
@@ -98,6 +98,7 @@ def extend_vocabulary(
     Raises:
       UserError: the vocabulary is a SentencePiece model, no word is to be added, or as ``convert``.
     """
+    check_new_directory(output_dir)
     tokenizer = model.tokenizer
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
@@ -111,9 +112,10 @@ def extend_vocabulary(
     source = dataclasses.replace(source, files=files).configured()
     counts = choice.counts(lower_case=tokenizer.lower_case)
     own: list[NewWord] = []
+    lines: list[str] = []
     if choice.words:
         own, refused = own_words(read_lines(choice.words, flag="words"), counts, tokenizer)
-        yield from _left_out(refused, choice.words)
+        lines += _left_out(refused, choice.words)
     candidates = broken_words(counts, tokenizer, min_count=choice.min_count)
     words = choose_words(candidates, counts, tokenizer, own=own, most=choice.most)
     if not words:
@@ -125,18 +127,16 @@ def extend_vocabulary(
         )
     extension = extend(tokenizer, words, use_unused=choice.use_unused)
     if choice.text and len(words) < choice.most + len(own):
-        yield (
+        lines.append(
             f"only {len(words) - len(own)} words that occur at least {choice.min_count} times "
             "break into pieces; a lower --min_count finds more"
         )
-    yield from _report(extension, counts, tokenizer)
+    lines += _report(extension, counts, tokenizer)
     with TemporaryDirectory("vocabulary") as directory:
         vocab_file = Path(directory, VOCAB_NAME)
         write_vocab_file(vocab_file, extension.entries)
-        casing = tokenizer.lower_case
-        yield from _write(
-            source, extension, TokenizerFiles(vocab_file, None, casing), output_dir, target
-        )
+        tokenizer_files = TokenizerFiles(vocab_file, None, tokenizer.lower_case)
+        return lines + _write(source, extension, tokenizer_files, output_dir, target)
 
 
 def _write(

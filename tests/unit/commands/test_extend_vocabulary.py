@@ -47,7 +47,7 @@ def text_file(tmp_path):
 
 def extended(directory, output_dir, *, target=None, **choice):
     model = find_model(init_checkpoint=directory)
-    return list(extend_vocabulary(model, output_dir, Choice(**choice), target=target))
+    return extend_vocabulary(model, output_dir, Choice(**choice), target=target)
 
 
 def words_of(directory):
