@@ -51,6 +51,7 @@ class ClassificationSettings(DirectorySettings):
 
     def contradictions(self) -> Iterator[str]:
         """Actions without files, and what one kind of labels or files does not have."""
+        yield from super().contradictions()
         yield from self._missing_files()
         has_pairs = self.table.pair_column or (
             self.task_name and GLUE_TASKS[self.task_name].second is not None
