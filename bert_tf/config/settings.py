@@ -347,6 +347,7 @@ class OptimizationSettings(Settings):
       length_ramp: how the length to which records are cut grows; None keeps them whole.
       rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
         the factor of the first expression found in its name; 0 freezes it.
+      trained_from: likewise, the fraction of the steps after which a variable begins to be trained.
     """
 
     batch: BatchSettings = group(BatchSettings)
@@ -380,6 +381,7 @@ class OptimizationSettings(Settings):
     )
     length_ramp: LengthRampSettings | None = None
     rate_factors: tuple[tuple[str, float], ...] = ()
+    trained_from: tuple[tuple[str, float], ...] = ()
 
     def check_lengths(self) -> None:
         """Raises UserError if the schedule does not fit into its steps, if they are known."""
@@ -393,8 +395,15 @@ class OptimizationSettings(Settings):
 
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate; 1 if no expression matches its name."""
-        found = (f for pattern, f in self.rate_factors if re.search(pattern, variable_name))
-        return next(found, 1.0)
+        return _first_match(self.rate_factors, variable_name, 1.0)
+
+    def start_of(self, variable_name: str) -> float:
+        """The fraction of the steps after which a variable is trained; 0 if nothing matches it."""
+        return _first_match(self.trained_from, variable_name, 0.0)
+
+
+def _first_match(rules: tuple[tuple[str, float], ...], name: str, default: float) -> float:
+    return next((value for pattern, value in rules if re.search(pattern, name)), default)
 
 
 @dataclasses.dataclass(frozen=True)

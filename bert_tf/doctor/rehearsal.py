@@ -13,7 +13,7 @@ from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Upda
 from bert_tf.doctor.training_scripts import CLASSIFIER, OF_RECORDS, SQUAD, TAGGER
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification.run import open_classification
-from bert_tf.tasks.finetuning.run import run_with_seeds
+from bert_tf.tasks.finetuning.repeats import run_repeatedly
 from bert_tf.tasks.pretraining.run import OpenedPretraining, open_pretraining
 from bert_tf.tasks.question_answering.run import OpenedSquad, open_squad
 from bert_tf.tasks.tagging.run import open_tagging
@@ -52,7 +52,7 @@ _OPENERS: Mapping[str, Callable[[Any, Run], Opened]] = {
 
 
 def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks) -> PlannedRun:
-    """Opens and prepares a run, with each of its seeds; raises UserError if it would fail."""
+    """Opens and prepares a run, with each seed and trial; raises UserError if it would fail."""
 
     def once(settings: Any, _: object = None) -> PlannedRun:
         with begin(settings.run, settings.runtime, planned=ranks) as run:
@@ -64,7 +64,7 @@ def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks
     settings = dry(settings)
     if script in OF_RECORDS:
         return once(settings)
-    return run_with_seeds(settings, once)
+    return run_repeatedly(settings, once)
 
 
 def _report(findings: Findings, files: TokenizerFiles, opened: Opened, job: Job) -> None:

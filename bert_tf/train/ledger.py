@@ -138,8 +138,9 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
     }
     if not row.has_native_form:
         section["operations"] = f"{operations} ({row.title}: TensorFlow's)"
-    if optimization.rate_factors:
-        section["rate_factors"] = [f"{name}:{f:g}" for name, f in optimization.rate_factors]
+    for name in ("rate_factors", "trained_from"):
+        if rules := getattr(optimization, name):
+            section[name] = [f"{pattern}:{value:g}" for pattern, value in rules]
     return section
 
 

@@ -386,6 +386,9 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
         optimizer=_optimizer(
             optimization,
             learning_rate,
+            progress=(step + plan.steps.schedule_offset) / plan.steps.num_train_steps
+            if optimization.trained_from
+            else 0.0,
             kernels=arithmetic.kernels,
             ranks=run.ranks,
             product_type=arithmetic.options.policy.dense,
@@ -437,6 +440,7 @@ def _optimizer(
         learning_rate,
         weight_decay=optimization.weight_decay,
         rate_factor=optimization.rate_factor,
+        trained_from=optimization.start_of,
         **how,
         **optimization.optimizer_options,
     )

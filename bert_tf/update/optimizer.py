@@ -43,6 +43,12 @@ def same_rate(variable_name: str) -> float:
     return 1.0
 
 
+def from_start(variable_name: str) -> float:
+    """The fraction of training after which a variable is trained, when all are from the start."""
+    del variable_name
+    return 0.0
+
+
 class Optimizer:
     """A registered optimizer for the variables of a graph.
 
@@ -53,6 +59,9 @@ class Optimizer:
       decay_mask: maps a variable's name to whether the variable decays.
       rate_factor: maps a variable's name to its learning-rate factor; 0 freezes the variable, which
         then has no slots and is neither updated nor decayed.
+      trained_from: maps a variable's name to the fraction of training from which on it is trained;
+        before, its gradient is taken to be zero, and its slots stay as they are.
+      progress: the fraction of training that is done, a float64 scalar.
       kernels: the implementation of the arithmetic; None for TensorFlow's.
       ranks: the ranks among which an update may divide its work; None for a single rank.
       shard_state: shard the slots over the ranks; has no effect with a single rank.
@@ -78,6 +87,8 @@ class Optimizer:
         weight_decay: float = 0.01,
         decay_mask: DecayMask = decays,
         rate_factor: RateFactor = same_rate,
+        trained_from: RateFactor = from_start,
+        progress: tf.Tensor | float = 0.0,
         kernels: Kernels | None = None,
         ranks: Ranks | None = None,
         shard_state: bool = False,
@@ -102,6 +113,8 @@ class Optimizer:
         self._weight_decay = weight_decay
         self._decay_mask = decay_mask
         self._rate_factor = rate_factor
+        self._trained_from = trained_from
+        self._progress = progress
         self._slots: dict[str, tuple[tf.Variable, ...]] = {}
         self._owners: dict[str, int] = {}
 
@@ -111,6 +124,14 @@ class Optimizer:
         Raises ValueError for a negative learning-rate factor.
         """
         return [variable for variable in variables if self._factor_of(variable)]
+
+    def held_back(
+        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+    ) -> list[tf.Tensor]:
+        """The gradients; zero for variables that are not trained yet."""
+        starts = [self._trained_from(variable.op.name) for variable in variables]
+        gates = {start: self._gate(start) for start in starts}
+        return [times(value, gates[start]) for value, start in zip(gradients, starts)]
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the slots of the trained variables and the update count, once."""
@@ -145,19 +166,20 @@ class Optimizer:
             gradients = self.row.prepare(gradients, self._options)
         # Group variables by learning rate, since a rule takes a single one; usually there is just
         # one group.
-        groups: dict[float, list[int]] = {}
+        groups: dict[tuple[float, float], list[int]] = {}
         for number, variable in enumerate(variables):
-            groups.setdefault(self._factor_of(variable), []).append(number)
+            key = self._factor_of(variable), self._trained_from(variable.op.name)
+            groups.setdefault(key, []).append(number)
         with tf.name_scope("apply_gradients"):
             rate = tf.convert_to_tensor(self._learning_rate, tf.float32)
             with tf.control_dependencies(self.shards.take_parts(variables) if self.shards else []):
                 updates = [
                     self.update(
                         [self._parameter(variables[n], gradients.values[n]) for n in numbers],
-                        rate if factor == 1.0 else rate * factor,
+                        times(rate if factor == 1.0 else rate * factor, self._gate(start)),
                         gradients.factor,
                     )
-                    for factor, numbers in groups.items()
+                    for (factor, start), numbers in groups.items()
                 ]
             steps = [update.operation for update in updates]
             if self.shards is not None:
@@ -250,6 +272,10 @@ class Optimizer:
         if not factor >= 0:
             raise ValueError(f"the learning-rate factor of {variable.op.name} is {factor}")
         return factor
+
+    def _gate(self, start: float) -> tf.Tensor | None:
+        """1 from that fraction of training on and 0 before; None for what is always trained."""
+        return tf.cast(self._progress >= start, tf.float32) if start else None
 
     def _parameter(self, variable: tf.Variable, gradient: tf.Tensor) -> Parameter:
         name = variable.op.name

@@ -274,7 +274,8 @@ def _reductions(
         )
 
     def reduce_sum(micro_batch_sums: list[tf.Tensor]) -> Gradients:
-        values = list(micro_batch_sums) if each else all_reduce(micro_batch_sums)
+        summed = micro_batch_sums if each else all_reduce(micro_batch_sums)
+        values = optimizer.held_back(summed, variables)
         for value, variable in zip(values, variables):
             if shards is None or not shards.is_divided(variable):
                 value.set_shape(variable.shape)

@@ -19,8 +19,8 @@ PAGES = ["README.md", "docs/start/tutorial.md", *(f"docs/{name}.md" for name in
           "howto/pretraining", "howto/learning_rate", "why/batches_and_ranks",
           "howto/many_machines", "howto/precision", "howto/when_training_fails", "howto/xla",
           "howto/checkpoints", "howto/question_answering", "howto/classification",
-          "howto/tagging", "howto/evaluation", "howto/domain_adaptation", "howto/distillation",
-          "howto/replaced_token_detection", "howto/serving"))]  # fmt: skip
+          "howto/fine_tuning", "howto/tagging", "howto/evaluation", "howto/domain_adaptation",
+          "howto/distillation", "howto/replaced_token_detection", "howto/serving"))]  # fmt: skip
 # Pages whose commands are not run here, and why.
 NOT_RUN = {
     "docs/index.md": "it has none",

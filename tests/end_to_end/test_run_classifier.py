@@ -163,14 +163,25 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds(flags, tmp_path):
+def test_a_search_with_seeds(flags, tmp_path):
     arguments = ["--do_train", "--do_eval", "--num_train_steps=3", "--seeds=1,2"]
+    arguments += ["--search=layerwise_lr_decay=0.5;learning_rate=1e-9,1e-2", "--freeze=embeddings"]
     done = run(SCRIPT, *flags, *arguments, f"--output_dir={tmp_path}")
-    summary = json.loads((tmp_path / "seeds.json").read_text())
-    values = [results_of(tmp_path / f"seed_{seed}")["eval_accuracy"] for seed in (1, 2)]
-    assert summary["eval_accuracy"]["by_seed"] == {"1": values[0], "2": values[1]}
-    shown = f"eval_accuracy {np.mean(values):.4f} +- {np.std(values, ddof=1):.4f}"
-    assert f"2 seeds: {shown}" in done.stdout
+    search = json.loads((tmp_path / "search.json").read_text())
+    assert (search["metric"], search["trials"]) == ("eval_accuracy", 2)
+    for row in search["found"]:
+        directory = tmp_path / row["trial"]
+        values = [results_of(directory / f"seed_{seed}")["eval_accuracy"] for seed in (1, 2)]
+        summary = json.loads((directory / "seeds.json").read_text())
+        assert summary["eval_accuracy"]["by_seed"] == {"1": values[0], "2": values[1]}
+        assert row["eval_accuracy"] == pytest.approx(np.mean(values))
+        shown = f"eval_accuracy {np.mean(values):.4f} +- {np.std(values, ddof=1):.4f}"
+        assert f"2 seeds: {shown}" in done.stdout
+        ledger = ledger_of(directory / "seed_2")
+        peak = f"{ledger['learning_rate']['peak']:.0e}".replace("e-0", "e-")
+        assert row["trial"] == f"layerwise_lr_decay=0.5,learning_rate={peak}"
+        assert ledger["optimizer"]["rate_factors"][0] == "^bert/embeddings:0"
+    assert f"the best by eval_accuracy is {tmp_path / search['best']}\n" in done.stdout
 
 
 @pytest.mark.slow

@@ -42,11 +42,8 @@ from bert_tf.tasks.finetuning.directory_run import (
     read_files,
     run_on_files,
 )
-from bert_tf.tasks.finetuning.run import (
-    open_finetuning,
-    report_seeds,
-    run_with_seeds,
-)
+from bert_tf.tasks.finetuning.repeats import Repeats, report_repeats, run_repeatedly
+from bert_tf.tasks.finetuning.run import open_finetuning
 from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
@@ -59,24 +56,24 @@ def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results 
     ``pooling`` is how the head reads the encoder. Returns the results of the evaluation (with
     several seeds, those of the last), None without ``do_eval``. Raises UserError for bad input.
     """
-    return run_with_seeds(settings, functools.partial(_run_once, pooling))
+    return run_repeatedly(settings, functools.partial(_run_once, pooling))
 
 
 def _run_once(
-    pooling: Pooling, settings: ClassificationSettings, by_seed: dict[int, Results]
+    pooling: Pooling, settings: ClassificationSettings, repeats: Repeats
 ) -> Results | None:
-    """A single run, which adds its results to those of earlier seeds."""
+    """A single run, which adds its results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as run:
         opened = open_classification(settings, run, pooling)
         results = run_on_files(opened, run)
         if run.keeps_files:
             _report_submissions(opened.files.test, run)
         if results is not None:
-            by_seed[settings.run.seed] = results
+            repeats.by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
                 run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
                 names = opened.files.dev.score_names
-                report_seeds(settings, run, by_seed, names, digits=4)
+                report_repeats(settings, run, repeats, names, figure=names[0], digits=4)
         return results
 
 

@@ -87,6 +87,7 @@ class ClassificationSettings(DirectorySettings):
 
     def contradictions(self) -> Iterator[str]:
         """Actions without files, and what one kind of labels or files does not have."""
+        yield from super().contradictions()
         yield from self._missing_files()
         glue = self.glue
         has_pairs = self.table.pair_column if glue is None else glue.second is not None

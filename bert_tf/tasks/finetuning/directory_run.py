@@ -147,7 +147,8 @@ class OpenedFiles:
     @property
     def optimization(self) -> OptimizationSettings:
         """The optimization settings that the user requested."""
-        return self.settings.optimization
+        num_layers = self.model.config.num_hidden_layers
+        return self.settings.layers.applied_to(self.settings.optimization, num_layers)
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Makes the records of all files."""

@@ -24,6 +24,7 @@ from bert_tf.tasks.distillation.flags import (
     define_teacher_flags,
     teacher_settings,
 )
+from bert_tf.tasks.finetuning.layer_rates import LayerSettings
 from bert_tf.tasks.finetuning.settings import DirectorySettings, FinetuningSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -87,9 +88,10 @@ def define_model_flags(define: Definer) -> None:
 
 @flag_group("Fine-tuning")
 def _define_record_flags(define: Definer, examples: str, length: Mapping[str, Any]) -> None:
-    """Defines the flags of sequence length, batching, seeds and the directory of the records."""
+    """Defines the flags of length, batching, seeds, records and the layers that are trained."""
     where = f"Directory of the {examples}' records (output_dir/features)."
     define.settings(FinetuningSettings, max_seq_length=length, features_dir={"help_text": where})
+    define.settings(LayerSettings)
 
 
 def define_directory_flags(define: Definer, *, files: str, predictions: str) -> None:

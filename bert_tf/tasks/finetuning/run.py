@@ -1,4 +1,4 @@
-"""Fine-tuning: opening models, length buckets, seeds and predictions.
+"""Fine-tuning: opening models, length buckets and predictions.
 
 A task supplies its records (:class:`SequenceRecords`), its :class:`Task` and, if it is evaluated, a
 :class:`PredictionEvaluation` that scores predictions.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ from bert_tf.train.run import Run
 from bert_tf.train.start_point import find_start
 from bert_tf.train.summary import prediction_lines
 from bert_tf.util.console import say
-from bert_tf.util.files import remove_partial_files, write_json
 from bert_tf.util.progress import Progress
 from bert_tf.util.temporary import TemporaryDirectory
 
@@ -44,66 +42,10 @@ if TYPE_CHECKING:
     from bert_tf.tasks.distillation.losses import DistilledTask
     from bert_tf.tasks.distillation.teacher import Teacher
 
-SEEDS_NAME = "seeds.json"
 RATE = "predict_sequences_per_second"
 
 Settings = TypeVar("Settings", bound=FinetuningSettings)
 Result = TypeVar("Result")
-
-
-def run_with_seeds(
-    settings: Settings, run_once: Callable[[Settings, dict[int, Results]], Result]
-) -> Result:
-    """Calls ``run_once`` once, or once per seed in a directory of its own.
-
-    ``run_once`` receives the results of earlier seeds and adds its own. Returns the result of the
-    last call.
-    """
-    if not settings.seeds:
-        return run_once(settings, {})
-    by_seed: dict[int, Results] = {}
-    for seed in settings.seeds:
-        directory = settings.run.output_dir / f"seed_{seed}"
-        run = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
-        results = run_once(dataclasses.replace(settings, run=run), by_seed)
-    return results
-
-
-def report_seeds(
-    settings: FinetuningSettings,
-    run: Run,
-    by_seed: Mapping[int, Results],
-    names: Sequence[str],
-    *,
-    digits: int = 2,
-) -> None:
-    """After the last of several seeds: writes ``seeds.json`` and shows the metrics ``names``.
-
-    ``digits`` is the number of decimals shown.
-    """
-    if len(settings.seeds) < 2 or len(by_seed) < len(settings.seeds):
-        return
-    summary = summarize_seeds(by_seed)
-    directory = settings.run.output_dir.parent
-    remove_partial_files(directory)
-    write_json(directory / SEEDS_NAME, summary)
-    spread = "  ".join(
-        f"{name} {summary[name]['mean']:.{digits}f} +- {summary[name]['std']:.{digits}f}"
-        for name in names
-    )
-    run.message(f"{len(by_seed)} seeds: {spread}")
-
-
-def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
-    """The mean, sample standard deviation and values of every metric over the seeds."""
-    names = next(iter(by_seed.values()))
-    summary: dict[str, dict[str, object]] = {}
-    for name in names:
-        values = {seed: results[name] for seed, results in by_seed.items()}
-        spread = statistics.stdev(values.values()) if len(values) > 1 else 0.0
-        mean = statistics.mean(values.values())
-        summary[name] = {"mean": mean, "std": spread, "by_seed": values}
-    return summary
 
 
 def open_finetuning(

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
-from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, path_setting, setting
+from bert_tf.config.declared import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    Settings,
+    group,
+    path_setting,
+    setting,
+)
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.tasks.distillation.settings import DistillationSettings
+from bert_tf.tasks.finetuning.layer_rates import LayerSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
@@ -20,6 +29,25 @@ def _seeds(text: str) -> tuple[int, ...]:
     if len(set(seeds)) != len(seeds):
         raise UserError(f"--seeds={text} names a seed twice; give each run a different one.")
     return seeds
+
+
+# Devlin et al. 2019, appendix A.3.
+_BERT_SEARCH = "learning_rate=5e-5,3e-5,2e-5;train_batch_size=16,32;num_train_epochs=2,3,4"
+
+
+def _search(text: str) -> dict[str, tuple[str, ...]]:
+    """Flag -> values, of ``flag=value,value;flag=value,value``."""
+    found: dict[str, tuple[str, ...]] = {}
+    for part in (_BERT_SEARCH if text == "bert" else text).split(";") if text else ():
+        flag, _, values = (piece.strip() for piece in part.partition("="))
+        flag, given = flag.lstrip("-"), tuple(value.strip() for value in values.split(","))
+        if not flag or not all(given) or flag in found or len(set(given)) < len(given):
+            raise UserError(
+                f"--search={text}: {part.strip() or 'an empty part'} must be a flag with different "
+                "values, such as learning_rate=2e-5,3e-5; flags are separated by semicolons."
+            )
+        found[flag] = given
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +83,29 @@ class FinetuningSettings(Settings):
         kind=str,
         parse=_seeds,
     )
+    search: dict[str, tuple[str, ...]] = setting(
+        {},
+        "Train with every combination of these values and compare the evaluations: "
+        "'learning_rate=2e-5,3e-5;num_train_epochs=2,3', or bert for the 18 of Devlin et al. 2019, "
+        "appendix A.3. With --seeds, each several times.",
+        kind=str,
+        parse=_search,
+    )
     num_workers: int = setting(
         0,
         "Processes that write records; 0 means one per core.",
         bounds=NOT_NEGATIVE,
         per_host=True,
     )
+    layers: LayerSettings = group(LayerSettings)
+
+    def contradictions(self) -> Iterator[str]:
+        """A search without anything to compare."""
+        if self.search and not (self.run.do_train and self.run.evaluation.do_eval):
+            yield (
+                "--search compares trained models; add --do_train and an evaluation (--do_eval, in "
+                "run_squad.py --do_predict)."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.tasks.finetuning.repeats import Repeats, run_repeatedly
 from bert_tf.tasks.finetuning.run import (
     data_entries,
     directory_of_new_records,
     obtain_records,
     open_finetuning,
-    run_with_seeds,
     training_data,
 )
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
@@ -40,21 +40,21 @@ def run(settings: SquadSettings) -> Results | None:
     Returns the results of the prediction (with several seeds, those of the last), None without
     ``do_predict``. Raises UserError for bad input.
     """
-    return run_with_seeds(settings, _run_once)
+    return run_repeatedly(settings, _run_once)
 
 
-def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
-    """Runs once, and adds the results to those of earlier seeds."""
+def _run_once(settings: SquadSettings, repeats: Repeats) -> Results | None:
+    """Runs once, and adds the results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as begun:
         opened = open_squad(settings, begun)
         job = prepare(opened, begun)
         results = execute(job)
         if results is not None and opened.predict is not None and opened.predict.is_scored:
-            by_seed[settings.run.seed] = results
+            repeats.by_seed[settings.run.seed] = results
             if begun.ranks.is_chief:
                 from bert_tf.tasks.question_answering.report.run_report import report_run
 
-                report_run(opened.settings, opened.train, opened.predict, job, by_seed)
+                report_run(opened.settings, opened.train, opened.predict, job, repeats)
         return results
 
 
@@ -78,7 +78,8 @@ class OpenedSquad:
     @property
     def optimization(self) -> OptimizationSettings:
         """The optimization settings that the user requested."""
-        return self.settings.optimization
+        num_layers = self.model.config.num_hidden_layers
+        return self.settings.layers.applied_to(self.settings.optimization, num_layers)
 
     @property
     def windows(self) -> WindowSettings:

@@ -20,11 +20,8 @@ from bert_tf.tasks.finetuning.directory_run import (
     read_files,
     run_on_files,
 )
-from bert_tf.tasks.finetuning.run import (
-    open_finetuning,
-    report_seeds,
-    run_with_seeds,
-)
+from bert_tf.tasks.finetuning.repeats import Repeats, report_repeats, run_repeatedly
+from bert_tf.tasks.finetuning.run import open_finetuning
 from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.tasks.tagging.features import check_length, feature_stage
 from bert_tf.tasks.tagging.formats import (
@@ -59,18 +56,19 @@ def run(settings: DirectorySettings) -> Results | None:
     Returns the results of the evaluation (with several seeds, those of the last), None without
     ``do_eval``. Raises UserError for bad input.
     """
-    return run_with_seeds(settings, _run_once)
+    return run_repeatedly(settings, _run_once)
 
 
-def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Results | None:
-    """Runs once, and adds the results to those of earlier seeds."""
+def _run_once(settings: DirectorySettings, repeats: Repeats) -> Results | None:
+    """Runs once, and adds the results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as run:
         opened = open_tagging(settings, run)
         results = run_on_files(opened, run)
         if results is not None:
-            by_seed[settings.run.seed] = results
+            repeats.by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
-                report_seeds(settings, run, by_seed, [figure_name(opened.files.dev)], digits=4)
+                name = figure_name(opened.files.dev)
+                report_repeats(settings, run, repeats, [name], figure=name, digits=4)
         return results
 
 

@@ -397,6 +397,16 @@ def test_head_only_tuning(train):
     assert "cls/predictions/output_bias/adam_m" in found
 
 
+def test_layers_that_are_trained_from_the_second_half_on(train):
+    directory = train(trained_from=((r"^bert/", 0.5),), clip_norm=None)
+    saved = [variables_of(directory / f"model.ckpt-{step}") for step in range(3)]
+    section = json.loads((directory / "run.json").read_text())["ledger"]["optimizer"]
+    assert section["trained_from"] == ["^bert/:0.5"]
+    for name in (name for name in saved[0] if not names.is_run_state(name)):
+        moved = [not np.array_equal(after[name], saved[0][name]) for after in saved]
+        assert moved == [False, not name.startswith("bert/"), True], name
+
+
 class TwoLayers:
     """300 weights of a network, 20 of its head."""
 

@@ -308,6 +308,50 @@ def test_a_factor_for_all_is_another_learning_rate_and_one_costs_nothing(optimiz
     assert after(0.01, rate_factor=lambda name: 0.5)[0] != plain[0]
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "lamb"])
+def test_what_is_trained_later_begins_as_if_training_began_there(optimizer, kernels):
+    """Nothing moves before, not even by decay, and no moment of a gradient remains."""
+
+    def states(progress, gradients, **options):
+        """Weights and moments after each update."""
+        with tf.Graph().as_default(), tf.Session() as session:
+            done = tf.placeholder(tf.float64, [])
+            graph = Graph(
+                lambda rate: Optimizer(optimizer, rate, kernels=kernels, progress=done, **options)
+            )
+            values = [gradient for gradient, _ in graph.grads_and_vars]
+            held = graph.optimizer.held_back(values, graph.variables)
+            graph.grads_and_vars = list(zip(held, graph.variables))
+            update = graph.update()
+            session.run(tf.global_variables_initializer())
+            found = []
+            for part, given in zip(progress, gradients):
+                session.run(update, {**graph.feed(given, 0.01), done: part})
+                found.append(graph.state(session))
+        return found
+
+    rng = np.random.RandomState(6)
+    gradients = [random_gradients(rng) for _ in range(4)]
+    late = next(iter(SHAPES))
+    starts = {late: 0.5}
+    held = states([0, 0.25, 0.5, 0.75], gradients, trained_from=lambda name: starts.get(name, 0.0))
+    from_there = states([0.5, 0.75], gradients[2:])
+    plain = states([0, 0.25, 0.5, 0.75], gradients)
+    for number, (weights, *moments) in enumerate(held):
+        for name, weight in weights.items():
+            expected = plain[number]
+            if name == late and number < 2:
+                np.testing.assert_array_equal(weight, start_values()[name])
+                assert not any(moment[name].any() for moment in moments)
+                continue
+            if optimizer == "lamb":  # it counts updates, and all variables share a norm
+                continue
+            if name == late:
+                expected = from_there[number - 2]
+            for value, known in zip((weights, *moments), expected):
+                np.testing.assert_array_equal(value[name], known[name], err_msg=name)
+
+
 def test_frozen_variables_are_known_before_anything_is_built():
     with tf.Graph().as_default():
         variables = [tf.get_variable(n, s, use_resource=True) for n, s in SHAPES.items()]
