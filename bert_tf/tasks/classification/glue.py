@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bert_tf.tasks.classification.text_task import TextTask
 from bert_tf.util.errors import UserError
@@ -81,6 +81,18 @@ class GlueTask(TextTask):
         """This task, which has a part for each language, in some of them."""
         sets = dataclasses.replace(self.sets, parts=languages, train_part=train_language)
         return dataclasses.replace(self, sets=sets)
+
+    def numbered_as(self, labels: Sequence[str]) -> GlueTask:
+        """This task with its classes in the order of a model's labels, if these are the same.
+
+        Upper and lower case may differ, as in Hugging Face's models of MNLI.
+        """
+        own = {name.lower(): name for name in self.classes}
+        names = tuple(own.get(label.lower(), "") for label in labels)
+        if names == self.classes or sorted(names) != sorted(self.classes):
+            return self
+        parameters = {**self.parameters, "classes": list(names)}
+        return dataclasses.replace(self, classes=names, parameters=parameters)
 
     def submission(self, file_name: str) -> str | None:
         """The name under which GLUE takes predictions of a file; None for other files."""

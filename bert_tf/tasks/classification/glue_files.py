@@ -48,7 +48,7 @@ def read_glue(
     paths = [paths] if isinstance(paths, Path) else paths
     found = [_read_file(task, path, flag, needs_labels) for path in paths]
     if len(found) == 1 and found[0].has_parts:
-        parameters = {task.sets.part_column: list(task.sets.parts)}
+        parameters = {**task.parameters, task.sets.part_column: list(task.sets.parts)}
         task = dataclasses.replace(task, parameters=parameters)
     parts: list[Part] = []
     rows: list[Row] = []

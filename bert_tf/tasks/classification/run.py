@@ -127,6 +127,9 @@ def _published_files(
     task: GlueTask, settings: ClassificationSettings, run: Run
 ) -> tuple[TextTask, Files, TextClasses]:
     """The task, its files, and what is stored of it; tells of lines that were left out."""
+    stored = _stored_classes(run)
+    if stored is not None:
+        task = task.numbered_as(stored.labels)
     files = read_files(
         settings,
         find=functools.partial(find_split, task),

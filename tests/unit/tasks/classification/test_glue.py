@@ -61,6 +61,16 @@ def test_an_unknown_task_lists_the_known_ones():
         find_task("SNLI", flag="task_name")
 
 
+def test_classes_in_the_order_of_a_model():
+    task = GLUE_TASKS["mnli"]
+    found = task.numbered_as(["CONTRADICTION", "NEUTRAL", "ENTAILMENT"])
+    assert found.classes == ("contradiction", "neutral", "entailment")
+    # Records hold the numbers of classes, so that they are others.
+    assert found.parameters == {"classes": ["contradiction", "neutral", "entailment"]}
+    for others in (["LABEL_0", "LABEL_1", "LABEL_2"], ["neutral"] * 3, [], task.classes):
+        assert task.numbered_as(others) is task
+
+
 def test_tasks_with_the_same_head():
     assert GLUE_TASKS["ax"].same_head == GLUE_TASKS["mnli"].same_head == ["MNLI", "AX", "XNLI"]
     assert GLUE_TASKS["rte"].same_head == ["RTE"]

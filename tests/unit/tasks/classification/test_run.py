@@ -1,5 +1,6 @@
 """run_classifier.py's job before its first update: refused input, and files written by then."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from absl import flags as absl_flags
 from sklearn.metrics import accuracy_score, f1_score
 
+from bert_tf.model_directory.text_classes import SINGLE_LABEL, TextClasses, write_text_classes
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.answers import Answers
 from bert_tf.tasks.classification.flags import (
@@ -14,6 +16,7 @@ from bert_tf.tasks.classification.flags import (
     define_classification_flags,
 )
 from bert_tf.tasks.classification.glue import GLUE_TASKS
+from bert_tf.tasks.classification.glue_files import read_glue
 from bert_tf.tasks.classification.own_files import TableSettings, own_task
 from bert_tf.tasks.classification.prediction import (
     predictions_name,
@@ -22,6 +25,7 @@ from bert_tf.tasks.classification.prediction import (
     write_probabilities,
 )
 from bert_tf.tasks.classification.text_task import Part
+from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.glue_files import write_data
 from tests.helpers.small_span_model import write_model
@@ -133,6 +137,21 @@ def test_a_file_that_is_given_needs_no_directory(start, tmp_path, does):
     given = [f"--do_{does}", "--data_dir=", f"--{does}_file={file}"]
     settings = settings_of(start, tmp_path / "out", *given)
     assert (settings.data_dir, getattr(settings, f"{does}_file")) == (None, file)
+
+
+def test_classes_are_numbered_as_in_the_model(start, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(start, model)
+    write_text_classes(model, TextClasses(SINGLE_LABEL, ("1", "0")))
+    settings = settings_of(start, tmp_path / "out", "--do_train", f"--init_checkpoint={model}")
+    with begin(settings.run, settings.runtime) as run:
+        opened = classification.open_classification(settings, run)
+    assert opened.model.text_classes.labels == ("1", "0")
+    usual = read_glue(
+        GLUE_TASKS["sst-2"], start.parent / "SST-2/train.tsv", flag="f", needs_labels=True
+    )
+    rows = zip(opened.files.train.rows, usual.rows)
+    assert all(row.label == 1 - other.label for row, other in rows)
 
 
 def test_scores_of_classes():
