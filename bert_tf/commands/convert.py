@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from absl import flags
@@ -37,6 +37,7 @@ def convert(
     *,
     include_optimizer: bool = False,
     generator: bool = False,
+    add_files: Callable[[Path], None] | None = None,
 ) -> list[str]:
     """Writes a checkpoint as a model directory.
 
@@ -50,6 +51,7 @@ def convert(
       include_optimizer: also write optimizer slots, counters and the like, unchanged.
       generator: write the generator of a checkpoint of run_electra.py rather than its other
         network; only for Hugging Face's format, since a generator is not a BERT model.
+      add_files: adds files to the directory before it appears.
 
     Returns:
       The lines of a report.
@@ -85,6 +87,8 @@ def convert(
         if network.tokenizer_files.file is None:
             for vocabulary in known_vocabularies(network.files)[:1]:
                 name_vocabulary(directory, vocabulary.sha256)
+        if add_files is not None:
+            add_files(directory)
         written = sorted(path.name for path in directory.iterdir())
     lines = [*dataclasses.replace(report, run_state=()).summary(taken="converted"), *others]
     if kept:
@@ -115,11 +119,17 @@ def _network(
     return source, generator_shapes(source), []
 
 
+def check_new_directory(path: PathLike) -> None:
+    """Raises UserError unless ``path`` does not exist or is an empty directory."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
+
+
 @contextlib.contextmanager
 def _appearing_directory(path: Path) -> Iterator[Path]:
     """Yields a temporary directory that is renamed to ``path`` when the block succeeds."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
+    check_new_directory(path)
     path = path.absolute()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

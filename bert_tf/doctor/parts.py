@@ -12,21 +12,20 @@ from absl import flags
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Updates
 from bert_tf.doctor.training_scripts import OF_RECORDS, SCRIPTS
+from bert_tf.input.mixture import open_sources
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import check_vocabulary_fits
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.ranks.planned import PlannedRanks
-from bert_tf.records.info import RecordInfo, check_records, inspect_records, lengths_of
-from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import require_listed_files
+from bert_tf.records.info import RecordInfo, check_records, lengths_of
 from bert_tf.tasks.pretraining.data import check_pairs
 from bert_tf.tasks.pretraining.network import BERT_BASE, table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, vocabulary_named_in
 from bert_tf.train.plan import plan_batch_and_steps
 from bert_tf.train.start_point import NEW, StartPoint, find_start
 from bert_tf.util.console import Grade, Note
-from bert_tf.util.files import check_output_dir, expand_record_files
+from bert_tf.util.files import check_output_dir
 
 _RECORDS = (  # part, the flag that makes a run read it, and the names of the records' flag
     (TRAINING, "do_train", ("input_file", "input_files_dir")),
@@ -123,11 +122,10 @@ def _records(
         return None
 
     def opened() -> Records:
-        patterns = getattr(values, flag)
-        require_listed_files(patterns)
-        files = expand_record_files(patterns, flag=flag)
-        records = RecordSet(files, keep_offsets=False)
-        return Records(part, records, inspect_records(records))
+        records, info, _ = open_sources(
+            getattr(values, flag), flag=flag, seed=0, keep_offsets=False
+        )
+        return Records(part, records, info)
 
     return findings.attempt(part, opened)
 

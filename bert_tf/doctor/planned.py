@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.input.mixture import Mixture
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import RecordInfo
 from bert_tf.records.tfrecord import RecordSet
@@ -49,6 +50,7 @@ class PlannedRun:
       max_seq_length: length of the longest sequence.
       updates: its updates.
       records: the records that it reads, training records first.
+      mixture: the sources of the training records, if these have weights.
     """
 
     is_pretraining: bool
@@ -60,6 +62,7 @@ class PlannedRun:
     max_seq_length: int
     updates: Updates | None
     records: Sequence[Records] = ()
+    mixture: Mixture | None = None
 
     @property
     def train_info(self) -> RecordInfo | None:

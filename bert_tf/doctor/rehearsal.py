@@ -92,13 +92,14 @@ def _report(findings: Findings, files: TokenizerFiles, opened: Opened, job: Job)
 
 
 def _planned(opened: Opened, job: Job) -> PlannedRun:
-    start, records = job.run.start, []
+    start, records, mixture = job.run.start, [], None
     if isinstance(opened, OpenedPretraining):
         found, given = opened.records, job.settings.command.values
         if found.train is not None:
-            records.append(Records(TRAINING, *found.train))
+            records.append(Records(TRAINING, *found.train[:2]))
+            mixture = found.train.mixture
         if found.held_out is not None and (given["eval_file"] or given["eval_files_dir"]):
-            records.append(Records(HELD_OUT, *found.held_out))
+            records.append(Records(HELD_OUT, *found.held_out[:2]))
     updates = Updates(job.optimization, job.plan.batch, job.plan.steps)
     return PlannedRun(
         isinstance(opened, OpenedPretraining),
@@ -110,4 +111,5 @@ def _planned(opened: Opened, job: Job) -> PlannedRun:
         max_seq_length=opened.max_seq_length,
         updates=updates if job.settings.do_train else None,
         records=records,
+        mixture=mixture,
     )

@@ -10,7 +10,6 @@ from absl import flags
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.planned import PlannedRun
-from bert_tf.records.info import RecordInfo
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
 # How often a run may see each stored mask. In published runs it is about 4 times: 40 epochs over a
@@ -54,8 +53,8 @@ def judge_updates(findings: Findings, values: flags.FlagValues, run: PlannedRun)
         return
     findings.fine("batch", batch.arithmetic())
     _judge_warmup(findings, steps, is_pretraining=run.is_pretraining)
-    if run.train_info is not None:
-        _judge_length(findings, batch, steps, run.train_info, learns_masks=values.mlm)
+    if run.is_pretraining:
+        _judge_length(findings, batch, steps, run, learns_masks=values.mlm)
     if run.is_pretraining:
         _judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
     if steps.divisor > 1:
@@ -121,40 +120,48 @@ def _judge_warmup(findings: Findings, steps: StepPlan, *, is_pretraining: bool) 
 
 
 def _judge_length(
-    findings: Findings, batch: BatchPlan, steps: StepPlan, info: RecordInfo, *, learns_masks: bool
+    findings: Findings, batch: BatchPlan, steps: StepPlan, run: PlannedRun, *, learns_masks: bool
 ) -> None:
     """Compares the number of sequences that the run consumes with the number of records."""
-    num_records = info.num_records
-    sequences = batch.sequences(0, steps.last_position)
-    epochs = sequences / num_records
-    times = f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}"
-    findings.fine(
-        "length",
-        f"{steps.last_position:,} updates consume {sequences:,} sequences, {times} epochs of "
-        f"{num_records:,} records",
-    )
-    if batch.global_batch_size > num_records:
-        findings.warn(
+    info, sequences = run.train_info, batch.sequences(0, steps.last_position)
+    if info is None:
+        return
+    used = [("", sequences, info.num_records, batch.global_batch_size)]
+    if run.mixture is not None:
+        used = [
+            (f" from {source.pattern}", count, size, math.ceil(source.weight * used[0][3]))
+            for source, size, count in run.mixture.rows(sequences)
+        ]
+    for source, number, num_records, of_a_batch in used:
+        epochs = number / num_records
+        times = f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}"
+        findings.fine(
             "length",
-            f"there are only {num_records:,} records for a global batch of "
-            f"{batch.global_batch_size:,}, so every batch repeats some of them; use a "
-            "smaller batch or more text",
+            f"{steps.last_position:,} updates consume {number:,} sequences{source}, {times} epochs "
+            f"of {num_records:,} records",
         )
-    elif info.masked and learns_masks and epochs > _MOST_EPOCHS_OF_MASKS:
-        findings.warn(
-            "length",
-            f"each stored mask is seen {times} times, but about 4 times in published runs (Liu et "
-            "al. 2019, section 4.1); make records with --masking=dynamic or a larger "
-            "--dupe_factor, or train for fewer steps",
-        )
-    elif epochs > _MOST_EPOCHS:
-        findings.warn(
-            "length",
-            f"each record is seen {times} times, so the network may memorize them; give "
-            "more text or train for fewer steps",
-        )
-    elif epochs < 1:
-        findings.hint("length", f"only {epochs:.0%} of the records are used")
+        if of_a_batch > num_records:
+            findings.warn(
+                "length",
+                f"there are only {num_records:,} records{source} for a global batch of "
+                f"{of_a_batch:,}, so every batch repeats some of them; use a smaller batch or more "
+                "text",
+            )
+        elif info.masked and learns_masks and epochs > _MOST_EPOCHS_OF_MASKS:
+            findings.warn(
+                "length",
+                f"each stored mask{source} is seen {times} times, but about 4 times in published "
+                "runs (Liu et al. 2019, section 4.1); make records with --masking=dynamic or a "
+                "larger --dupe_factor, or train for fewer steps",
+            )
+        elif epochs > _MOST_EPOCHS:
+            findings.warn(
+                "length",
+                f"each record{source} is seen {times} times, so the network may memorize them; "
+                "give more text or train for fewer steps",
+            )
+        elif epochs < 1:
+            findings.hint("length", f"only {epochs:.0%} of the records{source} are used")
 
 
 def _judge_saving(findings: Findings, save_checkpoints_steps: int, last_step: int) -> None:

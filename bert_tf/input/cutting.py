@@ -14,8 +14,14 @@ Symbols: B sequences, S positions, P predictions, L remaining positions, Q remai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Callable
 
 import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.input.batches import Features
+from bert_tf.records.info import RecordInfo
+from bert_tf.util.ramps import Ramp
 
 _OF_POSITIONS = ("input_ids", "input_mask", "segment_ids", "word_starts")
 
@@ -93,3 +99,32 @@ def _cut_masks(
         for name, values in columns.items()
     }
     return {**cut, "input_ids": input_ids}
+
+
+def cutting_reader(
+    read: Callable[[tf.Tensor], Features], info: RecordInfo, lengths: Ramp
+) -> Callable[[tf.Tensor], Features]:
+    """Returns ``read``, whose records are cut to the length at their position in training."""
+
+    def read_and_cut(position: tf.Tensor) -> Features:
+        features = read(position)
+        names = list(features)
+
+        def cut(position: np.int64, *columns: np.ndarray) -> list[np.ndarray]:
+            length = lengths.at(int(position))
+            if length == info.seq_length:
+                return list(columns)
+            predictions = 0  # not stored
+            if info.max_predictions is not None:
+                predictions = cut_predictions(info.max_predictions, info.seq_length, length)
+            left = cut_records(dict(zip(names, columns)), length, predictions)
+            return [left[name] for name in names]
+
+        types = [features[name].dtype for name in names]
+        found = tf.numpy_function(cut, [position, *features.values()], types)
+        for name, tensor in zip(names, found):
+            rows, columns = features[name].shape
+            tensor.set_shape([rows, columns if name == "next_sentence_labels" else None])
+        return dict(zip(names, found))
+
+    return read_and_cut

@@ -14,6 +14,7 @@ there are few shapes, each of which XLA has to compile once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class LengthBuckets:
         seed: int,
         max_length: int,
         origin: int = 0,
+        sequence: Callable[[int, int], np.ndarray] | None = None,
     ):
         """Orders records.
 
@@ -49,6 +51,9 @@ class LengthBuckets:
           origin: as in :class:`~bert_tf.input.order.GlobalBatchSlice`, rounded up to a whole
             batch. A run that resumes with a different global batch size regroups the rest of its
             pool: some records of that pool are then seen twice in the epoch and some not at all.
+          sequence: maps the start and the number of elements of the endless sequence to their
+            record numbers, if the order is another than ``sequence_indices``. A pool contains
+            consecutive elements, in any order.
         """
         if not len(lengths):
             raise ValueError("there are no records to order")
@@ -57,6 +62,9 @@ class LengthBuckets:
         self._seed = seed
         self._max_length = max_length
         self._first_batch = -(-origin // global_batch_size)
+        self._sequence = sequence or functools.partial(
+            sequence_indices, num_records=len(lengths), seed=seed
+        )
         # A pool is needed by each of its batches, and by several threads.
         self._pool = functools.lru_cache(maxsize=4)(self._make_pool)
 
@@ -98,9 +106,7 @@ class LengthBuckets:
     def _make_pool(self, first: int, stop: int) -> np.ndarray:
         """Record numbers [stop - first, global batch size] of a whole pool."""
         batches, size = stop - first, self._global_batch_size
-        records = sequence_indices(
-            first * size, batches * size, num_records=len(self._lengths), seed=self._seed
-        )
+        records = self._sequence(first * size, batches * size)
         by_length = records[np.argsort(self._lengths[records], kind="stable")]
         key = derive_keys(self._seed, _POOL_STREAM, first)
         visited = np.argsort(random_bits(key, batches)[0], kind="stable")

@@ -1,4 +1,4 @@
-"""The input of pre-training and its evaluation; draws masks if none are stored.
+"""The input of pre-training; draws masks if none are stored.
 
 A training batch is a pure function of its position: its records (order.py) and, if they are not
 stored, its masks (masking.py) follow from the seed, the position and the place in the global batch.
@@ -27,12 +27,12 @@ from bert_tf.util.ramps import Ramp
 if TYPE_CHECKING:
     from bert_tf.input.length_buckets import LengthBuckets
     from bert_tf.input.masking import IntegerArray, MaskingSettings, MaskShares
+    from bert_tf.input.mixture import Mixture
 
 __all__ = [
     "PretrainingRecords",
     "RecordInfo",
     "check_records",
-    "evaluation_dataset",
     "inspect_records",
     "record_order",
     "record_reader",
@@ -52,6 +52,7 @@ class PretrainingRecords:
       vocab_size, type_vocab_size: the model's; records with larger values are rejected, but a model
         without segments, 0, ignores segment ids.
       masking: how to draw masks; needed only for records without stored masks.
+      mixture: the fractions of their sources; None if all records are equally frequent.
     """
 
     record_set: RecordSet
@@ -59,6 +60,7 @@ class PretrainingRecords:
     vocab_size: int
     type_vocab_size: int
     masking: MaskingSettings | None = None
+    mixture: Mixture | None = None
 
 
 def training_dataset(
@@ -101,21 +103,30 @@ def training_dataset(
 
     reader = record_reader(
         records,
-        record_order(batch, num_records=records.info.num_records, seed=seed, buckets=buckets),
+        record_order(batch, records.info.num_records, records.mixture, seed=seed, buckets=buckets),
         batch_size=batch.constant_size,
         positions_kept=buckets.padded_length if buckets else None,
     )
-    cut = _cutter(records, lengths)
-    masked = _masker(records, seed, counters, lengths, shares)
+    read: Callable[[tf.Tensor], Features] = reader.read
+    if lengths is not None:
+        from bert_tf.input.cutting import cutting_reader
+
+        read = cutting_reader(read, records.info, lengths)
+    masked = masker(records, seed, counters, lengths, shares)
     return dataset_of_positions(
         start_position,
         end_position,
-        lambda position: masked(position, cut(position, reader.read(position))),
+        lambda position: masked(position, read(position)),
     )
 
 
 def record_order(
-    batch: GlobalBatchSlice, *, num_records: int, seed: int, buckets: LengthBuckets | None
+    batch: GlobalBatchSlice,
+    num_records: int,
+    mixture: Mixture | None,
+    *,
+    seed: int,
+    buckets: LengthBuckets | None,
 ) -> Callable[[int], np.ndarray]:
     """Returns a function from a position to the numbers of this rank's records there.
 
@@ -123,46 +134,9 @@ def record_order(
     """
     if buckets is not None:
         return lambda position: buckets.indices(position, batch)
+    if mixture is not None:
+        return lambda position: mixture.indices(position, batch)
     return lambda position: batch_indices(position, batch, num_records=num_records, seed=seed)
-
-
-def evaluation_dataset(
-    records: PretrainingRecords, batch: GlobalBatchSlice, *, seed: int
-) -> tf.data.Dataset:
-    """Every record once, over all ranks, in the order of the files.
-
-    All ranks have the same number of batches of the same size. The last ones are filled with the
-    first record; there, ``example_weights`` (float32 [B], otherwise 1) and ``masked_lm_weights``
-    are 0. Masks that are not stored depend only on the seed and the record's number, so every
-    evaluation masks the same tokens.
-
-    Arguments and features are as in :func:`training_dataset`.
-    """
-    num_records = records.info.num_records
-
-    def places(number: int) -> np.ndarray:
-        return batch.first_sequence(number) + batch.start + np.arange(batch.size)
-
-    def indices(number: int) -> np.ndarray:
-        found = places(number)
-        return np.where(found < num_records, found, 0)
-
-    def example_weights(number: np.int64) -> np.ndarray:
-        return (places(int(number)) < num_records).astype(np.float32)
-
-    def with_weights(number: tf.Tensor, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        weights = tf.numpy_function(example_weights, [number], tf.float32)
-        weights.set_shape([batch.size])
-        masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
-        return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
-
-    reader = record_reader(records, indices, batch_size=batch.size)
-    masked = _masker(records, seed, lambda number: (indices(number),))
-    return dataset_of_positions(
-        0,
-        -(-num_records // batch.global_batch_size),
-        lambda number: with_weights(number, masked(number, reader.read(number))),
-    )
 
 
 def record_reader(
@@ -186,40 +160,7 @@ def record_reader(
     )
 
 
-def _cutter(
-    records: PretrainingRecords, lengths: Ramp | None
-) -> Callable[[tf.Tensor, Features], Features]:
-    """Returns a function of (position, features) that cuts records to a position's length."""
-    if lengths is None:
-        return lambda _, features: features
-    from bert_tf.input.cutting import cut_predictions, cut_records
-
-    info = records.info
-
-    def add_cut(position: tf.Tensor, features: Features) -> Features:
-        names = list(features)
-
-        def cut(position: np.int64, *columns: np.ndarray) -> list[np.ndarray]:
-            length = lengths.at(int(position))
-            if length == info.seq_length:
-                return list(columns)
-            predictions = 0  # not stored
-            if info.max_predictions is not None:
-                predictions = cut_predictions(info.max_predictions, info.seq_length, length)
-            left = cut_records(dict(zip(names, columns)), length, predictions)
-            return [left[name] for name in names]
-
-        types = [features[name].dtype for name in names]
-        found = tf.numpy_function(cut, [position, *features.values()], types)
-        for name, tensor in zip(names, found):
-            rows, columns = features[name].shape
-            tensor.set_shape([rows, columns if name == "next_sentence_labels" else None])
-        return dict(zip(names, found))
-
-    return add_cut
-
-
-def _masker(
+def masker(
     records: PretrainingRecords,
     seed: int,
     counters: Callable[[int], tuple[IntegerArray, ...]],

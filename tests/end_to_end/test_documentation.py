@@ -105,6 +105,8 @@ def directory(tmp_path_factory, text_file):
     for name in ("README.md", *rooms, *scripts):
         (path / name).symlink_to(ROOT / name)
     (path / "my_text.txt").write_text(text_file.read_text(encoding="utf-8"), encoding="utf-8")
+    pages = [page.read_text(encoding="utf-8") for page in sorted(ROOT.glob("docs/howto/*.md"))]
+    (path / "general.txt").write_text("\n\n".join(pages), encoding="utf-8")
     return path
 
 

@@ -11,17 +11,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input import pipeline
-from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
-from bert_tf.model.task import Task
-from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.info import RecordVocabulary, lengths_of
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.stages.manifest import require_listed_files
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary
-from bert_tf.train.evaluation import LossEvaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
@@ -29,14 +25,21 @@ from bert_tf.util.files import expand_record_files
 
 if TYPE_CHECKING:
     from bert_tf.input.masking import MaskingSettings, MaskShares
+    from bert_tf.input.mixture import Mixture
     from bert_tf.tasks.distillation.kept_targets import TargetFiles
 
 
 class OpenRecords(NamedTuple):
-    """Record files, opened, and their description."""
+    """Record files, opened, and their description; ``mixture`` is None without weights."""
 
     record_set: RecordSet
     info: pipeline.RecordInfo
+    mixture: Mixture | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Number of sequences in an epoch; that of a mixture ends with its first source."""
+        return self.mixture.epoch if self.mixture else self.info.num_records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +89,9 @@ class RunRecords:
 
     def for_network(self, opened: OpenRecords, config: BertConfig) -> pipeline.PretrainingRecords:
         """Some of the records, to train or evaluate a network on."""
+        (record_set, info, mixture), masking = opened, self.masking
         return pipeline.PretrainingRecords(
-            *opened, config.vocab_size, config.type_vocab_size, self.masking
+            record_set, info, config.vocab_size, config.type_vocab_size, masking, mixture
         )
 
     def ledger_entries(self, given: Vocabulary | None) -> dict[str, object]:
@@ -108,6 +112,7 @@ class RunRecords:
             "sentence_pairs": ", ".join(self.pair_tasks),
             "masking": self._where_masked(),
             **self._masking_entries(),
+            **({"mixture": train.mixture.ledger_entry()} if train and train.mixture else {}),
         }
 
     def _where_masked(self) -> str:
@@ -132,17 +137,11 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
     Raises UserError if they are damaged or do not match each other or the settings.
     """
     train = held_out = None
-    writes = not settings.run.dry_run
+    data = settings.data
     if settings.run.do_train:
-        require_listed_files(settings.data.train_patterns)
-        train = _open_records(
-            settings.data.train_files, settings.data.train_patterns, writes=writes
-        )
+        train = _open_records(data.train_files, data.train_patterns, settings)
     if settings.run.evaluation.do_eval:
-        require_listed_files(settings.data.eval_patterns)
-        held_out = _open_records(
-            settings.data.eval_files, settings.data.eval_patterns, writes=writes
-        )
+        held_out = _open_records(data.eval_files, data.eval_patterns, settings)
     infos = [opened.info for opened in (train, held_out) if opened is not None]
     if settings.next_sentence:
         check_pairs(infos)
@@ -183,7 +182,15 @@ def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
         )
 
 
-def _open_records(files: Sequence[Path], patterns: str, *, writes: bool) -> OpenRecords:
+def _open_records(
+    files: Sequence[Path], patterns: str, settings: PretrainingSettings
+) -> OpenRecords:
+    writes = not settings.run.dry_run
+    if ":" in patterns:  # weights, or a colon in a path
+        from bert_tf.input.mixture import open_sources
+
+        return OpenRecords(*open_sources(patterns, seed=settings.run.seed, keep_offsets=writes))
+    require_listed_files(patterns)
     files = files or expand_record_files(patterns, flag="input_file")
     records = RecordSet(files, keep_offsets=writes)
     return OpenRecords(records, pipeline.inspect_records(records))
@@ -261,23 +268,3 @@ class TrainingBatches:
     def typical_lengths(self, run: Run, plan: Plan) -> list[int]:
         """See :class:`bert_tf.train.job.TrainingData`."""
         return self.order.typical_lengths(run.batch_slice(plan.batch))
-
-
-def loss_evaluation(
-    settings: PretrainingSettings, task: Task, records: RunRecords, ranks: Ranks
-) -> LossEvaluation | None:
-    """The evaluation on held-out records; None without any."""
-    held_out = records.held_out
-    if held_out is None:
-        return None
-    global_batch_size = settings.run.evaluation.eval_batch_size * ranks.world_size
-    batch = GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size)
-
-    def eval_input() -> tf.data.Dataset:
-        return pipeline.evaluation_dataset(
-            records.for_network(held_out, task.config), batch, seed=settings.run.seed
-        )
-
-    return LossEvaluation(
-        eval_input, ranks=ranks, task=task, max_steps=settings.run.evaluation.max_eval_steps
-    )

@@ -127,7 +127,11 @@ def _define_ramp_flags(define: Definer) -> None:
 @flag_group("Records")
 def _define_data_flags(define: Definer) -> None:
     define.string(
-        "input_file", None, "Training records: files, globs or directories, comma-separated."
+        "input_file",
+        None,
+        "Training records: files, globs or directories, comma-separated. With weights, as in "
+        "own:0.8,general:0.2, each is that fraction of the sequences, and an epoch is one pass "
+        "over the first.",
     )
     define.string(
         "input_files_dir",
@@ -292,4 +296,8 @@ def _files(values: flags.FlagValues, name: str) -> tuple[Path, ...]:
     patterns = values[name].value
     if not patterns or values.before_training:
         return ()
+    if ":" in patterns and name == "input_file":
+        from bert_tf.input.mixture import files_of_sources
+
+        return tuple(files_of_sources(patterns, flag=name))
     return tuple(expand_record_files(patterns, flag=name))

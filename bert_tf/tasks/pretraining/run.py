@@ -17,7 +17,6 @@ from bert_tf.tasks.pretraining.data import (
     OpenRecords,
     RunRecords,
     TrainingBatches,
-    loss_evaluation,
     open_run_records,
 )
 from bert_tf.tasks.pretraining.network import open_model
@@ -32,6 +31,7 @@ from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 
 if TYPE_CHECKING:
+    from bert_tf.input.mixture import Mixture
     from bert_tf.tasks.pretraining.distillation import MakeTargets
 
 
@@ -56,11 +56,13 @@ class Prepared:
       job: the job to run.
       flops: FLOPs of a sequence of given length, as defined in ``model.flops``.
       lengths: sequence lengths of typical batches; not meaningful with a length ramp.
+      mixture: the sources of the training records, if these have weights.
     """
 
     job: Job
     flops: SequenceFlops
     lengths: Sequence[int]
+    mixture: Mixture | None = None
 
     @property
     def flops_per_sequence(self) -> float:
@@ -116,7 +118,11 @@ def train_and_evaluate(prepared: Prepared) -> Results | None:
     }
     if prepared.job.data.entries["length_buckets"]:
         compute["positions_per_sequence"] = statistics.fmean(prepared.lengths)
-    return execute(prepared.job, sections={"compute": compute})
+    sections, job = {"compute": compute}, prepared.job
+    if prepared.mixture is not None:
+        consumed = job.run.start.total(job.plan.batch, job.plan.steps.last_step)
+        sections.update(prepared.mixture.ledger_sections(consumed))
+    return execute(job, sections=sections)
 
 
 def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Prepared:
@@ -131,7 +137,8 @@ def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Prepared:
     lengths = [opened.max_seq_length] if lengths_of is None else lengths_of(run, job.plan)
     if job.data.entries["length_buckets"]:
         report_lengths(lengths, opened.max_seq_length, run)
-    return Prepared(job, SequenceFlops(opened.model.config, opened.settings), lengths)
+    mixture = opened.records.train.mixture if opened.records.train else None
+    return Prepared(job, SequenceFlops(opened.model.config, opened.settings), lengths, mixture)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +171,9 @@ class OpenedPretraining:
 
     @property
     def max_records(self) -> int:
-        """The number of training records; 1 for a run that does not train."""
+        """The number of sequences in an epoch; 1 for a run that does not train."""
         train = self.records.train
-        return train.info.num_records if train else 1
+        return train.epoch if train else 1
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Copies records to local disks, measures their lengths, caches the teacher's targets."""
@@ -174,9 +181,16 @@ class OpenedPretraining:
         training = TrainingData(no_batches, self.max_seq_length)
         if self.records.train is not None and records.train is not None:
             training = self._training(self.records.train, records.train, run, arithmetic)
+        evaluation = None
+        if records.held_out is not None:
+            from bert_tf.tasks.pretraining.evaluation import loss_evaluation
+
+            task = self.model.evaluated or self.model.task
+            held_out = records.for_network(records.held_out, task.config)
+            evaluation = loss_evaluation(settings, task, held_out, run.ranks)
         return JobData(
             training,
-            loss_evaluation(settings, self.model.evaluated or self.model.task, records, run.ranks),
+            evaluation,
             entries={
                 **records.ledger_entries(self.model.vocabulary),
                 "length_buckets": settings.run.do_train and settings.data.length_buckets,

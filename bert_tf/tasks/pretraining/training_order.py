@@ -18,6 +18,7 @@ from bert_tf.tuning.session import session_config
 
 if TYPE_CHECKING:
     from bert_tf.input.length_buckets import LengthBuckets
+    from bert_tf.input.mixture import Mixture
 
 _NOTHING_TO_GAIN = 0.98
 
@@ -32,12 +33,14 @@ class TrainingOrder:
       seed: the seed of the order.
       lengths: integers [N], the positions that each record needs, for batches of similar length;
         None for random batches of whole records.
+      mixture: the fractions of their sources; None if all records are equally frequent.
     """
 
     num_records: int
     max_seq_length: int
     seed: int
     lengths: np.ndarray | None = None
+    mixture: Mixture | None = None
 
     def buckets(self, batch: GlobalBatchSlice) -> LengthBuckets | None:
         """The batches of similar length; None for random batches."""
@@ -51,13 +54,13 @@ class TrainingOrder:
             seed=self.seed,
             max_length=self.max_seq_length,
             origin=batch.origin,
+            sequence=self.mixture.sequence if self.mixture else None,
         )
 
     def records_at(self, batch: GlobalBatchSlice) -> Callable[[int], np.ndarray]:
         """A function from a position to the indices of a rank's records there."""
-        return record_order(
-            batch, num_records=self.num_records, seed=self.seed, buckets=self.buckets(batch)
-        )
+        buckets = self.buckets(batch)
+        return record_order(batch, self.num_records, self.mixture, seed=self.seed, buckets=buckets)
 
     def typical_lengths(self, batch: GlobalBatchSlice) -> list[int]:
         """The sequence lengths of typical batches."""
@@ -77,6 +80,7 @@ def training_order(
         max_seq_length=settings.data.max_seq_length,
         seed=settings.run.seed,
         lengths=shared_lengths(records, run) if settings.data.length_buckets else None,
+        mixture=records.mixture,
     )
 
 

@@ -16,6 +16,7 @@ from bert_tf.tasks.scoring.work import Copies, CopyScores
 from bert_tf.util.errors import UserError
 
 CONFIDENCE = 0.95
+WORDS = "whole words"  # the pseudo-perplexity whose pieces of a word are masked together
 
 _PER_WORD = "Per word, the same total is divided by the number of words (text between white space)."
 DEFINITIONS = {
@@ -23,6 +24,11 @@ DEFINITIONS = {
         "Pseudo-perplexity (Salazar et al. 2020, section 2): each token in turn is replaced by "
         "[MASK], and log P(token | all other tokens of its sequence) is summed up over all tokens; "
         f"exp(-sum / number of tokens). {_PER_WORD}"
+    ),
+    WORDS: (
+        "Pseudo-perplexity of whole words (Kauf and Ivanova 2023): all pieces of each word in turn "
+        "are replaced by [MASK], and log P(piece | all other words of its sequence) is summed up "
+        f"over all tokens; exp(-sum / number of tokens). {_PER_WORD}"
     ),
     MASKED: (
         "Masked perplexity: {share:.0%} of a sequence's tokens, without [CLS] and [SEP], are "
@@ -37,10 +43,14 @@ DEFINITIONS = {
 }
 
 
-def definitions(metrics: Sequence[str], *, num_draws: int, masked_lm_prob: float) -> dict[str, str]:
+def definitions(
+    metrics: Sequence[str], *, num_draws: int, masked_lm_prob: float, whole_words: bool = False
+) -> dict[str, str]:
     """The definitions of the metrics, for users."""
     draws = "1 draw" if num_draws == 1 else f"{num_draws} draws"
     found = {name: DEFINITIONS[name] for name in metrics}
+    if whole_words:
+        found[PSEUDO] = DEFINITIONS[WORDS]
     if MASKED in found:
         found[MASKED] = found[MASKED].format(share=masked_lm_prob, draws=draws)
         if num_draws > 1:

@@ -40,6 +40,7 @@ from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
 from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
 from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import CopyScores, Work, WorkSettings, sum_losses
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
@@ -107,12 +108,14 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
             model.tokenizer.vocab_size,
             describe_vocabulary(model.tokenizer).special_ids,
         ),
+        begins_word=_word_beginnings(model.tokenizer) if settings.whole_words else None,
     )
     about = {
         "definitions": definitions(
             settings.metrics,
             num_draws=settings.num_draws,
             masked_lm_prob=settings.masks.masked_lm_prob,
+            whole_words=settings.whole_words,
         ),
         "settings": plan,
         "counts": sequences.counts(),
@@ -170,6 +173,11 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
     return sequences_of_texts(texts, model.tokenizer, wanted)
 
 
+def _word_beginnings(tokenizer: Tokenizer) -> np.ndarray:
+    """Whether each entry of the vocabulary begins a word: bool [vocabulary]."""
+    return np.array(tokenizer.word_starts(range(tokenizer.vocab_size)))
+
+
 def _summary(sequences: Sequences) -> list[str]:
     """A summary for users of what is scored and what is not."""
     words = "words unknown" if sequences.words is None else f"{sequences.words:,} words"
@@ -211,6 +219,8 @@ def _plan(
         plan["--num_draws"] = settings.num_draws
         plan["--masked_lm_prob"] = settings.masks.masked_lm_prob
         plan["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
+    if settings.whole_words:
+        plan["--whole_words"] = True
     if not settings.all_checkpoints:
         plan["sha256 of the weights"] = found[0].weights_sha256
     if run.keeps_files:

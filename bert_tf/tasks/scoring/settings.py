@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
@@ -86,6 +87,16 @@ class ScoringSettings(Settings):
         kind=str,
         parse=_metrics,
     )
+    whole_words: bool = setting(
+        False,
+        "Mask all pieces of a word together for the pseudo-perplexity, so that no piece shows the "
+        "others and vocabularies compare.",
+    )
     num_draws: int = setting(5, "Draws of masks for the masked perplexity.", bounds=AT_LEAST_ONE)
     masks: MaskingOptions = group(MaskingOptions)
     batch_tokens: int = setting(2048, "Tokens per batch and rank.", bounds=AT_LEAST_ONE)
+
+    def contradictions(self) -> Iterator[str]:
+        """Yields an error for whole words without the pseudo-perplexity."""
+        if self.whole_words and PSEUDO not in self.metrics:
+            yield "--whole_words is for the pseudo-perplexity; give --metrics=pseudo, or drop it."

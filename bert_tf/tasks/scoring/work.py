@@ -1,9 +1,9 @@
 """Plans the copies of sequences that the network reads, each masked differently, in batches.
 
-For the pseudo-perplexity a sequence has one copy per scored token, in which that token is [MASK].
-For the masked perplexity it has one per draw of masks. Copies of sequences of equal length share
-batches, so that no batch has padding: a metric's copies are sorted by length, longest first, and
-cut into batches of about equal numbers of tokens.
+For the pseudo-perplexity a sequence has one copy per scored token, in which that token is [MASK],
+or one per word, in which all of its pieces are. For the masked perplexity it has one per draw of
+masks. Copies of sequences of equal length share batches, so that no batch has padding: a metric's
+copies are sorted by length, longest first, and cut into batches of about equal numbers of tokens.
 
 The batches are the same for any number of ranks, and each can be computed independently.
 
@@ -46,7 +46,8 @@ class Copies:
 
     Attributes:
       sequence: int64 [C], index of the sequence.
-      variant: int64 [C], the masked position, or the index of the draw.
+      variant: int64 [C], the masked position or, if words are masked, that of its first piece; or
+        the index of the draw.
     """
 
     sequence: np.ndarray
@@ -117,9 +118,16 @@ class Work:
         sequences: Sequence[TokenSequence],
         settings: WorkSettings,
         masking: MaskingSettings,
+        *,
+        begins_word: np.ndarray | None = None,
     ) -> None:
-        """Plans the batches; ``masking`` has the settings for drawing masks."""
+        """Plans the batches; ``masking`` has the settings for drawing masks.
+
+        ``begins_word`` is bool [vocabulary], whether an entry begins a word, to mask all pieces of
+        a word together for the pseudo-perplexity; None masks one token at a time.
+        """
         self._sequences = sequences
+        self._begins_word = begins_word
         self._settings = settings
         self._masking = masking
         lengths = np.array([len(sequence.ids) for sequence in sequences])
@@ -140,22 +148,29 @@ class Work:
         chosen = [self._sequences[number] for number in numbers]
         ids = np.stack([sequence.ids for sequence in chosen])
         segment_ids = np.stack([sequence.segment_ids for sequence in chosen])
+        may_score = np.stack([sequence.is_scored for sequence in chosen])
         if batch.metric == PSEUDO:
-            positions = variants[:, np.newaxis]
+            is_masked = np.arange(batch.length) == variants[:, np.newaxis]
+            if self._begins_word is not None:
+                words = [self._first_pieces(sequence, self._begins_word) for sequence in chosen]
+                is_masked = np.stack(words) == variants[:, np.newaxis]
+            # The masked positions first; copies with fewer are filled up with others.
+            most = is_masked.sum(axis=1).max()
+            positions = np.argsort(~is_masked, axis=1, kind="stable")[:, :most]
             labels = np.take_along_axis(ids, positions, axis=1)
-            np.put_along_axis(ids, positions, self._masking.special_ids["mask"], axis=1)
-            return BatchInputs(ids, segment_ids, positions, labels, np.ones_like(labels, bool))
+            is_scored = np.take_along_axis(is_masked & may_score, positions, axis=1)
+            ids[is_masked] = self._masking.special_ids["mask"]
+            return BatchInputs(ids, segment_ids, positions, labels, is_scored)
         unmaskable = [self._masking.special_ids[name] for name in ("pad", "cls", "sep")]
-        words = np.isin(ids, unmaskable, invert=True).sum(axis=1)
-        most = int(np.round(words.max() * self._masking.options.masked_lm_prob))
+        tokens = np.isin(ids, unmaskable, invert=True).sum(axis=1)
+        most = int(np.round(tokens.max() * self._masking.options.masked_lm_prob))
         masked = mask_batch(
             ids,
             np.full(len(ids), batch.length),
             keys=example_keys(self._settings.seed, variants, numbers),
             settings=self._masking.with_options(max_predictions_per_seq=max(1, most)),
-            counted=words,
+            counted=tokens,
         )
-        may_score = np.stack([sequence.is_scored for sequence in chosen])
         is_scored = np.take_along_axis(may_score, masked.positions, axis=1) & (masked.weights > 0)
         return BatchInputs(
             masked.input_ids, segment_ids, masked.positions, masked.label_ids, is_scored
@@ -167,7 +182,20 @@ class Work:
 
     def _each_position(self, order: np.ndarray) -> Copies:
         places = [np.flatnonzero(self._sequences[number].is_scored) for number in order]
+        if self._begins_word is not None:
+            for place, number in enumerate(order):
+                words = self._first_pieces(self._sequences[number], self._begins_word)
+                places[place] = np.unique(words[places[place]])
         return Copies(np.repeat(order, list(map(len, places))), np.concatenate(places))
+
+    def _first_pieces(self, sequence: TokenSequence, begins_word: np.ndarray) -> np.ndarray:
+        """The position of the first piece of each position's word: int64 [S].
+
+        A sequence that begins inside a word begins with a word of its own.
+        """
+        is_border = np.isin(sequence.ids, [self._masking.special_ids[n] for n in ("cls", "sep")])
+        begins = begins_word[sequence.ids] | is_border | np.roll(is_border, 1)
+        return np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
 
     def _each_draw(self, order: np.ndarray) -> Copies:
         draws = self._settings.num_draws

@@ -243,6 +243,16 @@ def test_masks_drawn_in_training_may_be_many(places):
     assert [s for p, s in of_grade(findings, WARNING) if "memorize" in s]
 
 
+def test_sources_are_judged_one_by_one(places, tmp_path):
+    places["more"] = make_records(tmp_path / "more", count=20, first=2000)
+    findings = said_of(places, "--input_file={train}:0.25,{more}:0.75")
+    lengths = [sentence for _, part, sentence in findings if part == "length"]
+    assert any("consume 80 sequences from" in s and "0.4 epochs of 200" in s for s in lengths)
+    assert any("consume 240 sequences from" in s and "12 epochs of 20" in s for s in lengths)
+    [warning] = [sentence for part, sentence in of_grade(findings, WARNING) if part == "length"]
+    assert "/more is seen 12 times" in warning
+
+
 def test_text_that_is_trained_and_evaluated_on(places):
     for name in ("train", "heldout"):
         manifest = read_manifest(places[name])

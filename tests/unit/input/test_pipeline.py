@@ -10,6 +10,7 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
+from bert_tf.input.evaluation import evaluation_dataset
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -80,7 +81,7 @@ class Data:
 
     def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
         batch = GlobalBatchSlice(batch_size * world_size, rank, world_size)
-        return pipeline.evaluation_dataset(self.described, batch, seed=seed)
+        return evaluation_dataset(self.described, batch, seed=seed)
 
 
 @pytest.fixture(scope="module", params=["stored masks", "drawn masks", "drawn spans"])
@@ -367,7 +368,7 @@ def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renam
     records = pipeline.PretrainingRecords(
         RecordSet(paths), pipeline.inspect_records(paths), **MODEL
     )
-    found = batches(pipeline.evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
+    found = batches(evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
     for batch in found:
         del batch["example_weights"]
     assert_equal(found, [record_maker.examples(5, first=5 * n) for n in range(len(paths))])
@@ -487,7 +488,7 @@ def dataset_of(path, info, *, training, batch_size=4):
     records = pipeline.PretrainingRecords(RecordSet([path]), info, **MODEL, masking=masking)
     batch = GlobalBatchSlice(batch_size)
     if not training:
-        return pipeline.evaluation_dataset(records, batch, seed=1)
+        return evaluation_dataset(records, batch, seed=1)
     return pipeline.training_dataset(records, batch, start_position=0, seed=1)
 
 

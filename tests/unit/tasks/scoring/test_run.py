@@ -138,6 +138,37 @@ def test_equal_to_one_position_at_a_time(model, directory, tmp_path, native_ops,
     assert "6 sequences (1 texts cut into several), 22 tokens to score, 22 words, 0 [UNK]" in shown
 
 
+def test_whole_words_against_one_word_at_a_time(model, directory, tmp_path):
+    """Every odd entry continues a word."""
+    shutil.copytree(directory, tmp_path / "model")
+    entries = [f"##{e}" if e[1:].isdigit() and int(e[1:]) % 2 else e for e in ENTRIES]
+    (tmp_path / "model/vocab.txt").write_text("".join(f"{entry}\n" for entry in entries))
+    words = [[0, 3, 5], [8], [10, 1], [12]]
+    text = " ".join("".join(f"w{piece}" for piece in word) for word in words)
+    (tmp_path / "model/texts.txt").write_text(f"{text}\n")
+    settings = settings_of(
+        tmp_path / "model",
+        tmp_path / "out",
+        metrics=("pseudo",),
+        whole_words=True,
+        max_seq_length=9,
+    )
+    [result] = scoring.run(settings)
+    ids = [CLS, *(FIRST_WORD + piece for word in words for piece in word), SEP]
+    total, first = 0.0, 1
+    for word in words:
+        places = range(first, first + len(word))
+        masked = [MASK if place in places else token for place, token in enumerate(ids)]
+        total -= sum(log_probability(model, masked, place, ids[place]) for place in places)
+        first += len(word)
+    assert result["pseudo"]["nats_per_token"] == pytest.approx(total / 7, rel=1e-5)
+    assert result["pseudo"]["per_word"] == pytest.approx(math.exp(total / 4), rel=1e-4)
+    about = json.loads((tmp_path / "out/perplexity.json").read_text())
+    assert "all pieces of each word" in about["definitions"]["pseudo"]
+    with pytest.raises(UserError, match="--whole_words is for the pseudo-perplexity"):
+        settings_of(tmp_path / "model", tmp_path / "other", metrics=("masked",), whole_words=True)
+
+
 @pytest.fixture(scope="module")
 def calls():
     """How many batches were scored, by the run of ``whole`` first."""
@@ -233,6 +264,7 @@ def training(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_all_checkpoints_of_a_run(training, tmp_path):
     changes = {"all_checkpoints": True, "metrics": ("pseudo",)}
     results = scoring.run(settings_of(training, tmp_path / "all", **changes))

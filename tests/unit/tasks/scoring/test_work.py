@@ -31,6 +31,32 @@ def sequences():
     return made
 
 
+def test_all_pieces_of_a_word_are_masked_together(sequences):
+    begins_word = np.arange(50) % 3 != 0
+    begins_word[[CLS, SEP]] = True
+    settings = WorkSettings(metrics=("pseudo",), batch_tokens=60, num_draws=1, seed=9)
+    work = Work(sequences, settings, MASKING, begins_word=begins_word)
+    seen = collections.defaultdict(list)
+    for batch in work.batches:
+        inputs = work.inputs(batch)
+        for row, copy in enumerate(range(batch.start, batch.stop)):
+            original = sequences[work.text_of("pseudo", copy)]
+            masked = np.flatnonzero(inputs.input_ids[row] != original.ids).tolist()
+            assert masked == list(range(masked[0], masked[-1] + 1))
+            first, *others = masked
+            assert begins_word[original.ids[first]] or original.ids[first - 1] == CLS
+            assert not begins_word[original.ids[others]].any()
+            assert begins_word[original.ids[masked[-1] + 1]]
+            assert (inputs.input_ids[row][masked] == MASK).all()
+            places = inputs.positions[row][inputs.is_scored[row]].tolist()
+            assert places == [place for place in masked if original.is_scored[place]]
+            labels = inputs.label_ids[row][inputs.is_scored[row]]
+            np.testing.assert_array_equal(labels, original.ids[places])
+            seen[original.text] += places
+    for sequence in sequences:
+        assert sorted(seen[sequence.text]) == np.flatnonzero(sequence.is_scored).tolist()
+
+
 def work_of(sequences, **changes):
     settings = {"metrics": ("pseudo",), "batch_tokens": 30, "num_draws": 3, "seed": 9, **changes}
     return Work(sequences, WorkSettings(**settings), MASKING)
