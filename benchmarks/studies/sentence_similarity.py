@@ -4,7 +4,8 @@
         --sts_file=sts-test.csv
 
 The file has the columns of the benchmark's own files, separated by tabs, without a header: genre,
-file, year, index, rating and two sentences. ``--precision`` and ``--half`` show what is lost.
+file, year, index, rating and two sentences. Vectors are also rounded to half precision, as
+--output_dtype=float16 does.
 
 docs/measurements/vectors.md has the results.
 """
@@ -25,8 +26,8 @@ _RATING, _FIRST, _SECOND = 4, 5, 6
 
 
 def similarities(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The products of vectors of unit length: [N, D], [N, D] -> [N]."""
-    return np.sum(vectors * others, axis=-1)
+    """The products, in float32, of vectors of unit length: [N, D], [N, D] -> [N]."""
+    return np.sum(vectors.astype(np.float32) * others.astype(np.float32), axis=-1)
 
 
 def columns_of(lines: Sequence[str]) -> tuple[np.ndarray, list[str], list[str]]:
@@ -37,7 +38,7 @@ def columns_of(lines: Sequence[str]) -> tuple[np.ndarray, list[str], list[str]]:
 
 
 def measure() -> Iterator[Result]:
-    """Yields both correlations."""
+    """Yields both correlations, of the vectors as they are and in half precision."""
     values = flags.FLAGS
     start_tensorflow()
     from bert_tf.inference.arithmetic import measured_options
@@ -52,21 +53,22 @@ def measure() -> Iterator[Result]:
     )
     settings = VectorSettings(pooling="mean", normalize=True)
     encoder = TextEncoder(model, settings, max_seq_length=values.seq_length, options=options)
-    kind = np.float16 if values.half else np.float32
-    vectors, others = (
-        encoder.encode(texts).astype(kind).astype(np.float32) for texts in (first, second)
-    )
-    found = similarities(vectors, others)
-    config = {"pairs": len(ratings), "precision": values.precision, "half": values.half}
-    for name, metric in (("Spearman", spearman), ("Pearson", pearson)):
-        yield printed(result(name, float(metric(ratings, found)), "", config))
+    vectors, others = encoder.encode(first), encoder.encode(second)
+
+    def correlations() -> Iterator[Result]:
+        for kind in ("float32", "float16"):
+            found = similarities(vectors.astype(kind), others.astype(kind))
+            config = {"pairs": len(ratings), "precision": values.precision, "kind": kind}
+            for name, metric in (("Spearman", spearman), ("Pearson", pearson)):
+                yield result(f"{name}, {kind}", float(metric(ratings, found)), "", config)
+
+    yield from printed(correlations())
 
 
 FLAGS = {
     **shared_flags("json", "seq_length", precision="fp32"),
     "model_dir": (REQUIRED, "The model's directory."),
     "sts_file": (REQUIRED, "A file of the STS benchmark."),
-    "half": (False, "Round vectors to half precision, as --output_dtype=float16 does."),
 }
 
 
