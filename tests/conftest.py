@@ -1,5 +1,6 @@
 """What holds for the tests of all rooms."""
 
+import gc
 import subprocess
 import sys
 import time
@@ -10,6 +11,9 @@ import pytest
 # does without it where it cannot be imported.
 sys.modules["triton"] = None
 
+
+# Graphs have many objects, and most of those that are looked at again and again will stay.
+gc.set_threshold(50_000, 20, 50)
 
 _DEADLINE = pytest.StashKey[float]()
 

@@ -69,7 +69,7 @@ def define_run_flags(define: Definer) -> None:
     define.settings(EvaluationSettings, without=_SCRIPTS_OWN)
     define.settings(LogSettings)
     define.settings(RecoverySettings)
-    _define_ignored_flags(define)
+    define_ignored_flags(define)
 
 
 def define_evaluation_flags(
@@ -81,7 +81,8 @@ def define_evaluation_flags(
 
 
 @flag_group("Ignored flags of other scripts")
-def _define_ignored_flags(define: Definer) -> None:
+def define_ignored_flags(define: Definer) -> None:
+    """Defines the flags of scripts for TPUs, which have no effect."""
     define.ignored(_IGNORED, "there is no TPU support")
 
 
@@ -129,17 +130,17 @@ def _define_communication_flags(define: Definer) -> None:
 
 
 @flag_group("Precision, ranks and threads")
-def define_computing_flags(define: Definer, *, native_ops: str) -> None:
+def define_computing_flags(define: Definer, *, native_ops: str, precision: str = "auto") -> None:
     """Defines the flags for precision, ranks and threads of scripts that do not train.
 
-    ``native_ops`` is that flag's help text.
+    ``native_ops`` is that flag's help text, ``precision`` the default of that flag.
     """
     define.settings(
         RuntimeSettings,
         without=["use_xla", "deterministic", "recompute"],
         native_ops={"help_text": native_ops},
     )
-    define.settings(NumericsSettings, without=["amp"])
+    define.settings(NumericsSettings, without=["amp"], precision={"default": precision})
 
 
 def run_settings(values: flags.FlagValues, *, does: Iterable[str]) -> RunSettings:

@@ -55,6 +55,7 @@ _GROUPS = {
     "Trained models": {
         "evaluate": "bert_tf.commands.evaluate:run",
         "squad-metrics": "bert_tf.commands.squad_metrics:run",
+        "features": "bert_tf.commands.features:run",
         "fill-mask": "bert_tf.commands.fill_mask:run",
         "ask": "bert_tf.commands.ask:run",
         "convert": "bert_tf.commands.convert:run",

@@ -78,18 +78,19 @@ class SequenceRecords:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceStage:
-    """Makes records from a file, once for every combination of file, vocabulary and parameters.
+    """Makes records from files, once for every combination of files, vocabulary and parameters.
 
     Attributes:
       name: name of the stage, for manifests and messages.
-      source: the file.
+      source: the file, or the first of several.
       tokenizer_files: the tokenizer.
-      parameters: JSON values that, with the file and the vocabulary, determine the records; they
+      parameters: JSON values that, with the files and the vocabulary, determine the records; they
         include ``max_seq_length``, and ``num_targets`` if it is not 1.
       spec: layout of the records.
       write: writes the records to a directory with :func:`write_sequences`.
       version: version of the code that writes the records.
       note: a line to report when records are made or found.
+      more_sources: the other files, in the order in which they are read.
     """
 
     name: str
@@ -100,6 +101,12 @@ class SequenceStage:
     write: Callable[[Path], Built]
     version: int
     note: str | None = None
+    more_sources: Sequence[Path] = ()
+
+    @property
+    def sources(self) -> list[Path]:
+        """All files, in order."""
+        return [self.source, *self.more_sources]
 
     def build(self, directory: PathLike) -> SequenceRecords:
         """Makes the records in a directory of their own, unless it already contains them.
@@ -113,7 +120,7 @@ class SequenceStage:
             self.name,
             directory,
             parameters=self.parameters,
-            inputs=[self.source],
+            inputs=self.sources,
             build=self.write,
             vocabulary=vocabulary,
             made_by=self._versions(vocabulary),
@@ -122,7 +129,7 @@ class SequenceStage:
 
     def find(self, directory: PathLike) -> SequenceRecords | None:
         """The records that :meth:`build` would make, if ``directory`` already contains them."""
-        vocabulary, inputs = self._vocabulary(), (describe_file(self.source),)
+        vocabulary, inputs = self._vocabulary(), tuple(map(describe_file, self.sources))
         made_by = self._versions(vocabulary)
         call = Manifest(self.name, self.parameters, inputs, (), {}, vocabulary, made_by=made_by)
         earlier = finished_call(directory, call)

@@ -60,7 +60,7 @@ def train(
         update = build(iterator.get_next())
         with tf.train.SingularMonitoredSession(
             hooks=[tf.train.StopAtStepHook(last_step=last_step), *update.hooks],
-            scaffold=tf.train.Scaffold(saver=update.saver),
+            scaffold=_scaffold(update.saver),
             config=config,
             checkpoint_dir=checkpoint_dir,
         ) as session:
@@ -97,11 +97,24 @@ def predict(
         iterator = _iterator(input_fn)
         outputs = build(iterator.get_next())
         with tf.train.SingularMonitoredSession(
-            hooks=hooks, config=config, checkpoint_filename_with_path=checkpoint
+            hooks=hooks,
+            scaffold=_scaffold(),
+            config=config,
+            checkpoint_filename_with_path=checkpoint,
         ) as session:
             session.raw_session().run(iterator.initializer)
             while not session.should_stop():  # the session leaves this block when the input ends
                 yield session.run(outputs)
+
+
+def _scaffold(saver: tf.train.Saver | None = None) -> tf.train.Scaffold:
+    """Does not ask, before the first update, whether all variables have values.
+
+    That takes several operations for each, of which a small network has more than any other; a
+    variable without a value is an error as soon as it is read.
+    """
+    nothing = tf.constant([], tf.string)
+    return tf.train.Scaffold(saver=saver, ready_op=nothing, ready_for_local_init_op=nothing)
 
 
 def _iterator(input_fn: InputFunction) -> tf.data.Iterator:

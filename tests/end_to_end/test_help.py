@@ -16,7 +16,9 @@ TRAINING = [
     *("run_pretraining.py", "run_squad.py", "run_classifier.py", "run_ner.py"),
     *("run_distillation.py", "run_electra.py"),
 ]
-SCRIPTS = [*TRAINING, "run_evaluation.py"]
+# A flag of its own for each script that does not train.
+OTHERS = {"run_evaluation.py": "--text_column", "run_features.py": "--pooling"}
+SCRIPTS = [*TRAINING, *OTHERS]
 
 
 def last_words(*command):
@@ -32,7 +34,7 @@ def test_help(script, flag):
     text, done, loaded = last_words(script, flag)
     assert done.returncode == 0
     names = ["--bert_config_file", "--precision_policy"]
-    names.append("--num_train_steps" if script in TRAINING else "--text_column")
+    names.append(OTHERS.get(script, "--num_train_steps"))
     for name in names:
         assert f"{name}:" in text
     assert loaded == "loaded: []"
@@ -73,6 +75,28 @@ def test_wrong_flags_of_an_evaluation(flags, sentence):
     needed = ["--output_dir=out", "--init_checkpoint=model", "--input_file=setup.py"]
     given = [*needed, *flags] if flags else []
     _, done, loaded = last_words("run_evaluation.py", *given)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert loaded == "loaded: []"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "error: --input_file is required"),
+        (["--pooling=sum"], "--pooling=sum: value should be one of <none|mean|cls|max>"),
+        (["--layers=last"], "--layers=last: give whole numbers separated by commas"),
+        (["--max_seq_length=2"], "--max_seq_length=2 must be at least 3"),
+        (["--batch_size=0"], "--batch_size=0 must be at least 1"),
+        (["--input_file=nowhere.txt"], "--input_file: nowhere.txt does not exist"),
+        (["--output_file=docs"], "--output_file: docs is a directory"),
+        (["--output_dtype=float16"], "--output_dtype=float16 is for a .npy file, but"),
+    ],
+)
+def test_wrong_flags_of_vectors(flags, sentence):
+    needed = ["--output_file=out.jsonl", "--init_checkpoint=model", "--input_file=setup.py"]
+    given = [*needed, *flags] if flags else []
+    _, done, loaded = last_words("run_features.py", *given)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert loaded == "loaded: []"

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
@@ -14,6 +15,7 @@ from tests.helpers.tensors import variables_of
 COUNTS = {tf.GraphKeys.GLOBAL_STEP: 7, SKIPPED_UPDATES: 1, CONSUMED_SEQUENCES: 64}
 
 
+@pytest.mark.slow
 def test_killed_at_any_change_it_is_copied_again(killer, tmp_path):
     counts = {name: np.asarray(count, np.int64) for name, count in COUNTS.items()}
     arrays = {"weight": np.arange(1000, dtype=np.float32), **counts}

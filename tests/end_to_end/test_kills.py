@@ -107,7 +107,7 @@ FORMS = {
     "classification": Form(
         "run_classifier.py", "of_glue",
         [*FINETUNING, "--do_predict", "--features_dir={run}/features"],
-        expected=("model/predictions.tsv",),
+        expected=("model/SST-2.tsv",),
     ),
     "tagging": Form(
         "run_ner.py", "of_tagging",

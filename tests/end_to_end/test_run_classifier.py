@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS
+from bert_tf.tasks.classification.glue_files import read_glue
 from bert_tf.tasks.classification.metrics import pearson, spearman
 from tests.end_to_end.finetuning_runs import (
     assert_resumes_to_the_same_bits,
@@ -127,7 +128,8 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
         f"--output_dir={tmp_path}",
     )
     assert probabilities_of(tmp_path).shape == (11, 2)
-    assert len(predictions_of(tmp_path).splitlines()) == 12
+    assert len((tmp_path / "SST-2.tsv").read_text().splitlines()) == 12
+    assert f"the file for GLUE is {tmp_path / 'SST-2.tsv'}" in done.stdout
     assert not (tmp_path / "eval_results.json").exists()
     assert "test.tsv: 11 examples" in done.stdout
 

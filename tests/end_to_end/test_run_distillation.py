@@ -233,5 +233,5 @@ def test_sentences_with_a_teacher(tmp_path):
     assert json.loads((student / "bert_config.json").read_text())["num_hidden_layers"] == 1
     alone = [f"--init_checkpoint={student}", "--do_predict", f"--output_dir={again}"]
     run(script, *flags, *alone)
-    name = "predictions.tsv"
+    name = "SST-2.tsv"
     assert (again / name).read_text() == (student / name).read_text()

@@ -91,6 +91,7 @@ def test_another_generator_cannot_resume(trained, common):
     assert "give the flags that the checkpoint was made with" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_starts_from_a_bert(trained, common, tmp_path):
     """As run_pretraining.py saves it; here its encoder is that of a discriminator."""
     bert = tmp_path / "bert"

@@ -98,6 +98,7 @@ def test_the_terminal_shows_our_lines_only(trained):
     assert "ETA" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_counts_steps_only_ends_in_the_same_bits(trained, flags, tmp_path):
     """As google-research/bert saves them: weights, moments and global_step."""
     whole, _ = trained
@@ -361,6 +362,7 @@ def test_steps_are_scaled_and_fewer_ranks_go_on_with_the_same_data_and_schedule(
 
 @pytest.mark.parallel
 @requires_horovod
+@pytest.mark.slow
 def test_ranks_whose_gradients_are_not_finite_are_named(flags, tmp_path):
     """Weights of infinite size spoil every rank's part of the batch."""
     done = mpirun(

@@ -223,6 +223,7 @@ def test_version_2(flags, files, tmp_path):
     assert sum(line in done.stdout for line in advice) == 1
 
 
+@pytest.mark.slow
 def test_seeds(flags, tmp_path):
     done = run(
         SCRIPT,

@@ -61,6 +61,7 @@ def over_hosts(flags, tmp_path_factory):
     return output_dir, read_timeline(timeline)
 
 
+@pytest.mark.slow
 def test_the_student_is_that_of_one_process(alone, over_hosts):
     output_dir, _ = over_hosts
     ledgers = [

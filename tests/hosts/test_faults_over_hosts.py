@@ -38,6 +38,7 @@ def newest_step(tmp_path):
     return int(tf.train.load_checkpoint(path).get_tensor(tf.GraphKeys.GLOBAL_STEP))
 
 
+@pytest.mark.slow
 def test_a_link_that_is_cut_ends_the_job(program, tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Hosts(2) as hosts:

@@ -125,6 +125,7 @@ def test_each_host_prepares_itself_and_copies_the_records_once(alone, data, bert
     assert not list(local.iterdir())
 
 
+@pytest.mark.slow
 def test_a_host_with_another_copy_is_named(directories, bert_config, data):
     """One host has the held-out data where the other has those to train on."""
     copy = directories[next(iter(directories))][1] / "records"

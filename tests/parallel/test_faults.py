@@ -105,6 +105,7 @@ def test_a_rank_that_is_stopped(tmp_path, flags, rank):
     assert_lost(done, tmp_path, f"no sign of life from rank {rank} on host", status=3)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs(tmp_path, flags):
     done = run_faulty(tmp_path, flags, "hangs", 1)
     assert_lost(done, tmp_path, "rank 1 on host .* made no progress for 10 seconds", status=3)

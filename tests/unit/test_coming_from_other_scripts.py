@@ -11,6 +11,7 @@ from bert_tf.tasks.pretraining.distillation_flags import define_distillation_fla
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags
 from bert_tf.tasks.question_answering.flags import define_squad_flags
 from bert_tf.tasks.tagging.flags import define_tagging_flags
+from bert_tf.tasks.vectors.flags import define_feature_flags
 from tests.helpers.programs import ROOT
 from tests.unit.cli.test_flags import defined_by
 
@@ -18,7 +19,7 @@ PAGE = (ROOT / "docs/howto/coming_from_other_scripts.md").read_text(encoding="ut
 VALUES = {"int": "3", "float": "3", "bool": "true"}
 # By the words before each table: which of our commands takes its flags.
 TABLES = [
-    *("records", "pretraining", "squad", "classification", "records"),
+    *("records", "pretraining", "squad", "classification", "features", "records"),
     *("pretraining", "squad", "tagging", "pretraining", "squad"),
     *("distillation", "squad"),
 ]
@@ -46,6 +47,10 @@ GOOGLE_CLASSIFIER = """
 GOOGLE_RECORDS = """
     input_file output_file vocab_file do_lower_case do_whole_word_mask max_seq_length
     max_predictions_per_seq random_seed dupe_factor masked_lm_prob short_seq_prob
+"""
+GOOGLE_FEATURES = """
+    input_file output_file layers bert_config_file max_seq_length init_checkpoint vocab_file
+    do_lower_case batch_size use_tpu master num_tpu_cores use_one_hot_embeddings
 """
 ALBERT_RECORDS = """
     input_file output_file vocab_file spm_model_file do_lower_case do_whole_word_mask ngram
@@ -88,6 +93,7 @@ def parser_of(kind):
         "squad": define_squad_flags,
         "classification": define_classification_flags,
         "tagging": define_tagging_flags,
+        "features": define_feature_flags,
     }[kind](values)
     return values
 
@@ -135,6 +141,7 @@ def test_flags_are_accepted_as_the_table_says(peer, kind, rows):
         ("google", GOOGLE_PRETRAINING, "pretraining"),
         ("google", GOOGLE_SQUAD, "squad"),
         ("google", GOOGLE_CLASSIFIER, "classification"),
+        ("google", GOOGLE_FEATURES, "features"),
         ("google", ALBERT_RECORDS, "records"),
         ("NVIDIA", NVIDIA_PRETRAINING, "pretraining"),
         ("NVIDIA", NVIDIA_SQUAD, "squad"),

@@ -40,6 +40,7 @@ ROOMS = (
     "tasks.classification",
     "tasks.tagging",
     "tasks.scoring",
+    "tasks.vectors",
     "doctor",
     "commands",
 )

@@ -25,6 +25,10 @@ class Answers:
     logits: np.ndarray
     threshold: float = DEFAULT_THRESHOLD
 
+    def of(self, rows: slice) -> Answers:
+        """What is predicted of some of the texts."""
+        return dataclasses.replace(self, logits=self.logits[rows])
+
     @functools.cached_property
     def probabilities(self) -> np.ndarray:
         """The probabilities of the classes, [N, classes] float64."""

@@ -79,6 +79,7 @@ def feature_stage(
         spec,
         version=VERSION,
         write=functools.partial(_write, file, encoder, rows_per_batch, executor),
+        more_sources=file.paths[1:],
     )
 
 

@@ -9,7 +9,11 @@ from bert_tf.cli.settings_flags import Definer, require
 from bert_tf.cli.training_flags import warn_of_ignored
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
-from bert_tf.tasks.classification.settings import ClassificationSettings, LossSettings
+from bert_tf.tasks.classification.settings import (
+    ClassificationSettings,
+    LanguageSettings,
+    LossSettings,
+)
 from bert_tf.tasks.finetuning.flags import (
     define_directory_flags,
     define_finetuning_flags,
@@ -34,6 +38,7 @@ def define_classification_flags(values: flags.FlagValues) -> None:
 @flag_group("Sentences and labels")
 def _define_classification_flags(define: Definer) -> None:
     define.settings(ClassificationSettings, task_name={"default": None})
+    define.settings(LanguageSettings)
     define.settings(TableSettings)
     define.settings(LossSettings)
     define.settings(LongTexts)

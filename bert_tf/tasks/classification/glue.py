@@ -1,33 +1,113 @@
-"""Files of the GLUE benchmark (Wang et al. 2019): their names and columns."""
+"""Tasks with published files: GLUE (Wang et al. 2019), XNLI and ChemProt, a row for each."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from bert_tf.tasks.classification.text_task import Row, TextFile, TextTask
-from bert_tf.util.errors import UserError, short_repr
-from bert_tf.util.files import find_file, read_lines
+from bert_tf.tasks.classification.text_task import TextTask
+from bert_tf.util.errors import UserError
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 
 
 @dataclasses.dataclass(frozen=True)
-class GlueTask(TextTask):
-    """A task of the benchmark, and how its files look.
+class FileFormat:
+    """What tab-separated files of a task look like.
 
     Attributes:
-      columns: the columns of files without a header, () if every file has one.
-      optional_columns: further columns that files without a header may have, all or none of them.
-      file_names: patterns of a split's file name; the first file that exists is used.
+      without_header: the columns of files without a header, () if every file has one.
+      optional: further columns that files without a header may have, all or none of them.
+      other_names: what some files call a column -> its name in the task.
+      other_labels: what some files call a label -> its name in the task.
+      skips_short_lines: whether lines with too few columns are left out of files with labels.
+    """
+
+    without_header: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    other_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    skips_short_lines: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Sets:
+    """The files of a task, in its directory.
+
+    Attributes:
+      train, dev, test: names, of which the first that exists is used; () if there is no such set.
+        ``{part}`` stands for each of the parts; in ``train``, for ``train_part``.
+      parts: parts of the development and the test set, which are scored apart.
+      part_column: the column with a row's part, if one file has all parts.
+      train_part: the part to train on.
+      submissions: a test file's name -> the name under which GLUE takes its predictions;
+        ``{task}`` stands for the name of the task.
+    """
+
+    train: tuple[str, ...] = ("train.tsv",)
+    dev: tuple[str, ...] = ("dev.tsv",)
+    test: tuple[str, ...] = ("test.tsv",)
+    parts: tuple[str, ...] = ("",)
+    part_column: str = ""
+    train_part: str = ""
+    submissions: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"test.tsv": "{task}.tsv"}
+    )
+
+    def names(self, split: str) -> list[list[str]]:
+        """The names of each file of a split, of which the first that exists is used."""
+        patterns = {TRAIN: self.train, DEV: self.dev, TEST: self.test}[split]
+        parts = [self.train_part] if split == TRAIN else self.parts
+        found = [tuple(name.format(part=part) for name in patterns) for part in parts]
+        return [list(names) for names in dict.fromkeys(found) if names]
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask(TextTask):
+    """A task with published files.
+
+    Attributes:
+      format: what the files look like.
+      sets: which files there are.
+      head: tasks with the same one can predict with each other's models; "" for the task's own.
     """
 
     stage: str = "glue_features"
-    columns: tuple[str, ...] = ()
-    optional_columns: tuple[str, ...] = ()
-    file_names: tuple[str, ...] = ("{split}.tsv",)
+    format: FileFormat = FileFormat()
+    sets: Sets = Sets()
+    head: str = ""
 
+    def in_languages(self, languages: tuple[str, ...], train_language: str) -> GlueTask:
+        """This task, which has a part for each language, in some of them."""
+        sets = dataclasses.replace(self.sets, parts=languages, train_part=train_language)
+        return dataclasses.replace(self, sets=sets)
+
+    def numbered_as(self, labels: Sequence[str]) -> GlueTask:
+        """This task with its classes in the order of a model's labels, if these are the same.
+
+        Upper and lower case may differ, as in Hugging Face's models of MNLI.
+        """
+        own = {name.lower(): name for name in self.classes}
+        names = tuple(own.get(label.lower(), "") for label in labels)
+        if names == self.classes or sorted(names) != sorted(self.classes):
+            return self
+        parameters = {**self.parameters, "classes": list(names)}
+        return dataclasses.replace(self, classes=names, parameters=parameters)
+
+    def submission(self, file_name: str) -> str | None:
+        """The name under which GLUE takes predictions of a file; None for other files."""
+        found = self.sets.submissions.get(file_name)
+        return found and found.format(task=self.name)
+
+    @property
+    def same_head(self) -> list[str]:
+        """The names of the tasks whose models it can predict with."""
+        rows = GLUE_TASKS.values()
+        return [row.name for row in rows if row.name == self.name or row.head == self.head != ""]
+
+
+_NLI = ("contradiction", "entailment", "neutral")
+_TWO_WAY_NLI = ("entailment", "not_entailment")
 
 GLUE_TASKS = {
     "cola": GlueTask(
@@ -35,8 +115,15 @@ GLUE_TASKS = {
         first="sentence",
         second=None,
         label="label",
-        columns=("source", "label", "original_judgement", "sentence"),
         metrics=("matthews_correlation", "accuracy"),
+        format=FileFormat(without_header=("source", "label", "original_judgement", "sentence")),
+    ),
+    "sst-2": GlueTask(
+        "SST-2",
+        first="sentence",
+        second=None,
+        label="label",
+        metrics=("accuracy",),
     ),
     "mrpc": GlueTask(
         "MRPC",
@@ -45,12 +132,14 @@ GLUE_TASKS = {
         label="Quality",
         metrics=("accuracy", "f1"),
     ),
-    "sst-2": GlueTask(
-        "SST-2",
-        first="sentence",
-        second=None,
-        label="label",
-        metrics=("accuracy",),
+    "qqp": GlueTask(
+        "QQP",
+        first="question1",
+        second="question2",
+        label="is_duplicate",
+        metrics=("accuracy", "f1"),
+        # GLUE's train.tsv has questions with line ends in them, which break their lines.
+        format=FileFormat(skips_short_lines=True),
     ),
     "sts-b": GlueTask(
         "STS-B",
@@ -62,9 +151,52 @@ GLUE_TASKS = {
         highest=5.0,
         metrics=("spearman", "pearson"),
         # For the files of the original STS benchmark, of which GLUE's files were made.
-        columns=("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2"),
-        optional_columns=("source1", "source2"),
-        file_names=("{split}.tsv", "sts-{split}.csv"),
+        format=FileFormat(
+            without_header=(
+                *("genre", "filename", "year", "old_index"),
+                *("score", "sentence1", "sentence2"),
+            ),
+            optional=("source1", "source2"),
+        ),
+        sets=Sets(
+            train=("train.tsv", "sts-train.csv"),
+            dev=("dev.tsv", "sts-dev.csv"),
+            test=("test.tsv", "sts-test.csv"),
+        ),
+    ),
+    "mnli": GlueTask(
+        "MNLI",
+        first="sentence1",
+        second="sentence2",
+        label="gold_label",
+        classes=_NLI,
+        metrics=("accuracy",),
+        sets=Sets(
+            dev=("dev_{part}.tsv",),
+            test=("test_{part}.tsv",),
+            parts=("matched", "mismatched"),
+            submissions={
+                "test_matched.tsv": "MNLI-m.tsv",
+                "test_mismatched.tsv": "MNLI-mm.tsv",
+            },
+        ),
+        head="NLI",
+    ),
+    "qnli": GlueTask(
+        "QNLI",
+        first="question",
+        second="sentence",
+        label="label",
+        classes=_TWO_WAY_NLI,
+        metrics=("accuracy",),
+    ),
+    "rte": GlueTask(
+        "RTE",
+        first="sentence1",
+        second="sentence2",
+        label="label",
+        classes=_TWO_WAY_NLI,
+        metrics=("accuracy",),
     ),
     "wnli": GlueTask(
         "WNLI",
@@ -72,6 +204,60 @@ GLUE_TASKS = {
         second="sentence2",
         label="label",
         metrics=("accuracy",),
+    ),
+    # GLUE's diagnostic set, to be predicted by a model of MNLI.
+    "ax": GlueTask(
+        "AX",
+        first="sentence1",
+        second="sentence2",
+        label="label",
+        classes=_NLI,
+        metrics=("matthews_correlation", "accuracy"),
+        format=FileFormat(
+            other_names={"Premise": "sentence1", "Hypothesis": "sentence2", "Label": "label"}
+        ),
+        sets=Sets(
+            train=(),
+            dev=("diagnostic-full.tsv",),
+            test=("diagnostic.tsv",),
+            submissions={"diagnostic.tsv": "AX.tsv"},
+        ),
+        head="NLI",
+    ),
+    # Conneau et al. 2018; the places are those of google-research/bert, or of the archives.
+    "xnli": GlueTask(
+        "XNLI",
+        first="sentence1",
+        second="sentence2",
+        label="gold_label",
+        classes=_NLI,
+        metrics=("accuracy",),
+        format=FileFormat(
+            other_names={"premise": "sentence1", "hypo": "sentence2", "label": "gold_label"},
+            other_labels={"contradictory": "contradiction"},
+        ),
+        sets=Sets(
+            train=(
+                "multinli/multinli.train.{part}.tsv",
+                "XNLI-MT-1.0/multinli/multinli.train.{part}.tsv",
+            ),
+            dev=("xnli.dev.tsv", "XNLI-1.0/xnli.dev.tsv"),
+            test=("xnli.test.tsv", "XNLI-1.0/xnli.test.tsv"),
+            part_column="language",
+            submissions={},
+        ),
+        head="NLI",
+    ),
+    # Relations of chemicals and proteins (BioCreative VI), in the files of NVIDIA's run_re.py.
+    "chemprot": GlueTask(
+        "ChemProt",
+        first="sentence",
+        second=None,
+        label="label",
+        classes=("CPR:3", "CPR:4", "CPR:5", "CPR:6", "CPR:9", "false"),
+        negative="false",
+        metrics=("micro_f1", "accuracy"),
+        sets=Sets(submissions={}),
     ),
 }
 
@@ -90,82 +276,3 @@ def find_task(name: str, *, flag: str) -> str:
 
 def _normalized(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
-
-
-def find_split(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> Path:
-    """The file of a split; raises UserError if the directory has none."""
-    names = [name.format(split=split) for name in task.file_names]
-    return find_file(
-        data_dir, names, flag=flag, advice=f"give the directory of {task.name}'s files"
-    )
-
-
-def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> TextFile:
-    """Reads a tab-separated file in UTF-8; quotation marks have no special meaning.
-
-    Args:
-      task: the task, which defines the columns.
-      path: the file.
-      flag: the flag by which the user named it.
-      needs_labels: if False, labels are ignored, and are None in all rows.
-
-    Raises:
-      UserError: if the file cannot be read or has other columns, an invalid label or no rows; the
-        message names the line.
-    """
-    lines = read_lines(path, flag=flag)
-    names = lines[0].split("\t") if lines else []
-    needed = (*task.sentences, *((task.label,) if needs_labels else ()))
-    counts: tuple[int, ...]
-    if set(task.sentences) <= set(names):
-        counts, first_row = (len(names),), 1
-    elif task.columns:
-        names, first_row = [*task.columns, *task.optional_columns], 0
-        counts = tuple({len(task.columns): None, len(names): None})
-    else:
-        counts, first_row = (), 1
-    missing = [name for name in needed if name not in names]
-    if missing:
-        raise UserError(
-            f"--{flag}: line 1 of {path} has no column {missing[0]!r}; give a file of {task.name}."
-        )
-    numbers = [names.index(name) for name in needed]
-    rows = []
-    for number, line in enumerate(lines[first_row:], start=first_row + 1):
-        cells = line.split("\t")
-        if len(cells) not in counts:
-            raise UserError(
-                f"--{flag}: line {number} of {path} has {_columns(len(cells))} instead of "
-                f"{' or '.join(map(str, counts))}; correct it, or give a file of {task.name}."
-            )
-        values = [cells[n] for n in numbers]
-        label = None
-        if needs_labels:
-            label = _label(task, values.pop(), where=f"--{flag}: line {number} of {path}")
-        rows.append(Row(values[0], values[1] if task.second else None, label))
-    if not rows:
-        raise UserError(f"--{flag}: {path} has no examples.")
-    return TextFile(path, task, rows)
-
-
-def _columns(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"
-
-
-def _label(task: GlueTask, text: str, *, where: str) -> float:
-    """A class number or a score; ``where`` begins the message of a UserError."""
-    if not task.is_regression:
-        if text in task.classes:
-            return float(task.classes.index(text))
-        allowed = " or ".join(task.classes)
-    else:
-        try:
-            score = float(text)
-        except ValueError:
-            score = math.nan
-        if task.lowest <= score <= task.highest:
-            return score
-        allowed = f"a number from {task.lowest:g} to {task.highest:g}"
-    raise UserError(
-        f"{where} has the label {short_repr(text)}, which must be {allowed}; correct it."
-    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
 from bert_tf.text.tokenizer import windows_of
+from bert_tf.text.truncation import kept_counts
 
 HEAD, TAIL, HEAD_TAIL, WINDOWS = "head", "tail", "head_tail", "windows"
 
@@ -47,7 +48,8 @@ class LongTexts(Settings):
             [part] = parts
             windows = windows_of(len(part), room, self.doc_stride) or [(0, 0)]
             return [[part[first : first + length]] for first, length in windows]
-        return [[self._kept(part, count) for part, count in zip(parts, _counts(parts, room))]]
+        counts = kept_counts([len(part) for part in parts], room)
+        return [[self._kept(part, count) for part, count in zip(parts, counts)]]
 
     def _kept(self, part: Tokens, count: int) -> Tokens:
         if count == len(part):
@@ -57,12 +59,3 @@ class LongTexts(Settings):
 
 
 CUT_OFF = LongTexts()
-
-
-def _counts(parts: Sequence[Tokens], room: int) -> list[int]:
-    """How many tokens of each text are kept: the longer one, or else the second, loses one each."""
-    counts = [len(part) for part in parts]
-    for _ in range(sum(counts) - room):
-        longest = max(range(len(counts)), key=lambda number: (counts[number], number))
-        counts[longest] -= 1
-    return counts

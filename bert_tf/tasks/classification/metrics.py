@@ -22,17 +22,20 @@ def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def matthews_correlation(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Matthews correlation of zeros and ones; 0 if one argument is constant.
+    """Matthews correlation of class numbers; 0 if one argument is constant.
 
-    For two classes this equals Pearson's correlation (Matthews 1975).
+    For zeros and ones this equals Pearson's correlation (Matthews 1975); for more classes, that of
+    their indicators, taken together (R_K, Gorodkin 2004).
     """
+    if max(labels.max(), predicted.max()) > 1:
+        labels, predicted = _by_class(labels, predicted), _by_class(predicted, labels)
     return pearson(labels, predicted)
 
 
 def pearson(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Pearson's correlation; 0 if one argument is constant."""
+    """Pearson's correlation of [N] or, over all columns, [N, M]; 0 if one argument is constant."""
     a, b = (np.asarray(values, np.float64) for values in (labels, predicted))
-    a, b = a - a.mean(), b - b.mean()
+    a, b = a - a.mean(axis=0), b - b.mean(axis=0)
     scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum()) / scale if scale else 0.0
 
@@ -66,6 +69,9 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
         *(macro_f1, micro_f1, exact_match),
     )
 }
+
+
+F1_OF_CLASSES = ("macro_f1", "micro_f1")
 
 
 class Counts(NamedTuple):

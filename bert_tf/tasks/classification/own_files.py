@@ -27,6 +27,8 @@ _METRICS: dict[str, tuple[str, ...]] = {
     REGRESSION: ("spearman", "pearson"),
 }
 
+_METRICS_WITH_NEGATIVE = ("micro_f1", "macro_f1", "accuracy")
+
 _TEXT_COLUMNS = ("text", "sentence", "sentence1")
 _LABEL_COLUMNS = ("label", "labels")
 # More labels than this, most of them of a single text, are ratings or names, not classes.
@@ -45,6 +47,11 @@ class TableSettings(Settings):
     has_header: bool = setting(
         True, "Whether the first line of a CSV or TSV names the columns; else they are 1, 2, ..."
     )
+    negative_label: str = setting(
+        "",
+        "Class that is left out of F1, such as the one without a relation; micro F1 of the others "
+        "then comes first.",
+    )
     multi_label: bool = setting(False, "A text has any number of labels.")
     label_separator: str = setting(",", "What separates the labels of a text.")
     regression: bool = setting(False, "Labels are ratings: any numbers.")
@@ -60,6 +67,11 @@ class TableSettings(Settings):
         """Two kinds of labels, and no separator."""
         if self.multi_label and self.regression:
             yield "--multi_label and --regression contradict each other; leave one of them out."
+        if self.negative_label and self.kind != SINGLE_LABEL:
+            yield (
+                "--negative_label is for one class per text, not with --multi_label or "
+                "--regression; leave it out."
+            )
         if not self.label_separator:
             yield "--label_separator is empty; give the character between labels, such as a comma."
 
@@ -179,16 +191,26 @@ def read_texts(path: Path, settings: TableSettings, *, flag: str, needs_labels: 
 
 
 def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) -> TextTask:
-    """The task of labelling the texts in these columns with these classes (() for ratings)."""
+    """The task of labelling the texts in these columns with these classes (() for ratings).
+
+    Raises UserError if ``negative_label`` is none of the classes.
+    """
     first, second, label = columns
+    negative = settings.negative_label
+    if negative and negative not in classes:
+        raise UserError(
+            f"--negative_label={negative} is not one of the labels, which are "
+            f"{', '.join(map(short_repr, classes))}."
+        )
     return TextTask(
         TASK_NAME,
         first,
         second,
         label,
-        _METRICS[settings.kind],
+        _METRICS_WITH_NEGATIVE if negative else _METRICS[settings.kind],
         classes=tuple(classes),
         multi_label=settings.multi_label,
+        negative=negative,
         lowest=-math.inf,
         highest=math.inf,
         parameters={

@@ -17,9 +17,9 @@ from bert_tf.model_directory.text_classes import (
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.glue import GlueTask
-from bert_tf.tasks.classification.metrics import METRICS, best_threshold
+from bert_tf.tasks.classification.metrics import F1_OF_CLASSES, METRICS, best_threshold
 from bert_tf.tasks.classification.report import write_report
-from bert_tf.tasks.classification.text_task import TextFile, TextTask
+from bert_tf.tasks.classification.text_task import Part, TextFile, TextTask
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.train.evaluation import Figure
 from bert_tf.util.files import atomic_open
@@ -61,7 +61,7 @@ class ClassificationEvaluation(TextPrediction):
         self.figure = Figure(figure_name(file.task), higher_is_better=True)
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """The task's metrics and the loss; writes ``report.html``."""
+        """The task's metrics and the loss of each part; writes ``report.html``."""
         task, labels = self._file.task, labels_of(self._file)
         answers = Answers(task, self.logits_of_texts(predictions["logits"]))
         found = {}
@@ -71,7 +71,11 @@ class ClassificationEvaluation(TextPrediction):
             stored = dataclasses.replace(task.stored_classes, threshold=threshold)
             write_text_classes(output_dir, stored)
             found["eval_threshold"] = threshold
-        results = {**scores(answers, labels), **found}
+        results = {}
+        for part in self._file.parts:
+            of_part = scores(answers.of(part.rows), labels[part.rows])
+            results.update({part.named(name): value for name, value in of_part.items()})
+        results.update(found)
         write_report(output_dir, self._file, answers, results)
         return results
 
@@ -91,14 +95,17 @@ class ClassificationPrediction(TextPrediction):
         self._threshold = threshold
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """Writes two files to ``output_dir``; returns no scores."""
+        """Writes two files for each part to ``output_dir``; returns no scores."""
         stored = read_text_classes(output_dir)
         threshold = self._threshold if stored is None else stored.threshold
-        answers = Answers(self._file.task, self.logits_of_texts(predictions["logits"]), threshold)
-        if isinstance(self._file.task, GlueTask):
-            write_predictions(answers, output_dir)
-        else:
-            write_probabilities(answers, output_dir)
+        task = self._file.task
+        answers = Answers(task, self.logits_of_texts(predictions["logits"]), threshold)
+        for part in self._file.parts:
+            of_part = answers.of(part.rows)
+            write_probabilities(of_part, output_dir / _with_part(PROBABILITIES_NAME, part))
+            if isinstance(task, GlueTask):
+                write_predictions(of_part, output_dir / predictions_name(task, part))
+        if not isinstance(task, GlueTask):
             write_own_predictions(self._file, answers, output_dir / OWN_PREDICTIONS_NAME)
         return {}
 
@@ -109,24 +116,51 @@ def figure_name(task: TextTask) -> str:
 
 
 def scores(answers: Answers, labels: np.ndarray) -> dict[str, float]:
-    """The task's metrics, with the prefix ``eval_``, and ``eval_loss``; labels as above."""
-    predicted = answers.predicted
-    metrics = {f"eval_{name}": METRICS[name](labels, predicted) for name in answers.task.metrics}
-    return {**metrics, "eval_loss": float(answers.losses(labels).mean())}
+    """The task's metrics, with the prefix ``eval_``, and ``eval_loss``.
 
-
-def write_predictions(answers: Answers, output_dir: Path) -> None:
-    """Writes ``test_results.tsv``, see :func:`write_probabilities`, and ``predictions.tsv``.
-
-    The latter has GLUE's columns, ``index`` and ``prediction``, with a header.
+    ``labels`` are those of :func:`labels_of`. F1 of classes leaves out the task's ``negative``.
     """
-    write_probabilities(answers, output_dir)
+    task, predicted = answers.task, answers.predicted
+    found = {}
+    for name in task.metrics:
+        compared = [labels, predicted]
+        if task.negative and name in F1_OF_CLASSES:
+            compared = [_positives(task, numbers) for numbers in compared]
+        found[f"eval_{name}"] = METRICS[name](*compared)
+    return {**found, "eval_loss": float(answers.losses(labels).mean())}
+
+
+def _positives(task: TextTask, numbers: np.ndarray) -> np.ndarray:
+    """Class numbers [N] as booleans [N, classes - 1], without the negative class."""
+    kept = [number for number, name in enumerate(task.classes) if name != task.negative]
+    return numbers[:, np.newaxis] == np.array(kept)
+
+
+def predictions_name(task: GlueTask, part: Part) -> str:
+    """The file with the predictions of a part: GLUE's name for those of its test set."""
+    return task.submission(part.path.name) or _with_part(PREDICTIONS_NAME, part)
+
+
+def _with_part(name: str, part: Part) -> str:
+    stem, dot, suffix = name.partition(".")
+    return f"{part.named(stem)}{dot}{suffix}"
+
+
+def write_predictions(answers: Answers, path: Path) -> None:
+    """Writes predictions as GLUE takes them: ``index``, from 0, and ``prediction``.
+
+    Ratings are moved into the range of the labels.
+    """
+    task = answers.task
+    if task.is_regression:
+        clipped = np.clip(answers.logits, task.lowest, task.highest)
+        answers = dataclasses.replace(answers, logits=clipped)
     rows = ([str(n), answers.shown(n)] for n in range(len(answers.logits)))
-    _write(output_dir / PREDICTIONS_NAME, [["index", "prediction"], *rows])
+    _write(path, [["index", "prediction"], *rows])
 
 
-def write_probabilities(answers: Answers, output_dir: Path) -> None:
-    """Writes ``test_results.tsv`` in google-research/bert's format.
+def write_probabilities(answers: Answers, path: Path) -> None:
+    """Writes google-research/bert's ``test_results.tsv``.
 
     It has one line per example with the probability of each class, or the score, and no header.
     """
@@ -134,7 +168,7 @@ def write_probabilities(answers: Answers, output_dir: Path) -> None:
         numbers = [[str(score)] for score in answers.predicted.tolist()]
     else:
         numbers = [list(map(str, row)) for row in answers.probabilities.tolist()]
-    _write(output_dir / PROBABILITIES_NAME, numbers)
+    _write(path, numbers)
 
 
 def write_own_predictions(file: TextFile, answers: Answers, path: Path) -> None:

@@ -40,21 +40,21 @@ def write_report(
         *([_ratings(answers, labels)] if file.task.is_regression else _classes(answers, labels)),
         _mistakes(file, answers, labels),
     ]
-    write_page(path, f"{file.task.name}: {file.path.name}", sections)
+    names = " and ".join(each.name for each in file.paths)
+    write_page(path, f"{file.task.name}: {names}", sections)
     return path
 
 
 def _results(output_dir: Path, file: TextFile, results: Mapping[str, float]) -> Section:
     training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
-    names = [f"eval_{name}" for name in file.task.metrics]
     lines = [
         Line(name.removeprefix("eval_"), values_over_steps(evaluations, name), style)
-        for name, style in zip(names, _STYLES)
+        for name, style in zip(file.score_names, _STYLES)
     ]
     shown = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in results.items()}
     return Section(
         "Results",
-        details={"file": file.path, "texts": f"{len(file.rows):,}", **shown},
+        details={"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}", **shown},
         charts=[
             loss_chart(training, evaluations, evaluated="eval_loss"),
             chart_over_steps(lines, title="Evaluations", y_label="metric"),
@@ -72,7 +72,7 @@ def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
     columns = ("class", "precision", "recall", "F1", "texts", "predicted")
     rows = [
         (
-            name,
+            f"{name} (not in F1)" if name == task.negative else name,
             f"{found.precision[n]:.3f}",
             f"{found.recall[n]:.3f}",
             f"{found.f1[n]:.3f}",

@@ -12,14 +12,8 @@ from bert_tf.model_directory.labels import TEXT_CLASSES_NAME
 from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TextClasses
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.features import check_length, feature_stage
-from bert_tf.tasks.classification.glue import (
-    DEV,
-    GLUE_TASKS,
-    TEST,
-    TRAIN,
-    find_split,
-    read_glue,
-)
+from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TEST, TRAIN, GlueTask
+from bert_tf.tasks.classification.glue_files import find_split, read_glue
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
 from bert_tf.tasks.classification.own_files import (
@@ -72,29 +66,33 @@ def _run_once(
     with begin(settings.run, settings.runtime) as run:
         opened = open_classification(settings, run, pooling)
         results = run_on_files(opened, run)
+        if run.keeps_files:
+            _report_submissions(opened.files.test, run)
         if results is not None:
             repeats.by_seed[settings.run.seed] = results
             if run.ranks.is_chief:
                 run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
-                names = [f"eval_{name}" for name in opened.files.dev.task.metrics]
+                names = opened.files.dev.score_names
                 report_repeats(settings, run, repeats, names, figure=names[0], digits=4)
         return results
+
+
+def _report_submissions(test: TextFile | None, run: Run) -> None:
+    """Names the files that GLUE takes, if a test set of it was predicted."""
+    if test is None or not isinstance(test.task, GlueTask):
+        return
+    names = filter(None, (test.task.submission(part.path.name) for part in test.parts))
+    for name in names:
+        run.message(f"the file for GLUE is {run.settings.output_dir / name}")
 
 
 def open_classification(
     settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    if settings.task_name:
-        glue = GLUE_TASKS[settings.task_name]
-        task: TextTask = glue
-        files = read_files(
-            settings,
-            find=functools.partial(find_split, glue),
-            read=functools.partial(read_glue, glue),
-            splits=(TRAIN, DEV, TEST),
-        )
-        classes = task.stored_classes
+    glue = settings.glue
+    if glue is not None:
+        task, files, classes = _published_files(glue, settings, run)
     else:
         task, files, classes = _own_files(settings, run)
     _check_trained_on(run, task)
@@ -123,6 +121,26 @@ def open_classification(
 
 def _stage(long_texts: LongTexts, file: TextFile, **options: Any) -> SequenceStage:
     return feature_stage(file, long_texts=long_texts, **options)
+
+
+def _published_files(
+    task: GlueTask, settings: ClassificationSettings, run: Run
+) -> tuple[TextTask, Files, TextClasses]:
+    """The task, its files, and what is stored of it; tells of lines that were left out."""
+    stored = _stored_classes(run)
+    if stored is not None:
+        task = task.numbered_as(stored.labels)
+    files = read_files(
+        settings,
+        find=functools.partial(find_split, task),
+        read=functools.partial(read_glue, task),
+        splits=(TRAIN, DEV, TEST),
+    )
+    for file in files:
+        if file is not None and file.skipped_lines:
+            lines = f"{file.skipped_lines:,} {'line' if file.skipped_lines == 1 else 'lines'}"
+            run.message(f"{file.path.name}: {lines} with too few columns left out")
+    return task, files, task.stored_classes
 
 
 def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Files, TextClasses]:
@@ -185,5 +203,6 @@ def _check_trained_on(run: Run, task: TextTask) -> None:
     check_trained_on(
         run,
         task.name,
+        same_head=task.same_head if isinstance(task, GlueTask) else (),
         advice=lambda other: f"give --task_name={other}, or " if other in names else "",
     )

@@ -29,6 +29,7 @@ class TextTask:
       metrics: names in ``metrics.METRICS``; checkpoints are compared by the first one.
       classes: the labels, in the order of their class numbers; () for a regression.
       multi_label: whether a text may have several classes, or none.
+      negative: the class that is left out of F1, "" if none is.
       lowest, highest: the range of a regression's labels.
       stage: the stage that makes its records, for manifests.
       parameters: what else decides the labels in records, for manifests.
@@ -41,6 +42,7 @@ class TextTask:
     metrics: tuple[str, ...]
     classes: tuple[str, ...] = ("0", "1")
     multi_label: bool = False
+    negative: str = ""
     lowest: float = 0.0
     highest: float = 0.0
     stage: str = "text_features"
@@ -92,16 +94,54 @@ class Row(NamedTuple):
         return [text for text in (self.first, self.second) if text is not None]
 
 
-@dataclasses.dataclass(frozen=True)
-class TextFile:
-    """The contents of a file.
+class Part(NamedTuple):
+    """Rows that are scored and predicted apart from the others, such as those of a language.
 
     Attributes:
-      path: the file.
+      name: appended to the names of scores and files; "" for the first part.
+      path: the file that has them.
+      rows: their places among all rows.
+    """
+
+    name: str
+    path: Path
+    rows: slice
+
+    def named(self, name: str) -> str:
+        """The name of a score or a file (without its suffix) for this part."""
+        return f"{name}_{self.name}" if self.name else name
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFile:
+    """The contents of a file, or of several that are evaluated or predicted together.
+
+    Attributes:
+      path: the first file.
       task: what its labels mean.
       rows: its examples, in order.
+      divided: its parts, one after the other; () if it has one only.
+      skipped_lines: malformed lines that are not among the rows.
     """
 
     path: Path
     task: TextTask
     rows: list[Row]
+    divided: tuple[Part, ...] = ()
+    skipped_lines: int = 0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Its parts, one at least."""
+        return self.divided or (Part("", self.path, slice(0, len(self.rows))),)
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files, in order."""
+        return list(dict.fromkeys(part.path for part in self.parts))
+
+    @property
+    def score_names(self) -> list[str]:
+        """The names of its metrics among the results of an evaluation."""
+        metrics = self.task.metrics
+        return [part.named(f"eval_{name}") for part in self.parts for name in metrics]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ class FileTask:
 def read_files(
     settings: DirectorySettings,
     *,
-    find: Callable[..., Path],
+    find: Callable[..., Any],
     read: Callable[..., Any],
     splits: tuple[str, str, str],
 ) -> Files:
@@ -69,7 +69,8 @@ def read_files(
     Args:
       settings: the settings of the run.
       find: finds a split in a directory; called with directory, split and ``flag``.
-      read: reads a file; called with its path, ``flag`` and ``needs_labels``.
+      read: reads a file, or what ``find`` has found; called with its path, ``flag`` and
+        ``needs_labels``.
       splits: the names of the splits for training, evaluation and prediction.
     """
     uses = settings.run.do_train, settings.run.evaluation.do_eval, settings.do_predict
@@ -91,18 +92,30 @@ def read_files(
     return Files(*map(read_one, range(3)))
 
 
-def check_trained_on(run: Run, name: str, *, advice: Callable[[str], str] = lambda _: "") -> None:
+def check_trained_on(
+    run: Run,
+    name: str,
+    *,
+    same_head: Collection[str] = (),
+    advice: Callable[[str], str] = lambda _: "",
+) -> None:
     """Raises UserError if a run would use the head of another task, whose shape may be the same.
 
-    Training may start from the weights of any task. ``name`` is this task's name in ledgers;
-    ``advice`` returns further advice for the message, given the name of the other task.
+    Training may start from the weights of any task.
+
+    Args:
+      run: the run.
+      name: this task's name in ledgers.
+      same_head: the names of tasks whose head may predict this one.
+      advice: returns further advice for the message, given the name of the other task.
     """
     source, record = run.start.checkpoint, run.record
     if source is None and run.settings.start.init_checkpoint and not run.settings.do_train:
         source = run.settings.start.init_checkpoint
         record = ModelDirectory.of(source).run_record
     trained_on = record.ledger.get("data", {}).get("task") if record else None
-    if trained_on not in (None, name):
+    allowed = {name} if run.settings.do_train else {name, *same_head}
+    if trained_on is not None and trained_on not in allowed:
         raise UserError(
             f"{source} was trained on {trained_on}, not on {name}; {advice(trained_on)}choose "
             "another checkpoint or --output_dir."

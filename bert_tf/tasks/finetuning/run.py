@@ -153,7 +153,8 @@ def obtain_records(
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
     )
-    run.message(f"{stage.source.name}: {counts}")
+    names = " and ".join(source.name for source in stage.sources)
+    run.message(f"{names}: {counts}")
     return records
 
 

@@ -21,50 +21,8 @@ from bert_tf.util.files import remove_partial_files
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 DIRECTORY = "scores"
-PLAN_NAME = "plan.json"
 RESULT_NAME = "result.json"
 _SCORES = "scores-"
-
-_LONGEST_SHOWN = 40  # characters of two values; longer ones, such as hashes, tell users nothing
-
-Plan = Mapping[str, Any]
-
-
-def read_plan(output_dir: Path) -> Plan | None:
-    """The plan of an earlier evaluation in the directory; None if there is none."""
-    path = output_dir / DIRECTORY / PLAN_NAME
-    if not path.is_file():
-        return None
-    advice = f"delete {path.parent} to start the evaluation again"
-    return read_sealed_json(path, what="evaluation plan", advice=advice)
-
-
-def settle_plan(output_dir: Path, plan: Plan) -> None:
-    """Writes the plan of a new evaluation.
-
-    Raises UserError if the directory has scores of a different one.
-    """
-    directory = output_dir / DIRECTORY
-    earlier = read_plan(output_dir)
-    if earlier is None:
-        directory.mkdir(parents=True, exist_ok=True)
-        remove_partial_files(directory)
-        write_sealed_json(directory / PLAN_NAME, plan)
-        return
-    differing = [name for name in {**earlier, **plan} if earlier.get(name) != plan.get(name)]
-    if differing:
-        shown = ", ".join(
-            _difference(name, earlier.get(name), plan.get(name)) for name in differing
-        )
-        raise UserError(
-            f"--output_dir: {directory} has scores of another evaluation ({shown}); repeat that "
-            "one, choose another directory, or delete this one to start again."
-        )
-
-
-def _difference(name: str, earlier: Any, now: Any) -> str:
-    values = f" {earlier}, not {now}"
-    return name if len(values) > _LONGEST_SHOWN else name + values
 
 
 class PartialScores:

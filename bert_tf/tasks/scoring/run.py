@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.stages.kept_plan import read_plan, settle_plan
 from bert_tf.stages.manifest import describe_vocabulary, require_listed_files
 from bert_tf.tasks.scoring import outputs
-from bert_tf.tasks.scoring.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.tasks.scoring.partial import (
     DIRECTORY,
     PartialScores,
     finished_results,
-    read_plan,
-    settle_plan,
 )
 from bert_tf.tasks.scoring.perplexity import (
     definitions,
@@ -44,12 +42,14 @@ from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import CopyScores, Work, WorkSettings, sum_losses
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import vocabulary_named_in
-from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 from bert_tf.util.pictures import can_draw
 from bert_tf.util.progress import Progress
 
+_WHAT = "evaluation"
 # Scores are saved about this often; a run that is killed loses no more than that.
 _SECONDS_A_ROUND = 5.0
 _FEWEST_GROWTH, _MOST_GROWTH = 0.25, 4.0
@@ -91,7 +91,12 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
             **{f"the weights of {c.name}": c.weights_sha256 for c in found},
         },
     )
-    arithmetic = _arithmetic(settings, run, model, sequences)
+    arithmetic = kept_arithmetic(
+        run,
+        model.config,
+        read_plan(settings.run.output_dir / DIRECTORY, what=_WHAT) if run.ranks.is_chief else None,
+        max_seq_length=max(len(sequence.ids) for sequence in sequences.sequences),
+    )
     plan = _plan(settings, run, arithmetic, model, sequences, found, length)
     work = Work(
         sequences.sequences,
@@ -188,35 +193,6 @@ def _reasons(sequences: Sequences) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in sequences.skipped.items())
 
 
-def _arithmetic(
-    settings: ScoringSettings, run: Run, model: CompleteModel, sequences: Sequences
-) -> Arithmetic:
-    """How to compute scores; a resumed evaluation keeps what was measured when it started."""
-    earlier = run.ranks.broadcast(
-        read_plan(settings.run.output_dir) if run.ranks.is_chief else None
-    )
-    runtime = run.runtime
-    if earlier is not None and runtime.numerics.precision == "auto":
-        precision = earlier.get("--precision", "auto")
-        numerics = dataclasses.replace(runtime.numerics, precision=precision)
-        native = earlier.get("--native_ops") if runtime.native_ops is None else runtime.native_ops
-        runtime = dataclasses.replace(runtime, numerics=numerics, native_ops=native)
-    arithmetic = choose_arithmetic(
-        run,
-        model.config,
-        None,
-        max_seq_length=max(len(sequence.ids) for sequence in sequences.sequences),
-        runtime=runtime,
-    )
-    layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
-    ranks = "1 rank" if run.ranks.world_size == 1 else f"{run.ranks.world_size} ranks"
-    run.message(
-        f"precision {arithmetic.precision}, {layers} layers, {ranks} with {run.ranks.threads} "
-        "threads each"
-    )
-    return arithmetic
-
-
 def _plan(
     settings: ScoringSettings,
     run: Run,
@@ -234,9 +210,7 @@ def _plan(
         "--sample": settings.sample,
         "--seed": settings.run.seed,
         "--score_unknown": settings.score_unknown,
-        "--precision": arithmetic.precision,
-        "--native_ops": arithmetic.options.native_layers,
-        "--precision_policy": dict(run.runtime.numerics.policy_changes),
+        **entries_of_plan(run, arithmetic),
         "sha256 of the texts": sequences.sha256,
         "sha256 of the vocabulary": model.tokenizer.vocab_sha256,
         "network": model.config.to_dict(),
@@ -250,7 +224,8 @@ def _plan(
     if not settings.all_checkpoints:
         plan["sha256 of the weights"] = found[0].weights_sha256
     if run.keeps_files:
-        settle_plan(settings.run.output_dir, plan)
+        directory = settings.run.output_dir / DIRECTORY
+        settle_plan(directory, plan, what=_WHAT, results="scores")
     return plan
 
 

@@ -196,6 +196,7 @@ def test_cases_are_read():
             Case.parse(text)
 
 
+@pytest.mark.slow
 def test_one_process_measures_every_case():
     cases = [Case(kinds.DELAYED, 2), Case(kinds.COMPUTE), Case(kinds.COMMUNICATION)]
     found = run_on_one_host(SMALL, cases)

@@ -56,6 +56,7 @@ def test_a_rate_that_diverges_is_traced_to_its_batch(diverged):
     assert len(records.read(numbers)) == 4
 
 
+@pytest.mark.slow
 def test_a_run_that_is_started_again_overwrites_nothing(diverged, tmp_path):
     settings, _ = diverged
     directory = shutil.copytree(settings.run.output_dir, tmp_path / "model") / "nonfinite_1"
@@ -71,6 +72,7 @@ def test_a_run_that_is_started_again_overwrites_nothing(diverged, tmp_path):
         read_batches(directory)
 
 
+@pytest.mark.slow
 def test_a_loss_scale_that_is_too_large_is_to_blame(tmp_path):
     settings = with_changes(
         pretraining_settings(tmp_path),

@@ -338,6 +338,7 @@ def test_flags_of_an_optimizer_follow_from_its_row():
 
 
 @pytest.mark.usefixtures("with_momentum")
+@pytest.mark.slow
 def test_an_optimizer_is_added_by_a_file_and_a_row(train, capsys):
     changes = {"optimizer": "momentum", "optimizer_options": {"momentum": 0.5}}
     directory = train(**changes)

@@ -97,6 +97,7 @@ def weights_of_a_teacher(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_frozen_second_network(train, teacher, tmp_path):
     """Each session reads it; it is neither trained nor saved. A resumed run has it too."""
     task = TeacherTask(LEARNT, CONFIG)

@@ -49,6 +49,7 @@ def compilations(log):
     return parts
 
 
+@pytest.mark.slow
 def test_every_update_runs_its_clusters(program):
     found, _ = program
     assert found["plain"]["clusters"] == [0, 0]

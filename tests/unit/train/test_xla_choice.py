@@ -174,6 +174,7 @@ def weights_after_updates(job):
             return session.run(tf.trainable_variables())
 
 
+@pytest.mark.slow
 def test_a_trial_leaves_no_trace_in_the_training(job):
     before = weights_after_updates(job)
     time_updates(job, next(batches()), timed_seconds=0.0)

@@ -276,6 +276,7 @@ def test_the_trial_ends_itself_and_not_its_caller(monkeypatch):
     assert speed_choice.try_bf16(trial) == -signal.SIGABRT
 
 
+@pytest.mark.slow
 def test_the_real_trial_ends(monkeypatch):
     monkeypatch.undo()
     assert speed_choice.try_bf16() in (0, REFUSED, -signal.SIGABRT)

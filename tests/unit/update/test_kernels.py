@@ -107,6 +107,7 @@ def bits_of_norms(threads):
     return " ".join(digests)
 
 
+@pytest.mark.slow
 def test_ranks_of_unequal_cores_find_the_same_norms():
     # TensorFlow makes a process's threads once, for its first session.
     code = "from tests.unit.update import test_kernels as t; print(t.bits_of_norms({}))"

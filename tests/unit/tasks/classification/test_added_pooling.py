@@ -166,8 +166,11 @@ def run(start, output_dir, *more, pooling):
     return classification.run(classification_settings(values), pooling=pooling)
 
 
-@each_pooling
-@pytest.mark.parametrize("buckets", ["--length_buckets", "--nolength_buckets"])
+@pytest.mark.parametrize(
+    ("pooling", "buckets"),
+    [(POOLINGS["mean"], "--length_buckets"), (POOLINGS["max"], "--nolength_buckets")],
+    ids=POOLINGS,
+)
 def test_a_run_learns_with_it(start, tmp_path, pooling, buckets):
     new = [
         f"--bert_config_file={start / 'new' / 'bert_config.json'}",

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    matthews_corrcoef,
+    precision_recall_fscore_support,
+)
 
 from bert_tf.tasks.classification.metrics import (
     accuracy,
@@ -62,6 +68,30 @@ TRUE = np.array([0, 0, 1, 2, 2, 2, 4])
 GUESSED = np.array([0, 1, 1, 2, 0, 2, 3])
 RNG = np.random.default_rng(0)
 SEVERAL, ALSO = (RNG.random((50, 4)) < 0.3 for _ in range(2))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_metrics_of_classes_are_scikit_learns(classes):
+    labels, guessed = RNG.integers(0, classes, size=(2, 300))
+    guessed = np.where(RNG.random(300) < 0.4, labels, guessed)
+    assert matthews_correlation(labels, guessed) == pytest.approx(
+        matthews_corrcoef(labels, guessed)
+    )
+    assert accuracy(labels, guessed) == accuracy_score(labels, guessed)
+    of_one = f1_score(labels, guessed, labels=[1], average="micro")
+    assert f1(labels, guessed) == pytest.approx(of_one)
+
+
+def test_correlations_are_scipys():
+    ratings = RNG.integers(0, 26, 200) / 5  # with ties, as those of STS-B
+    guessed = (ratings + RNG.normal(size=200)).round(1)
+    assert pearson(ratings, guessed) == pytest.approx(pearsonr(ratings, guessed).statistic)
+    assert spearman(ratings, guessed) == pytest.approx(spearmanr(ratings, guessed).statistic)
+
+
+def test_a_constant_prediction_of_three_classes():
+    labels = np.array([0, 1, 2, 2])
+    assert matthews_correlation(labels, np.full(4, 2)) == 0 == matthews_corrcoef(labels, [2] * 4)
 
 
 def test_macro_f1_is_scikit_learns():

@@ -129,6 +129,11 @@ BAD = {
         "line 3 .*'nan', not a finite number",
     ),
     "infinite": ("text,label\na,1e999\n", {"regression": True}, "line 2 .*not a finite number"),
+    "negative class": (
+        "text,label\na,x\nb,y\n",
+        {"negative_label": "z"},
+        "--negative_label=z is not one of the labels, which are 'x', 'y'",
+    ),
     "no rows": ("text,label\n", {}, "has no rows"),
     "no labels at all": ("text,label\na,\nb,\n", {"multi_label": True}, "has no label"),
 }
@@ -178,7 +183,12 @@ def test_kinds_must_agree_with_the_model():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"multi_label": True, "regression": True}, {"label_separator": ""}]
+    "settings",
+    [
+        {"multi_label": True, "regression": True},
+        {"label_separator": ""},
+        {"negative_label": "a", "multi_label": True},
+    ],
 )
 def test_settings_that_cannot_be(settings):
     with pytest.raises(UserError):

@@ -1,9 +1,14 @@
 """run_classifier.py's job before its first update: refused input, and files written by then."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from absl import flags as absl_flags
+from sklearn.metrics import accuracy_score, f1_score
 
+from bert_tf.model_directory.text_classes import SINGLE_LABEL, TextClasses, write_text_classes
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.answers import Answers
 from bert_tf.tasks.classification.flags import (
@@ -11,7 +16,16 @@ from bert_tf.tasks.classification.flags import (
     define_classification_flags,
 )
 from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.prediction import scores, write_predictions
+from bert_tf.tasks.classification.glue_files import read_glue
+from bert_tf.tasks.classification.own_files import TableSettings, own_task
+from bert_tf.tasks.classification.prediction import (
+    predictions_name,
+    scores,
+    write_predictions,
+    write_probabilities,
+)
+from bert_tf.tasks.classification.text_task import Part
+from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.glue_files import write_data
 from tests.helpers.small_span_model import write_model
@@ -43,7 +57,7 @@ def settings_of(start, output_dir, *more):
 WRONG = {
     "nothing to do": ([], "give --do_train, --do_eval, --do_predict or several"),
     "no task": (["--do_eval", "--task_name="], "give --task_name for a task of GLUE, or files"),
-    "another task": (["--do_eval", "--task_name=QQP"], "--task_name=QQP is not one of CoLA, "),
+    "another task": (["--do_eval", "--task_name=SNLI"], "--task_name=SNLI is not one of CoLA, "),
     "no data": (["--do_eval", "--data_dir="], "--data_dir is required"),
     "no directory": (["--do_eval", "--data_dir=nowhere"], "--data_dir=nowhere is not a directory"),
     "no test set": (["--do_predict", "--data_dir=."], "--data_dir: . has no test.tsv; give"),
@@ -59,6 +73,25 @@ WRONG = {
     "labels missing": (
         ["--do_predict", "--do_train", "--data_dir={start}/../wrong"],
         "train.tsv has no column 'label'",
+    ),
+    "no language": (["--do_eval", "--language=de"], "--language and --train_language are for"),
+    "languages": (["--do_eval", "--task_name=XNLI", "--language=de,de"], "must be different lang"),
+    "no training language": (
+        ["--do_train", "--task_name=XNLI", "--language=de", "--train_language=en"],
+        "has no multinli/multinli.train.en.tsv and no ",
+    ),
+    "no mismatched set": (
+        ["--do_eval", "--task_name=MNLI"],
+        "has no dev_matched.tsv; give the directory of MNLI's files",
+    ),
+    "no set to train on": (["--do_train", "--task_name=AX"], "AX has no train set; train a model"),
+    "negative class of a task": (
+        ["--do_eval", "--negative_label=0"],
+        "--task_name=sst-2 says what the columns and labels are; leave out",
+    ),
+    "negative class of ratings": (
+        ["--do_eval", "--task_name=", "--regression", "--negative_label=0"],
+        "--negative_label is for one class per text",
     ),
     "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no room for"),
     "no length": (["--do_eval", "--max_seq_length=0"], "--max_seq_length=0 must be at least 1"),
@@ -106,6 +139,21 @@ def test_a_file_that_is_given_needs_no_directory(start, tmp_path, does):
     assert (settings.data_dir, getattr(settings, f"{does}_file")) == (None, file)
 
 
+def test_classes_are_numbered_as_in_the_model(start, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(start, model)
+    write_text_classes(model, TextClasses(SINGLE_LABEL, ("1", "0")))
+    settings = settings_of(start, tmp_path / "out", "--do_train", f"--init_checkpoint={model}")
+    with begin(settings.run, settings.runtime) as run:
+        opened = classification.open_classification(settings, run)
+    assert opened.model.text_classes.labels == ("1", "0")
+    usual = read_glue(
+        GLUE_TASKS["sst-2"], start.parent / "SST-2/train.tsv", flag="f", needs_labels=True
+    )
+    rows = zip(opened.files.train.rows, usual.rows)
+    assert all(row.label == 1 - other.label for row, other in rows)
+
+
 def test_scores_of_classes():
     logits = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-800.0, 800.0]], np.float32)
     labels = np.array([0.0, 1.0, 1.0, 0.0])
@@ -126,7 +174,9 @@ def test_scores_of_a_regression():
 
 def test_files_of_classes(tmp_path):
     logits = np.log(np.array([[0.25, 0.75], [0.9, 0.1]]))
-    write_predictions(Answers(GLUE_TASKS["cola"], logits), tmp_path)
+    answers = Answers(GLUE_TASKS["cola"], logits)
+    write_probabilities(answers, tmp_path / "test_results.tsv")
+    write_predictions(answers, tmp_path / "predictions.tsv")
     lines = (tmp_path / "test_results.tsv").read_text().splitlines()
     found = [[float(number) for number in line.split("\t")] for line in lines]
     np.testing.assert_allclose(found, [[0.25, 0.75], [0.9, 0.1]])
@@ -134,6 +184,42 @@ def test_files_of_classes(tmp_path):
 
 
 def test_files_of_a_regression(tmp_path):
-    write_predictions(Answers(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1]])), tmp_path)
-    assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n"
-    assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t2.500\n1\t-0.100\n"
+    answers = Answers(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1], [5.2]]))
+    write_probabilities(answers, tmp_path / "test_results.tsv")
+    write_predictions(answers, tmp_path / "predictions.tsv")
+    assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n5.2\n"
+    lines = (tmp_path / "predictions.tsv").read_text().splitlines()
+    assert lines == ["index\tprediction", "0\t2.500", "1\t0.000", "2\t5.000"]
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "name"),
+    [
+        ("sst-2", Part("", Path("SST-2/test.tsv"), slice(0, 1)), "SST-2.tsv"),
+        ("sst-2", Part("", Path("SST-2/dev.tsv"), slice(0, 1)), "predictions.tsv"),
+        ("mnli", Part("", Path("test_matched.tsv"), slice(0, 1)), "MNLI-m.tsv"),
+        ("mnli", Part("mismatched", Path("test_mismatched.tsv"), slice(0, 1)), "MNLI-mm.tsv"),
+        ("mnli", Part("mismatched", Path("dev.tsv"), slice(0, 1)), "predictions_mismatched.tsv"),
+        ("xnli", Part("fr", Path("xnli.test.tsv"), slice(0, 1)), "predictions_fr.tsv"),
+    ],
+)
+def test_names_of_prediction_files(task, part, name):
+    assert predictions_name(GLUE_TASKS[task], part) == name
+
+
+def test_f1_without_the_negative_class():
+    rng = np.random.default_rng(1)
+    logits, labels = rng.normal(size=(200, 6)), rng.integers(0, 6, 200)
+    logits[np.arange(200), labels] += 1
+    predicted = logits.argmax(axis=1)
+    found = scores(Answers(GLUE_TASKS["chemprot"], logits), labels)
+    micro = f1_score(labels, predicted, labels=range(5), average="micro")
+    assert found["eval_micro_f1"] == pytest.approx(micro)
+    assert found["eval_accuracy"] == accuracy_score(labels, predicted)
+    own = own_task(("text", None, "label"), TableSettings(negative_label="b"), "abcdef")
+    assert own.metrics[0] == "micro_f1"
+    others = [0, 2, 3, 4, 5]
+    found = scores(Answers(own, logits), labels)
+    for average in ("micro", "macro"):
+        expected = f1_score(labels, predicted, labels=others, average=average)
+        assert found[f"eval_{average}_f1"] == pytest.approx(expected)

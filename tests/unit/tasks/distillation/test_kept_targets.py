@@ -160,6 +160,7 @@ def test_the_targets_are_the_teachers_most_probable_words(cached, teacher, tmp_p
     assert files.num_bytes == sum(piece.stat().st_size for piece in pieces)
 
 
+@pytest.mark.slow
 def test_a_student_learns_the_same_from_them(cached, teacher, tmp_path):
     online = run_of(tmp_path / "online", teacher, None)
     pretraining.run(online)
@@ -193,6 +194,7 @@ def test_they_are_computed_once(cached, tmp_path, monkeypatch):
     assert times_of(tmp_path / "targets") == before
 
 
+@pytest.mark.slow
 def test_a_run_computes_the_missing_first_piece_again(cached, teacher, tmp_path):
     targets = tmp_path / "targets"
     before, [first, *others] = bytes_of(targets), times_of(targets).items()
@@ -280,6 +282,7 @@ def test_a_dry_run_writes_nothing(teacher, tmp_path, capsys):
 DAMAGED = r"targets-000001.tfrecord are damaged \({}\); delete the file to have them computed"
 
 
+@pytest.mark.slow
 def test_a_cut_piece_is_named(cached, teacher, tmp_path):
     path = tmp_path / "targets" / "targets-000001.tfrecord"
     path.write_bytes(path.read_bytes()[:50])

@@ -180,6 +180,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize(("network", "layers", "reason"), RANDOM.values(), ids=RANDOM)
+@pytest.mark.slow
 def test_a_student_that_does_not_start_from_its_teacher(
     teacher, tmp_path, capsys, network, layers, reason
 ):
@@ -193,6 +194,7 @@ def test_a_student_that_does_not_start_from_its_teacher(
     assert "variables restored" not in said
 
 
+@pytest.mark.slow
 def test_a_narrower_student_learns_a_projection_of_its_own(teacher, tmp_path):
     settings = distilling(
         tmp_path / "run", teacher, network={"hidden_size": 4}, alpha_hidden=1.0,
@@ -229,6 +231,7 @@ def test_a_hash_is_that_of_the_weights(teacher, converted, tmp_path):
     assert hash_of(write_teacher(tmp_path / "bare", head=False)) != expected
 
 
+@pytest.mark.slow
 def test_a_teacher_in_another_format_is_the_same_teacher(distilled, converted, tmp_path):
     """Gradients are the same to the bit, and with them the moments."""
     settings = distilling(tmp_path / "run", converted)
@@ -253,6 +256,7 @@ def resumed(settings, **changes):
     )
 
 
+@pytest.mark.slow
 def test_what_changes_in_a_resumed_run_is_said(distilled, teacher, tmp_path, capsys):
     directory = tmp_path / "model"
     shutil.copytree(distilled.run.output_dir, directory)

@@ -108,6 +108,7 @@ def whole(settings):
     return settings.run.output_dir
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_goes_on_to_the_bit(settings, whole, tmp_path, capfd):
     for stop in (1, 4, None):
         pretraining.run(in_directory(settings, tmp_path / "stopped", stop=stop))
@@ -154,6 +155,7 @@ def test_batches_are_cut_and_counted_so(settings, whole, tmp_path, capsys):
     assert ledger["compute"]["positions_per_sequence"] == 16
 
 
+@pytest.mark.slow
 def test_a_resumed_run_says_that_its_batches_change(settings, tmp_path, capfd):
     random = dataclasses.replace(settings.data, length_buckets=False)
     for data, stop in ((random, 1), (settings.data, 2)):

@@ -125,6 +125,7 @@ def killed(killed_once, tmp_path):
     return shutil.copytree(killed_once, tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_phases_equal_single_runs(plan, tmp_path, capsys):
     run_phases(plan(FIRST, SECOND))
     found = [variables(tmp_path / "model" / f"phase_{n}") for n in (1, 2)]
@@ -164,6 +165,7 @@ def test_a_phase_resumes_the_one_before(finished):
 @pytest.mark.parametrize(
     "handed_over", [["--resume_from=previous", "--reset_step"], ["--init_checkpoint=previous"]]
 )
+@pytest.mark.slow
 def test_what_is_handed_over(plan, killed, handed_over):
     """The second phase of a plan may be another one until it begins."""
     run_phases(plan(FIRST, ["--num_train_steps=3", *handed_over]))
@@ -207,6 +209,7 @@ def stop_at_the_end_of_phase_2():
 
 
 @pytest.mark.parametrize("stop", [contextlib.nullcontext, stop_at_the_end_of_phase_2])
+@pytest.mark.slow
 def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, killed, finished, stop):
     with stop():
         run_phases(plan(FIRST, RESUMED))
@@ -216,6 +219,7 @@ def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, killed, finished
     assert ledger_of(killed) == expected
 
 
+@pytest.mark.slow
 def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, killed_once, tmp_path):
     shutil.copytree(killed_once / "phase_1", tmp_path / "other")
     first = ["--num_train_steps=6"]
@@ -253,6 +257,7 @@ def test_growing_updates_count_as_much_as_they_do(plan, capsys, monkeypatch):
     assert f"model_flops={2 * short + 10 * whole:.0f}" in shown
 
 
+@pytest.mark.slow
 def test_a_dry_run_times_an_update_and_writes_nothing(plan, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pretraining_plan, "seconds_per_update", update_timing.seconds_per_update)
     made = plan(FIRST, SECOND, given=["--dry_run"])

@@ -65,6 +65,7 @@ def rates(directory):
     return [json.loads(line)["learning_rate"] for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_ends_before_its_schedule(whole, half, capsys):
     assert rates(half.run.output_dir) == rates(whole.run.output_dir)[:3]
     ledger = json.loads((half.run.output_dir / "run.json").read_text())["ledger"]
@@ -79,6 +80,7 @@ def test_a_run_ends_before_its_schedule(whole, half, capsys):
     assert "raise --stop_after_steps to train further" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_same_directory_runs_on_to_the_end(whole, half, tmp_path):
     first = changed(half, tmp_path / "model", stop_after_steps=2)
     pretraining.run(first)
@@ -101,6 +103,7 @@ def test_a_run_in_another_directory_equals_the_uninterrupted_one(
     assert content_of(source) == before
 
 
+@pytest.mark.slow
 def test_a_killed_run_no_longer_needs_the_other_directory(whole, half, tmp_path, capsys):
     run = changed(
         half, tmp_path / "model", stop_after_steps=4, resume_from=str(half.run.output_dir)

@@ -11,6 +11,7 @@ from tests.helpers.settings import with_values
 from tests.helpers.tiny_pretraining import pretraining_settings
 
 
+@pytest.mark.slow
 def test_a_run_and_its_second_phase_follow_their_curve(tmp_path, capfd):
     settings = pretraining_settings(tmp_path)
     first = with_values(

@@ -74,6 +74,7 @@ def test_outputs_equal_the_live_model(signatures, live, batch_size, seq_length):
         np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_segments_of_a_network_without_token_types_only_mark_the_context(tmp_path):
     config = dataclasses.replace(CONFIG, type_vocab_size=0)
     parts = find_model(write_model(tmp_path / "model", config=config))

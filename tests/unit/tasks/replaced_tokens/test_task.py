@@ -170,7 +170,9 @@ def gradients_of(network, term):
     options = ForwardOptions().with_dropout(dropout())
     outputs = TASK.outputs(network.variables, features(), options)
     loss = TASK.losses(outputs, features(), options)[term].loss
-    return {v.op.name: tf.gradients(loss, v)[0] for v in network.variables.trainable()}
+    variables = network.variables.trainable()
+    names = [variable.op.name for variable in variables]
+    return dict(zip(names, tf.gradients(loss, variables)))
 
 
 def test_no_gradient_flows_through_the_sample(network):
@@ -189,11 +191,14 @@ def test_shared_embeddings_get_both_gradients(network):
     options = ForwardOptions().with_dropout(dropout())
     sums = TASK.losses(TASK.outputs(network.variables, features(), options), features(), options)
     total = tf.add_n([term.loss for term in sums.values()])
-    for name in (WORD_EMBEDDINGS, "bert/embeddings/position_embeddings",
-                 "bert/embeddings/LayerNorm/gamma"):  # fmt: skip
-        [variable] = [v for v in network.variables.trainable() if v.op.name == name]
-        both = tf.convert_to_tensor(tf.gradients(total, variable)[0])
-        first, second, whole = run([*(tf.convert_to_tensor(part[name]) for part in parts), both])
+    shared = (
+        *(WORD_EMBEDDINGS, "bert/embeddings/position_embeddings"),
+        "bert/embeddings/LayerNorm/gamma",
+    )
+    by_name = {v.op.name: v for v in network.variables.trainable()}
+    both = tf.gradients(total, [by_name[name] for name in shared])
+    wanted = zip(*([part[name] for name in shared] for part in parts), both)
+    for first, second, whole in run([list(map(tf.convert_to_tensor, each)) for each in wanted]):
         assert np.abs(first).max() > 0
         assert np.abs(second).max() > 0
         largest = np.abs(whole).max()

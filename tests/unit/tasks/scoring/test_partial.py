@@ -5,7 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from bert_tf.tasks.scoring.partial import PartialScores, finished_results, read_plan, settle_plan
+from bert_tf.stages.kept_plan import settle_plan
+from bert_tf.tasks.scoring.partial import DIRECTORY, PartialScores, finished_results
 from bert_tf.tasks.scoring.work import Batch, CopyScores
 from bert_tf.util.errors import UserError
 from tests.helpers.kills import killed_at
@@ -20,7 +21,7 @@ RESULT = {"checkpoint": "model.ckpt-5", "step": 5}
 
 
 def opened(directory, sha256="ab"):
-    settle_plan(directory, {"--seed": 1})
+    settle_plan(directory / DIRECTORY, {"--seed": 1}, what="evaluation", results="scores")
     return PartialScores(directory, "model.ckpt-5", weights_sha256=sha256)
 
 
@@ -102,17 +103,8 @@ def test_scores_of_other_weights_are_dropped(tmp_path):
     assert opened(tmp_path, "cd").load(BATCHES) == set()
 
 
-def test_another_evaluation_is_refused(tmp_path):
-    assert read_plan(tmp_path) is None
-    settle_plan(tmp_path, {"--seed": 1, "--sample": 0.1})
-    settle_plan(tmp_path, {"--seed": 1, "--sample": 0.1})
-    with pytest.raises(UserError, match=r"another evaluation \(--seed 1, not 2\); repeat that"):
-        settle_plan(tmp_path, {"--seed": 2, "--sample": 0.1})
-    assert read_plan(tmp_path) == {"--seed": 1, "--sample": 0.1}
-
-
 def test_results_are_ordered_by_step(tmp_path):
-    settle_plan(tmp_path, {})
+    settle_plan(tmp_path / DIRECTORY, {}, what="evaluation", results="scores")
     for step in (20, 5, 100):
         partial = PartialScores(tmp_path, f"model.ckpt-{step}", weights_sha256="ab")
         partial.finish({"checkpoint": f"model.ckpt-{step}", "step": step})

@@ -264,6 +264,7 @@ def training(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_all_checkpoints_of_a_run(training, tmp_path):
     changes = {"all_checkpoints": True, "metrics": ("pseudo",)}
     results = scoring.run(settings_of(training, tmp_path / "all", **changes))

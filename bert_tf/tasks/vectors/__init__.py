@@ -1,0 +1,1 @@
+"""Vectors of tokens and texts, computed from the layers of a trained network."""

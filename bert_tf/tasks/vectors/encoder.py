@@ -1,0 +1,133 @@
+"""Vectors of texts from a model that is kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Union
+
+import numpy as np
+
+from bert_tf.input.length_buckets import padded_length
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.tasks.vectors.sequences import SequenceMaker, TokenSequence
+from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VectorSettings
+from bert_tf.util.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_tf.model.options import ForwardOptions
+
+# A text, or a pair of texts.
+Text = Union[str, tuple[str, str]]
+
+BATCH_SIZE = 32
+
+
+class TextEncoder:
+    """A network with its weights that turns texts into vectors.
+
+    Attributes:
+      maker: turns texts into sequences of tokens.
+    """
+
+    def __init__(
+        self,
+        model: CompleteModel,
+        settings: VectorSettings | None = None,
+        *,
+        max_seq_length: int | None = None,
+        batch_size: int = BATCH_SIZE,
+        options: ForwardOptions | None = None,
+        threads: int | None = None,
+        gpu: int | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          model: the model, from ``model_directory.complete.find_model``.
+          settings: which vectors; None for the mean of the last layer's.
+          max_seq_length: tokens to which longer texts are cut; None for the network's positions.
+          batch_size: sequences per batch.
+          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
+            float32, with native operations on CPUs if they are built.
+          threads: number of threads; None for one per core.
+          gpu: index of the GPU to use if there are several.
+
+        Raises:
+          UserError: the weights do not belong to the model, it has fewer positions, or it lacks a
+            layer.
+        """
+        settings = settings or VectorSettings(pooling=MEAN)
+        layers = settings.layers_of(model.config)
+        length = max_seq_length or model.config.max_position_embeddings
+        model.config.check_length(length, f"--max_seq_length={length} is")
+        self.maker = SequenceMaker(model.tokenizer, length)
+        self._settings = settings
+        self._max_seq_length, self._batch_size = length, batch_size
+        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+        from bert_tf.inference.predictor import Predictor
+        from bert_tf.tasks.vectors.task import VectorTask
+
+        task = VectorTask(model.config, layers, settings.pooling, settings.normalize)
+        self._predictor = Predictor(
+            task, model.checkpoint, options=options, threads=threads, gpu=gpu
+        )
+
+    def encode(self, texts: Sequence[Text]) -> np.ndarray:
+        """The pooled vectors of texts or pairs, in their order.
+
+        Returns: float32 [texts, D], or [texts, layers, D] for several layers. Raises UserError if
+        tokens are not pooled (``tokens`` has their vectors), and for vectors that are not finite.
+        """
+        if self._settings.pooling == TOKENS:
+            raise UserError(
+                f"pooling={TOKENS!r} gives every token vectors: use TextEncoder.tokens, or choose "
+                "another pooling."
+            )
+        vectors = self.vectors([self.maker.sequence(_parts(text)) for text in texts])
+        found = np.stack(vectors) if vectors else np.zeros((0, *self._shape), np.float32)
+        return found[:, 0] if len(self._settings.chosen_layers) == 1 else found
+
+    def tokens(self, texts: Sequence[Text]) -> list[np.ndarray]:
+        """The vectors of every token, [CLS] and [SEP] included: float32 [tokens, layers, D] each.
+
+        Raises UserError if tokens are pooled, and for vectors that are not finite.
+        """
+        if self._settings.pooling != TOKENS:
+            raise UserError(
+                f"pooling={self._settings.pooling!r} gives every text one vector: use "
+                f"TextEncoder.encode, or choose pooling={TOKENS!r}."
+            )
+        return self.vectors([self.maker.sequence(_parts(text)) for text in texts])
+
+    def vectors(self, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
+        """The vectors of sequences, in their order: [layers, D], or [tokens, layers, D], each.
+
+        Sequences of similar length share batches. Raises UserError if a number is not finite.
+        """
+        lengths = np.array([len(sequence.ids) for sequence in sequences], np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        found: list[np.ndarray] = [np.empty(0)] * len(sequences)
+        for start in range(0, len(order), self._batch_size):
+            numbers = order[start : start + self._batch_size]
+            longest = padded_length(int(lengths[numbers[0]]), max_length=self._max_seq_length)
+            batch = self.maker.batch([sequences[number] for number in numbers], longest)
+            values = self._predictor.run(batch)["vectors"]
+            is_pooled = self._settings.pooling != TOKENS
+            ends = np.cumsum(lengths[numbers])[:-1]
+            parts: Iterable[np.ndarray] = values if is_pooled else np.split(values, ends)
+            for number, part in zip(numbers, parts):
+                found[number] = part
+        return found
+
+    def close(self) -> None:
+        """Frees the network's memory; the encoder cannot be used any more."""
+        self._predictor.session.close()
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        task = self._predictor.network.task
+        return len(self._settings.chosen_layers), task.config.hidden_size
+
+
+def _parts(text: Text) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else tuple(text)

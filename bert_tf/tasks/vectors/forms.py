@@ -1,0 +1,167 @@
+"""The forms of the output: google-research/bert's JSON lines, and arrays.
+
+A form encodes pieces independently; their bytes, in order, follow a header. An array of tokens has
+a second file that says which token of which text each row belongs to.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bert_tf.tasks.vectors.json_numbers import rows_as_json
+from bert_tf.tasks.vectors.sequences import TokenSequence
+from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util.errors import UserError
+
+# A row of the second file of an array of tokens.
+TOKEN_ROW = np.dtype([("text", "<i8"), ("id", "<i4")])
+
+
+class Encoded(NamedTuple):
+    """A piece of the output.
+
+    Attributes:
+      content: its bytes in the output file.
+      tokens: its bytes in the file of tokens; empty if there is none.
+      rows: rows of an array in it.
+    """
+
+    content: bytes
+    tokens: bytes
+    rows: int
+
+
+class Form(Protocol):
+    """How vectors are written.
+
+    Attributes:
+      tokens_file: the second file, for an array of tokens; otherwise None.
+    """
+
+    tokens_file: Path | None
+
+    def encode(
+        self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
+    ) -> Encoded:
+        """Encodes the vectors of consecutive texts, of which ``first`` is the first one's number.
+
+        ``vectors`` are float32 [layers, D], or [tokens, layers, D] if tokens are not pooled. Raises
+        UserError for numbers that the form cannot represent.
+        """
+
+    def headers(self, rows: int) -> tuple[bytes, bytes]:
+        """What precedes the bytes of all pieces, of ``rows`` rows, in both files."""
+
+
+class JsonLines:
+    """google-research/bert's lines of ``extract_features.py``, one per text.
+
+    If tokens are pooled, a line has ``layers`` instead of ``features``, which lists tokens.
+    """
+
+    tokens_file: Path | None = None
+
+    def __init__(self, layers: Sequence[int], tokenizer: Tokenizer) -> None:
+        """``layers`` are the layers as the user numbered them."""
+        self._layers = layers
+        self._tokenizer = tokenizer
+
+    def encode(
+        self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
+    ) -> Encoded:
+        """See :class:`Form`."""
+        lines = [
+            self._line(number, sequence, values)
+            for number, (sequence, values) in enumerate(zip(sequences, vectors), start=first)
+        ]
+        return Encoded(b"".join(lines), b"", len(lines))
+
+    def headers(self, rows: int) -> tuple[bytes, bytes]:
+        """See :class:`Form`."""
+        del rows
+        return b"", b""
+
+    def _line(self, number: int, sequence: TokenSequence, values: np.ndarray) -> bytes:
+        start = b'{"linex_index": %d, ' % number
+        rows = iter(rows_as_json(values.reshape(-1, values.shape[-1])))
+        if values.ndim == 2:
+            return b'%s"layers": [%s]}\n' % (start, self._one(rows))
+        tokens = self._tokenizer.convert_ids_to_tokens(sequence.ids.tolist())
+        features = [
+            b'{"token": %s, "layers": [%s]}' % (json.dumps(token).encode(), self._one(rows))
+            for token in tokens
+        ]
+        return b'%s"features": [%s]}\n' % (start, b", ".join(features))
+
+    def _one(self, rows: Iterator[bytes]) -> bytes:
+        """The layers of one token or text; takes as many of the rows."""
+        return b", ".join(
+            b'{"index": %d, "values": [%s]}' % (layer, next(rows)) for layer in self._layers
+        )
+
+
+class Array:
+    """A .npy file of all vectors, which can be mapped into memory.
+
+    Rows are texts or tokens: [rows, D], or [rows, layers, D] for several layers.
+    """
+
+    def __init__(self, path: Path, dtype: str, shape: tuple[int, ...], *, tokens: bool) -> None:
+        """``shape`` is that of a row; ``tokens`` are not pooled, so that a row is a token's."""
+        self.tokens_file = path.with_suffix(f".tokens{path.suffix}") if tokens else None
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._shape = shape
+
+    def encode(
+        self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
+    ) -> Encoded:
+        """See :class:`Form`."""
+        if self.tokens_file is None:
+            return self._encoded(np.stack(vectors), b"")
+        counts = [len(sequence.ids) for sequence in sequences]
+        tokens = np.empty(sum(counts), TOKEN_ROW)
+        tokens["text"] = np.repeat(np.arange(first, first + len(counts)), counts)
+        tokens["id"] = np.concatenate([sequence.ids for sequence in sequences])
+        return self._encoded(np.concatenate(vectors), tokens.tobytes())
+
+    def _encoded(self, values: np.ndarray, tokens: bytes) -> Encoded:
+        with np.errstate(over="ignore"):
+            converted = values.astype(self._dtype)
+        if not np.isfinite(converted).all():
+            raise UserError(
+                f"--output_dtype={self._dtype.name} cannot hold a component of "
+                f"{np.abs(values).max():.3g}; give --output_dtype=float32 or --normalize."
+            )
+        return Encoded(converted.tobytes(), tokens, len(values))
+
+    def headers(self, rows: int) -> tuple[bytes, bytes]:
+        """See :class:`Form`."""
+        tokens = b"" if self.tokens_file is None else _header(TOKEN_ROW, (rows,))
+        return _header(self._dtype, (rows, *self._shape)), tokens
+
+
+def form_of(
+    settings: FeatureSettings, layers: Sequence[int], hidden_size: int, tokenizer: Tokenizer
+) -> Form:
+    """The form that the name of the output file asks for; ``layers`` as the user numbered them."""
+    if not settings.writes_array:
+        return JsonLines(layers, tokenizer)
+    shape = (hidden_size,) if len(layers) == 1 else (len(layers), hidden_size)
+    tokens = settings.vectors.pooling == TOKENS
+    return Array(settings.output_file, settings.output_type, shape, tokens=tokens)
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    description = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": description, "fortran_order": False, "shape": shape}
+    )
+    return buffer.getvalue()

@@ -1,0 +1,211 @@
+"""Computes the vectors of a file's texts on all ranks, and writes them in the order of the texts.
+
+Until the output is complete, finished pieces are kept in a directory next to it, from which a later
+start resumes. Batches are made within pieces, and pieces do not depend on the number of ranks, so
+the output has the same bytes on any number of ranks and after any number of starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
+from bert_tf.model_directory.complete import CompleteModel, find_model
+from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.stages.kept_plan import differences, read_plan, settle_plan
+from bert_tf.tasks.vectors.encoder import TextEncoder
+from bert_tf.tasks.vectors.forms import form_of
+from bert_tf.tasks.vectors.pieces import Pieces
+from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
+from bert_tf.tasks.vectors.texts import Texts, read_texts
+from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
+from bert_tf.train.run import Run, begin
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import hash_of_json
+from bert_tf.util.progress import Progress
+from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
+
+_WHAT = "computation of vectors"
+# Tokens per piece, which a killed run loses: some seconds of a large network on a CPU.
+_PIECE_TOKENS = 1 << 14
+# The numbers of a piece's tokens, which are in memory at once.
+_PIECE_BYTES = 1 << 27
+
+
+def run(settings: FeatureSettings) -> None:
+    """Writes the output file and its description; raises UserError for bad input."""
+    directory = settings.run.output_dir
+    with begin(settings.run, settings.runtime) as begun:
+        _make(settings, begun)
+        is_chief = begun.ranks.is_chief
+    if is_chief:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def description_file(output_file: Path) -> Path:
+    """The file next to an output that says how it was made."""
+    return output_file.with_name(f"{output_file.name}.json")
+
+
+def _make(settings: FeatureSettings, run: Run) -> None:
+    texts = read_texts(settings.input_file, flag="input_file", keep_empty=settings.keep_empty_lines)
+    model = find_model(
+        init_checkpoint=settings.run.start.init_checkpoint,
+        bert_config_file=settings.bert_config_file,
+        tokenizer_files=settings.tokenizer_files,
+    )
+    for note in model.notes:
+        run.message(note)
+    settings.vectors.layers_of(model.config)
+    length = run.fit_length(settings.max_seq_length, model.config)
+    [checkpoint] = find_checkpoints(model.checkpoint, every_one=False)
+    check_same_on_all_ranks(
+        run.ranks,
+        {
+            "the texts of --input_file": texts.sha256,
+            f"the weights of {checkpoint.name}": checkpoint.weights_sha256,
+        },
+    )
+    directory, output = settings.run.output_dir, settings.output_file
+    # What is complete is described next to it, what is not in the directory.
+    known = _kept(output) if output.exists() else read_plan(directory, what=_WHAT)
+    arithmetic = kept_arithmetic(
+        run, model.config, known if run.keeps_files else None, max_seq_length=length
+    )
+    plan = _plan(settings, run, model, checkpoint, texts, arithmetic, length)
+    if run.ranks.broadcast(run.keeps_files and _is_complete(output, known, plan)):
+        run.message(f"{output} was computed before; delete it to compute it again")
+        return
+    if run.keeps_files:
+        settle_plan(directory, plan, what=_WHAT, results="pieces")
+    _compute(settings, run, model, texts, arithmetic, plan)
+
+
+def _kept(output: Path) -> Mapping[str, Any] | None:
+    """The plan of a complete output; None if it has no description."""
+    path = description_file(output)
+    if not path.is_file():
+        return None
+    advice = f"delete {output} and this file"
+    content = read_sealed_json(path, what="description of vectors", advice=advice)
+    return content.get("settings", {})
+
+
+def _is_complete(output: Path, known: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
+    """Whether the output exists; UserError if it is not the one that the plan asks for."""
+    if not output.exists():
+        return False
+    if known is not None:
+        changed = differences(known, plan)
+        if not changed:
+            return True
+        known_by = f" and was made otherwise ({changed})"
+    else:
+        known_by = ""
+    raise UserError(f"--output_file: {output} exists{known_by}; delete it, or choose another name.")
+
+
+def _plan(
+    settings: FeatureSettings,
+    run: Run,
+    model: CompleteModel,
+    checkpoint: Checkpoint,
+    texts: Texts,
+    arithmetic: Arithmetic,
+    length: int,
+) -> dict[str, Any]:
+    """All that the output depends on."""
+    return {
+        "format": settings.output_type if settings.writes_array else "JSON lines",
+        "--pooling": settings.vectors.pooling,
+        "--layers": list(settings.vectors.chosen_layers),
+        "--normalize": settings.vectors.normalize,
+        "--max_seq_length": length,
+        "--batch_size": settings.batch_size,
+        "--do_lower_case": model.tokenizer.lower_case,
+        **entries_of_plan(run, arithmetic),
+        "sha256 of the texts": texts.sha256,
+        "sha256 of the vocabulary": model.tokenizer.vocab_sha256,
+        "sha256 of the weights": checkpoint.weights_sha256,
+        "network": model.config.to_dict(),
+    }
+
+
+def _compute(
+    settings: FeatureSettings,
+    run: Run,
+    model: CompleteModel,
+    texts: Texts,
+    arithmetic: Arithmetic,
+    plan: Mapping[str, Any],
+) -> None:
+    """Computes the missing pieces on all ranks; rank 0 joins them."""
+    ranks, layers = run.ranks, settings.vectors.chosen_layers
+    length, width = plan["--max_seq_length"], model.config.hidden_size
+    most_tokens = _PIECE_TOKENS
+    if settings.vectors.pooling == TOKENS:
+        most_tokens = min(most_tokens, _PIECE_BYTES // (4 * width * len(layers)))
+    lines = texts.pieces(most_tokens=most_tokens, max_seq_length=length)
+    form = form_of(settings, layers, width, model.tokenizer)
+    pieces = Pieces(settings.run.output_dir, len(lines))
+    journal = pieces.journal(hash_of_json(plan)) if run.keeps_files else None
+    missing = ranks.broadcast(None if journal is None else pieces.missing(journal))
+    if len(missing) < len(lines):
+        run.message(f"resumes; {len(lines) - len(missing)} of {len(lines)} pieces were made before")
+    if missing:
+        encoder = TextEncoder(
+            model,
+            settings.vectors,
+            max_seq_length=length,
+            batch_size=settings.batch_size,
+            options=arithmetic.options,
+            threads=ranks.threads,
+            gpu=arithmetic.session.gpu,
+        )
+        total = sum(len(lines[piece]) for piece in missing)
+        progress = Progress("vectors", total, "texts") if ranks.is_chief else None
+        for piece in missing[ranks.rank :: ranks.world_size]:
+            numbers = lines[piece]
+            sequences = [encoder.maker.sequence(texts.parts(number)) for number in numbers]
+            vectors = encoder.vectors(sequences)
+            _check_finite(vectors, numbers, settings)
+            cut = sum(sequence.is_cut for sequence in sequences)
+            pieces.write(piece, form.encode(numbers.start, sequences, vectors), cut_texts=cut)
+            if progress is not None:
+                progress.advance(min(total, len(numbers) * ranks.world_size))
+        encoder.close()
+    ranks.gather(None)  # a barrier: all pieces are written
+    if journal is not None:
+        described = pieces.described()
+        counts = {
+            "texts": len(texts),
+            "cut_texts": sum(piece["cut_texts"] for piece in described),
+            "rows": sum(piece["rows"] for piece in described),
+        }
+        joined = pieces.join(form, journal)
+        output = settings.output_file
+        write_sealed_json(description_file(output), {"settings": plan, "counts": counts})
+        os.replace(joined, output)
+        run.message(
+            f"{counts['cut_texts']:,} of {counts['texts']:,} texts were longer than "
+            f"--max_seq_length={length} and were cut"
+        )
+        run.message(f"the vectors are in {output} ({output.stat().st_size:,} bytes)")
+
+
+def _check_finite(vectors: list[np.ndarray], numbers: range, settings: FeatureSettings) -> None:
+    """Raises UserError for vectors that are not finite."""
+    for number, values in zip(numbers, vectors):
+        if not np.isfinite(values).all():
+            raise UserError(
+                f"--init_checkpoint={settings.run.start.init_checkpoint} gives line {number + 1} a "
+                "vector that is not finite: its training diverged, or its weights are damaged; try "
+                "--precision=fp32 or another checkpoint."
+            )

@@ -1,0 +1,118 @@
+"""The settings of a computation of vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
+from bert_tf.config.settings import RunSettings, RuntimeSettings
+from bert_tf.model.config import BertConfig
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval
+
+POOLINGS = TOKENS, MEAN, CLS, MAX = "none", "mean", "cls", "max"
+OUTPUT_TYPES = FLOAT32, FLOAT16 = "float32", "float16"
+ARRAY_SUFFIX = ".npy"
+
+# google-research/bert's default for tokens; the last layer alone for pooled vectors.
+_TOKEN_LAYERS, _POOLED_LAYERS = (-1, -2, -3, -4), (-1,)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(
+            f"--layers={text}: give whole numbers separated by commas, such as -1,-2."
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorSettings(Settings):
+    """Which vectors a text gets."""
+
+    pooling: str = setting(
+        TOKENS,
+        "How a text's tokens become a vector: their mean, the largest value of each component "
+        "(max), or the vector of [CLS] alone; with none, every token keeps its vectors.",
+        choices=POOLINGS,
+    )
+    layers: tuple[int, ...] | None = setting(
+        None,
+        "Layers whose outputs are taken, comma-separated: 0 is the first one, -1 the last "
+        "(default: -1,-2,-3,-4 for tokens and -1 for pooled vectors).",
+        kind=str,
+        parse=_layers,
+    )
+    normalize: bool = setting(False, "Scale every vector to unit length.")
+
+    @property
+    def chosen_layers(self) -> tuple[int, ...]:
+        """The layers as given, or else the defaults."""
+        if self.layers is not None:
+            return self.layers
+        return _TOKEN_LAYERS if self.pooling == TOKENS else _POOLED_LAYERS
+
+    def layers_of(self, config: BertConfig) -> tuple[int, ...]:
+        """The chosen layers of a network, counted from 0; UserError if it lacks one of them."""
+        count = config.num_hidden_layers
+        for layer in self.chosen_layers:
+            if not -count <= layer < count:
+                given = ",".join(map(str, self.chosen_layers))
+                raise UserError(
+                    f"--layers={given}: the network has {count} layers, so give numbers from "
+                    f"{-count} to {count - 1}."
+                )
+        return tuple(layer % count for layer in self.chosen_layers)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSettings(Settings):
+    """The settings of run_features.py.
+
+    Attributes:
+      bert_config_file: None uses the file stored with the weights.
+      tokenizer_files: override the files stored with the weights.
+      input_file: the texts, one or a pair per line.
+      output_file: where the vectors are written; an array if the name ends in ``.npy``, otherwise
+        JSON lines.
+    """
+
+    bert_config_file: Path | None
+    tokenizer_files: TokenizerFiles
+    input_file: Path
+    output_file: Path
+    run: RunSettings
+    runtime: RuntimeSettings
+    vectors: VectorSettings = group(VectorSettings)
+    output_type: str = setting(
+        FLOAT32, "Type of the numbers in a .npy file.", flag="output_dtype", choices=OUTPUT_TYPES
+    )
+    max_seq_length: int = setting(
+        128,
+        "Maximum tokens of a sequence, [CLS] and [SEP] included; longer texts are cut.",
+        bounds=Interval(3),
+        advice="[CLS], a token, [SEP]",
+    )
+    batch_size: int = setting(32, "Sequences per batch and rank.", bounds=AT_LEAST_ONE)
+    keep_empty_lines: bool = setting(
+        False,
+        "Give empty lines the vectors of an empty text, as google-research/bert does; otherwise "
+        "they are errors.",
+    )
+
+    @property
+    def writes_array(self) -> bool:
+        """Whether the output is an array rather than JSON lines."""
+        return self.output_file.suffix == ARRAY_SUFFIX
+
+    def contradictions(self) -> Iterator[str]:
+        """A type of numbers for JSON lines."""
+        if self.output_type != FLOAT32 and not self.writes_array:
+            yield (
+                f"{self.given('output_type')} is for a {ARRAY_SUFFIX} file, but --output_file="
+                f"{self.output_file} will hold JSON lines; drop it or change the name."
+            )

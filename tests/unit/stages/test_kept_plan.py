@@ -1,0 +1,28 @@
+"""Starts with another plan than the directory's are refused."""
+
+import pytest
+
+from bert_tf.stages.kept_plan import read_plan, settle_plan
+from bert_tf.util.errors import UserError
+
+NAMES = {"what": "evaluation", "results": "scores"}
+PLAN = {"--seed": 1, "--sample": 0.1, "sha256 of the texts": 64 * "a"}
+
+
+def test_the_plan_of_an_earlier_start(tmp_path):
+    directory = tmp_path / "scores"
+    assert read_plan(directory, what="evaluation") is None
+    for _ in range(2):
+        settle_plan(directory, PLAN, **NAMES)
+    assert read_plan(directory, what="evaluation") == PLAN
+
+
+def test_another_plan_is_refused(tmp_path):
+    settle_plan(tmp_path, PLAN, **NAMES)
+    changed = {**PLAN, "--seed": 2, "sha256 of the texts": 64 * "b"}
+    with pytest.raises(
+        UserError, match=r"another evaluation \(--seed 1, not 2, sha256 of the te"
+    ) as e:
+        settle_plan(tmp_path, changed, **NAMES)
+    assert "aaaa" not in str(e.value)
+    assert read_plan(tmp_path, what="evaluation") == PLAN
