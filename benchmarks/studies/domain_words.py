@@ -280,7 +280,7 @@ def _continued(study: Study, variant: Variant, seed: int) -> Training:
 
 def table(rows: Mapping[str, Sequence[Row]]) -> list[str]:
     """A line for each variant: means over seeds, the range of seeds, and ratios to the initial."""
-    lines = ["", f"{'':16}{'domain, per word':>28}{'general, per word':>28}{'F1, %':>24}"]
+    lines = ["", f"{'':16}{'domain, per word':>36}{'general, per word':>36}{'F1, %':>24}"]
     before = rows["initial"][0]
     for name, of_seeds in rows.items():
         cells = []
@@ -288,12 +288,12 @@ def table(rows: Mapping[str, Sequence[Row]]) -> list[str]:
             found = [getattr(row, what) for row in of_seeds]
             if None in found:
                 continue
-            ratio = (
-                "" if what == "f1" else f" x{statistics.fmean(found) / getattr(before, what):.2f}"
-            )
+            ratio = ""
+            if what != "f1":
+                ratio = f" x{statistics.fmean(found) / getattr(before, what):.3g}"
             spread = f" ({min(found):.4g} to {max(found):.4g})"
             cells.append(f"{statistics.fmean(found):.4g}{spread}{ratio}")
-        lines.append(f"{name:16}" + "".join(f"{cell:>28}" for cell in cells))
+        lines.append(f"{name:16}" + "".join(f"{cell:>36}" for cell in cells))
     return lines
 
 

@@ -59,6 +59,7 @@ _GROUPS = {
         "fill-mask": "bert_tf.commands.fill_mask:run",
         "ask": "bert_tf.commands.ask:run",
         "convert": "bert_tf.commands.convert:run",
+        "average-checkpoints": "bert_tf.commands.average_checkpoints:run",
         "extend-vocabulary": "bert_tf.commands.extend_vocabulary:run",
         "export": "bert_tf.commands.export_squad:run",
     },

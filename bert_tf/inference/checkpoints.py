@@ -44,23 +44,30 @@ def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
             return [_checkpoint(weights, _weights_files(weights))]
         prefix = Path(resolve_checkpoint(path))
         return [_checkpoint(prefix, _tensorflow_files(prefix))]
-    if not path.is_dir():
-        raise UserError(
-            f"--all_checkpoints: --init_checkpoint={path} is not a directory; give one of a run."
-        )
-    prefixes = [file.with_suffix("") for file in path.glob("*.index")]
+    prefixes = run_checkpoints(path, flag="init_checkpoint")
+    return [_checkpoint(prefix, _tensorflow_files(prefix)) for prefix in prefixes]
+
+
+def run_checkpoints(directory: Path, *, flag: str) -> list[Path]:
+    """The complete TensorFlow checkpoints in a directory, by step; UserError if there is none."""
+    if not directory.is_dir():
+        raise UserError(f"--{flag}={directory} is not a directory; give one of a run.")
+    prefixes = [file.with_suffix("") for file in directory.glob("*.index")]
     # Leaves out what a killed run left behind, and what a running one is still writing.
     complete = [prefix for prefix in prefixes if is_complete(prefix)]
     if not complete:
-        raise UserError(f"--all_checkpoints: {path} holds no complete TensorFlow checkpoint.")
-    found = [_checkpoint(prefix, _tensorflow_files(prefix)) for prefix in complete]
-    return sorted(found, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
+        raise UserError(f"--{flag}={directory} holds no complete TensorFlow checkpoint.")
+    return sorted(complete, key=lambda prefix: (_step_of(prefix) or 0, prefix.name))
 
 
 def _checkpoint(path: Path, files: Sequence[Path]) -> Checkpoint:
     digest = hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
+    return Checkpoint(path, path.name, _step_of(path), digest)
+
+
+def _step_of(path: Path) -> int | None:
     step = _STEP.search(path.name)
-    return Checkpoint(path, path.name, int(step[1]) if step else None, digest)
+    return int(step[1]) if step else None
 
 
 def _tensorflow_files(prefix: Path) -> list[Path]:

@@ -24,7 +24,7 @@ class DataSettings(Settings):
     Attributes:
       train_files: TFRecord files to train on; empty if --before_training makes them first.
       eval_files: held-out TFRecord files; the training files if none were given.
-      train_patterns, eval_patterns: the files, globs and directories that the user gave.
+      train_patterns, eval_patterns: the files, globs and directories given, some with weights.
       masks: how tokens are masked in records that store no masks; the number of predictions is also
         that of records that do.
     """

@@ -17,6 +17,7 @@ from tests.helpers.programs import ROOT
 INFINITE = {"clip_norm", "null_score_diff_threshold", "na_prob_thresh"}
 COMMANDS = [
     "bert_tf.commands.convert",
+    "bert_tf.commands.average_checkpoints",
     "bert_tf.commands.extend_vocabulary",
     "bert_tf.commands.from_deepspeed",
     "bert_tf.commands.draw_schedule",

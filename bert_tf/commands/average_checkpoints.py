@@ -1,0 +1,79 @@
+"""Writes the average of the last checkpoints of a run as a model.
+
+    python -m bert_tf.commands.average_checkpoints --model_dir=output --last=5 \\
+        --output_dir=averaged
+
+The averaged weights are often better than the last ones, above all where the learning rate ends
+far from zero. Keep enough checkpoints in training: --keep_checkpoint_max.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags
+
+from bert_tf.checkpoint.averages import average_sources
+from bert_tf.checkpoint.formats import ORIGINS, open_source
+from bert_tf.cli.flags import flag_group, run_command
+from bert_tf.commands.convert import convert
+from bert_tf.util import environment
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike
+
+
+def average_checkpoints(
+    model_dir: PathLike, output_dir: PathLike, last: int, target: str = "bert_tf"
+) -> list[str]:
+    """Writes the mean of a run's last checkpoints; returns the lines of a report.
+
+    Args:
+      model_dir: the run's output directory.
+      output_dir: a directory that does not exist or is empty; it appears only when complete.
+      last: the number of checkpoints.
+      target: a key of ``ORIGINS``.
+
+    Raises:
+      UserError: there are fewer checkpoints, or as :func:`bert_tf.commands.convert.convert`.
+    """
+    # Imported here, since this needs TensorFlow and --help should not wait for it.
+    from bert_tf.inference.checkpoints import run_checkpoints
+
+    found = run_checkpoints(Path(model_dir), flag="model_dir")
+    if len(found) < last:
+        raise UserError(
+            f"--last={last}: {model_dir} has {len(found)} complete checkpoints; give at most that "
+            "many, or keep more in training with --keep_checkpoint_max."
+        )
+    chosen = found[len(found) - last :]
+    averaged = average_sources([open_source(path) for path in chosen])
+    names = ", ".join(path.name for path in chosen)
+    return [f"the mean of {names}", *convert(averaged, output_dir, target)]
+
+
+@flag_group("Checkpoints")
+def define_flags() -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string("model_dir", None, "Output directory of a run.", required=True)
+    flags.DEFINE_integer("last", 5, "How many of its last checkpoints to average.", lower_bound=2)
+    flags.DEFINE_string("output_dir", None, "Directory to write; new or empty.", required=True)
+    flags.DEFINE_enum("format", "bert_tf", list(ORIGINS), "Format to write.")
+
+
+def main(_: object) -> None:
+    """Writes the directory and prints the report."""
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    lines = average_checkpoints(values.model_dir, values.output_dir, values.last, values.format)
+    for line in lines:
+        print(line)
+
+
+def run() -> None:
+    """Runs the command, from parsing its flags to its exit status."""
+    define_flags()
+    run_command(main)
+
+
+if __name__ == "__main__":
+    run()
