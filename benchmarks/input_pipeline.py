@@ -22,6 +22,7 @@ from benchmarks.speed.batches import masked_words
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import BERT_BASE, SUBJECTS
+from bert_tf.records.info import inspect_records
 from bert_tf.util.environment import available_cores
 from bert_tf.util.files import expand_record_files
 
@@ -39,7 +40,7 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     from bert_tf.input.order import GlobalBatchSlice
     from bert_tf.records.tfrecord import RecordSet
 
-    info = pipeline.inspect_records(files)
+    info = inspect_records(files)
     masking = None
     if not info.masked:
         predictions = masked_words(info.seq_length)

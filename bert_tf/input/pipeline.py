@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, Features, dataset_of_positions
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
-from bert_tf.records.info import RecordInfo, check_records, inspect_records
+from bert_tf.records.info import RecordInfo
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.util.ramps import Ramp
 
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from bert_tf.input.length_buckets import LengthBuckets
     from bert_tf.input.masking import IntegerArray, MaskingSettings, MaskShares
     from bert_tf.input.mixture import Mixture
-
-__all__ = [
-    "PretrainingRecords",
-    "RecordInfo",
-    "check_records",
-    "inspect_records",
-    "record_order",
-    "record_reader",
-    "training_dataset",
-]
 
 EXAMPLE_WEIGHTS = "example_weights"
 

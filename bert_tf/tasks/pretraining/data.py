@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
-from bert_tf.records.info import RecordVocabulary, lengths_of
+from bert_tf.records.info import RecordInfo, RecordVocabulary, inspect_records, lengths_of
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.stages.manifest import require_listed_files
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
@@ -33,7 +33,7 @@ class OpenRecords(NamedTuple):
     """Record files, opened, and their description; ``mixture`` is None without weights."""
 
     record_set: RecordSet
-    info: pipeline.RecordInfo
+    info: RecordInfo
     mixture: Mixture | None = None
 
     @property
@@ -59,7 +59,7 @@ class RunRecords:
     final_masked_lm_prob: float | None = None
 
     @property
-    def infos(self) -> list[pipeline.RecordInfo]:
+    def infos(self) -> list[RecordInfo]:
         """The descriptions of all records."""
         return [opened.info for opened in (self.train, self.held_out) if opened is not None]
 
@@ -167,7 +167,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
     return RunRecords(train, held_out, masking, final)
 
 
-def check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
+def check_pairs(infos: Sequence[RecordInfo]) -> None:
     """Raises UserError unless the pair labels of all records are for the same task."""
     if not all(info.next_sentence for info in infos):
         raise UserError(
@@ -193,10 +193,10 @@ def _open_records(
     require_listed_files(patterns)
     files = files or expand_record_files(patterns, flag="input_file")
     records = RecordSet(files, keep_offsets=writes)
-    return OpenRecords(records, pipeline.inspect_records(records))
+    return OpenRecords(records, inspect_records(records))
 
 
-def _masking(masks: MaskingOptions, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
+def _masking(masks: MaskingOptions, infos: list[RecordInfo]) -> MaskingSettings | None:
     """The settings for masking at training time; None if all records store masks."""
     unmasked = [info.vocabulary for info in infos if info.vocabulary and not info.masked]
     if not unmasked:

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
-from bert_tf.records.info import SENTENCE_ORDER
+from bert_tf.records.info import SENTENCE_ORDER, check_records
 from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
 from bert_tf.tasks.pretraining.data import (
     OpenRecords,
@@ -283,7 +282,7 @@ def _with_lengths_of_records(
 def _check_records(data: DataSettings, records: RunRecords, config: BertConfig) -> None:
     """Raises UserError for records that do not match the flags or the network."""
     for info in records.infos:
-        pipeline.check_records(
+        check_records(
             info,
             max_seq_length=data.max_seq_length,
             max_predictions_per_seq=data.masks.max_predictions_per_seq,

@@ -13,6 +13,7 @@ from bert_tf.input.cutting import cut_records
 from bert_tf.input.evaluation import evaluation_dataset
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
+from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.errors import UserError
@@ -44,7 +45,7 @@ class Data:
         ]
         record_maker.write_manifest(directory)
         self.maker = record_maker
-        self.info = pipeline.inspect_records(paths)
+        self.info = inspect_records(paths)
         parts = [record_maker.examples(c, first=f, masked=masked) for c, f in zip(counts, firsts)]
         self.examples = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         self.scheme, self.masking = scheme, None
@@ -316,7 +317,7 @@ def test_masks_are_drawn_from_a_record_without_its_padding(record_maker, tmp_pat
         for record in PRETRAINING_UNMASKED.encode_batch(examples):
             writer.write(record)
     record_maker.write_manifest(tmp_path)
-    info = pipeline.inspect_records([path])
+    info = inspect_records([path])
     found = batches(dataset_of, 2, path=path, info=info, training=training)
     found = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
     order = numbers_of(record_maker, found)
@@ -342,7 +343,7 @@ def test_evaluation_always_asks_for_the_same_words(unmasked):
 def test_records_of_googles_script_are_read(record_maker, tmp_path):
     path = record_maker.write_like_google(tmp_path / "a.tfrecord", 10)
     found = batches(
-        dataset_of, path=path, info=pipeline.inspect_records([path]), training=False, batch_size=10
+        dataset_of, path=path, info=inspect_records([path]), training=False, batch_size=10
     )
     examples = record_maker.examples(10)
     del found[0]["example_weights"]
@@ -365,9 +366,7 @@ def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renam
         )
         for place, names in enumerate(renamed)
     ]
-    records = pipeline.PretrainingRecords(
-        RecordSet(paths), pipeline.inspect_records(paths), **MODEL
-    )
+    records = pipeline.PretrainingRecords(RecordSet(paths), inspect_records(paths), **MODEL)
     found = batches(evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
     for batch in found:
         del batch["example_weights"]
@@ -377,7 +376,7 @@ def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renam
 def test_a_record_with_neither_name_is_named(record_maker, tmp_path):
     plain = record_maker.write_like_google(tmp_path / "a", 3)
     other = record_maker.write_like_google(tmp_path / "b", 3, renamed=TF2_NAMES)
-    info = pipeline.inspect_records([plain, other])
+    info = inspect_records([plain, other])
     record_maker.write_like_google(other, 3, renamed={"segment_ids": "type_ids"})
     info = dataclasses.replace(info, num_records=3)
     with pytest.raises(UserError, match=r"^record 0 of .*b cannot be used: its segment_ids .* -1"):
@@ -397,7 +396,7 @@ def read_everything(path, info):
 
 def test_a_damaged_record_ends_in_one_sentence(record_maker, tmp_path):
     path = record_maker.write(tmp_path / "a b.tfrecord", 30)
-    info = pipeline.inspect_records([path])
+    info = inspect_records([path])
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
@@ -420,7 +419,7 @@ def test_a_record_of_another_form_ends_in_one_sentence(record_maker, tmp_path, c
     with TFRecordWriter(path) as writer:
         for record in records[:5]:
             writer.write(record)
-    info = pipeline.inspect_records([path])
+    info = inspect_records([path])
     with TFRecordWriter(path) as writer:
         for record in [records[0], spec.encode(first_row(record_maker.examples(1, **options)))] * 2:
             writer.write(record)
@@ -431,7 +430,7 @@ def test_a_record_of_another_form_ends_in_one_sentence(record_maker, tmp_path, c
 @pytest.mark.parametrize("record", [b"x", b"\x0a\xff\xff"])
 def test_a_record_that_is_no_example_ends_in_one_sentence(record_maker, tmp_path, record):
     path = record_maker.write(tmp_path / "a.tfrecord", 5)
-    info = pipeline.inspect_records([path])
+    info = inspect_records([path])
     with TFRecordWriter(path) as writer:
         for _ in range(5):
             writer.write(record)
@@ -472,7 +471,7 @@ def write_with(record_maker, directory, feature, value, *, masked, number=7):
     """
     path = record_maker.write(directory / "a b.tfrecord", 10, masked=masked)
     record_maker.write_manifest(directory)
-    info = pipeline.inspect_records([path])
+    info = inspect_records([path])
     examples = record_maker.examples(10, masked=masked)
     examples[feature][number, -1] = value
     with TFRecordWriter(path) as writer:

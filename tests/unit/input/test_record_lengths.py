@@ -11,6 +11,7 @@ from bert_tf.input.batches import user_errors
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_records
+from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
@@ -42,7 +43,7 @@ def write(path, lengths, seed=1):
 
 def opened(paths):
     records = RecordSet(paths)
-    return pipeline.PretrainingRecords(records, pipeline.inspect_records(records), V, 2)
+    return pipeline.PretrainingRecords(records, inspect_records(records), V, 2)
 
 
 @pytest.fixture(name="paths")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bert_tf.input import length_buckets
-from bert_tf.input.pipeline import PretrainingRecords, inspect_records
+from bert_tf.input.pipeline import PretrainingRecords
 from bert_tf.model.flops import training_flops
+from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
