@@ -1,4 +1,4 @@
-"""Computes vectors of texts: of every token, or one per text."""
+"""Computes vectors of texts: of every token, as google-research/bert does, or one per text."""
 
 from bert_tf.commands.features import run
 

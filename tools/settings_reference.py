@@ -18,7 +18,7 @@ from tools.flag_reference import ROOT, as_markdown, write_if_changed
 # Where tasks declare settings; none of these imports TensorFlow.
 _MODULES_OF_TASKS = (
     *("settings.py", "replaced_tokens/objective.py"),
-    *("classification/long_texts.py", "classification/own_files.py"),
+    *("classification/long_texts.py", "classification/own_files.py", "finetuning/layer_rates.py"),
 )
 
 

@@ -37,8 +37,7 @@ from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Option
 
-# Flags of scripts for other hardware, accepted so that existing command lines keep working. Types
-# follow those scripts, since a boolean flag takes no separate argument and all others do.
+# Types follow scripts for TPUs: a boolean flag takes no separate argument, and all others do.
 _IGNORED = {
     "use_tpu": bool,
     "tpu_name": str,
@@ -82,7 +81,7 @@ def define_evaluation_flags(
 
 @flag_group("Ignored flags of other scripts")
 def define_ignored_flags(define: Definer) -> None:
-    """Defines the flags of scripts for TPUs, which have no effect."""
+    """Defines flags of scripts for TPUs, accepted so that existing command lines keep working."""
     define.ignored(_IGNORED, "there is no TPU support")
 
 

@@ -13,7 +13,7 @@ from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Upda
 from bert_tf.doctor.training_scripts import CLASSIFIER, OF_RECORDS, SQUAD, TAGGER
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification.run import open_classification
-from bert_tf.tasks.finetuning.repeats import run_repeatedly
+from bert_tf.tasks.finetuning.run import run_repeatedly
 from bert_tf.tasks.pretraining.run import OpenedPretraining, open_pretraining
 from bert_tf.tasks.question_answering.run import OpenedSquad, open_squad
 from bert_tf.tasks.tagging.run import open_tagging

@@ -43,12 +43,6 @@ def same_rate(variable_name: str) -> float:
     return 1.0
 
 
-def from_start(variable_name: str) -> float:
-    """The fraction of training after which a variable is trained, when all are from the start."""
-    del variable_name
-    return 0.0
-
-
 class Optimizer:
     """A registered optimizer for the variables of a graph.
 
@@ -87,7 +81,7 @@ class Optimizer:
         weight_decay: float = 0.01,
         decay_mask: DecayMask = decays,
         rate_factor: RateFactor = same_rate,
-        trained_from: RateFactor = from_start,
+        trained_from: RateFactor = lambda _: 0.0,
         progress: tf.Tensor | float = 0.0,
         kernels: Kernels | None = None,
         ranks: Ranks | None = None,

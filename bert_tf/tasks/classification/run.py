@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.model_directory.labels import TEXT_CLASSES_NAME
@@ -42,12 +42,14 @@ from bert_tf.tasks.finetuning.directory_run import (
     read_files,
     run_on_files,
 )
-from bert_tf.tasks.finetuning.repeats import Repeats, report_repeats, run_repeatedly
-from bert_tf.tasks.finetuning.run import open_finetuning
+from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
 from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.finetuning.repeats import Repeats
 
 
 def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
@@ -60,7 +62,7 @@ def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results 
 
 
 def _run_once(
-    pooling: Pooling, settings: ClassificationSettings, repeats: Repeats
+    pooling: Pooling, settings: ClassificationSettings, repeats: Repeats | None
 ) -> Results | None:
     """A single run, which adds its results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as run:
@@ -69,11 +71,10 @@ def _run_once(
         if run.keeps_files:
             _report_submissions(opened.files.test, run)
         if results is not None:
-            repeats.by_seed[settings.run.seed] = results
-            if run.ranks.is_chief:
-                run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
+            run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
+            if repeats is not None:
                 names = opened.files.dev.score_names
-                report_repeats(settings, run, repeats, names, figure=names[0], digits=4)
+                repeats.add(settings, run, results, names, figure=names[0], digits=4)
         return results
 
 

@@ -44,11 +44,58 @@ class Repeats:
     by_seed: dict[int, Results] = dataclasses.field(default_factory=dict)
     mean_scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
+    def add(
+        self,
+        settings: FinetuningSettings,
+        run: Run,
+        results: Results,
+        names: Sequence[str],
+        *,
+        figure: str,
+        digits: int = 2,
+    ) -> None:
+        """Adds the results of a run; after a trial's last seed, writes and shows what is known.
 
-def run_repeatedly(
-    settings: AnySettings, run_once: Callable[[AnySettings, Repeats], Result]
-) -> Result:
-    """Calls ``run_once`` once, or for each trial and seed in a directory of its own.
+        Args:
+          settings, run: the settings of the run, and the run.
+          results: its results.
+          names: the metrics to show.
+          figure: the one of them that decides which trial is the best.
+          digits: the number of decimals shown.
+        """
+        self.by_seed[settings.run.seed] = results
+        if not run.ranks.is_chief or len(self.by_seed) < len(settings.seeds):
+            return
+        directory = settings.run.output_dir
+        if settings.seeds:
+            directory = directory.parent
+        summary = summarize_seeds(self.by_seed)
+        if len(self.by_seed) > 1:
+            remove_partial_files(directory)
+            write_json(directory / SEEDS_NAME, summary)
+            run.message(f"{len(self.by_seed)} seeds: {_spread(summary, names, digits)}")
+        if not self.trial:
+            return
+        self.mean_scores[name_of(self.trial)] = {name: summary[name]["mean"] for name in names}
+        total, ranked = len(trials(settings.search)), self.ranked(figure)
+        remove_partial_files(directory.parent)
+        found = [{"trial": trial, **scores} for trial, scores in ranked]
+        table = {"metric": figure, "trials": total, "best": ranked[0][0], "found": found}
+        write_json(directory.parent / SEARCH_NAME, table)
+        run.message(f"trial {len(ranked)} of {total}: {name_of(self.trial)}")
+        if len(ranked) == total:
+            for trial, scores in ranked:
+                shown = "  ".join(f"{name} {scores[name]:.{digits}f}" for name in names)
+                run.message(f"{shown}  {trial}")
+            run.message(f"the best by {figure} is {directory.parent / ranked[0][0]}")
+
+    def ranked(self, figure: str) -> list[tuple[str, dict[str, float]]]:
+        """The trials that have ended and their means, the best by a metric first."""
+        return sorted(self.mean_scores.items(), key=lambda row: -row[1][figure])
+
+
+def run_all(settings: AnySettings, run_once: Callable[[AnySettings, Repeats], Result]) -> Result:
+    """Calls ``run_once`` for each trial and seed, in a directory of its own.
 
     ``run_once`` adds its results to those it receives. Returns the result of the last call.
     """
@@ -56,7 +103,7 @@ def run_repeatedly(
     for trial in trials(settings.search) or [{}]:
         repeats.trial, repeats.by_seed = trial, {}
         chosen = with_trial(settings, trial)
-        for seed in settings.seeds or [None]:
+        for seed in settings.seeds or [settings.run.seed]:
             result = run_once(_with_seed(chosen, seed), repeats)
     return result
 
@@ -104,8 +151,8 @@ def searchable(settings: Settings) -> list[str]:
     return sorted(itertools.chain(own, *inner))
 
 
-def _with_seed(settings: AnySettings, seed: int | None) -> AnySettings:
-    if seed is None:
+def _with_seed(settings: AnySettings, seed: int) -> AnySettings:
+    if not settings.seeds:
         return settings
     directory = settings.run.output_dir / f"seed_{seed}"
     run = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
@@ -141,54 +188,6 @@ def _replaced(settings: Any, flag: str, value: str) -> Any:
         if found is not None:
             return dataclasses.replace(settings, **{name: found})
     return None
-
-
-def report_repeats(
-    settings: FinetuningSettings,
-    run: Run,
-    repeats: Repeats,
-    names: Sequence[str],
-    *,
-    figure: str,
-    digits: int = 2,
-) -> None:
-    """After the last seed: writes ``seeds.json`` and ``search.json`` and shows metrics.
-
-    ``names`` are the metrics to show, with so many ``digits`` after the point; ``figure`` is the
-    one of them that decides which trial is the best.
-    """
-    by_seed = repeats.by_seed
-    if len(by_seed) < len(settings.seeds):
-        return
-    directory = settings.run.output_dir
-    if settings.seeds:
-        directory = directory.parent
-    summary = summarize_seeds(by_seed)
-    if len(by_seed) > 1:
-        remove_partial_files(directory)
-        write_json(directory / SEEDS_NAME, summary)
-        run.message(f"{len(by_seed)} seeds: {_spread(summary, names, digits)}")
-    if not repeats.trial:
-        return
-    repeats.mean_scores[name_of(repeats.trial)] = {name: summary[name]["mean"] for name in names}
-    ranked = sorted(repeats.mean_scores.items(), key=lambda row: -row[1][figure])
-    remove_partial_files(directory.parent)
-    write_json(
-        directory.parent / SEARCH_NAME,
-        {
-            "metric": figure,
-            "trials": len(trials(settings.search)),
-            "best": ranked[0][0],
-            "found": [{"trial": trial, **scores} for trial, scores in ranked],
-        },
-    )
-    total = len(trials(settings.search))
-    run.message(f"trial {len(ranked)} of {total}: {name_of(repeats.trial)}")
-    if len(ranked) == total:
-        for trial, scores in ranked:
-            shown = "  ".join(f"{name} {scores[name]:.{digits}f}" for name in names)
-            run.message(f"{shown}  {trial}")
-        run.message(f"the best by {figure} is {directory.parent / ranked[0][0]}")
 
 
 def _spread(summary: Mapping[str, Mapping[str, Any]], names: Sequence[str], digits: int) -> str:

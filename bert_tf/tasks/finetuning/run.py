@@ -41,11 +41,28 @@ from bert_tf.util.temporary import TemporaryDirectory
 if TYPE_CHECKING:
     from bert_tf.tasks.distillation.losses import DistilledTask
     from bert_tf.tasks.distillation.teacher import Teacher
+    from bert_tf.tasks.finetuning.repeats import Repeats
 
 RATE = "predict_sequences_per_second"
 
 Settings = TypeVar("Settings", bound=FinetuningSettings)
 Result = TypeVar("Result")
+
+
+def run_repeatedly(
+    settings: Settings, run_once: Callable[[Settings, Repeats | None], Result]
+) -> Result:
+    """Calls ``run_once`` once, or for each trial of a search and each seed.
+
+    What it receives besides settings is for the results of repetitions. Returns the result of the
+    last call.
+    """
+    if not settings.seeds and not settings.search:
+        return run_once(settings, None)
+    # Imported here so that a single run does not load it.
+    from bert_tf.tasks.finetuning.repeats import run_all
+
+    return run_all(settings, run_once)
 
 
 def open_finetuning(

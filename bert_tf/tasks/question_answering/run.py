@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.tasks.finetuning.repeats import Repeats, run_repeatedly
 from bert_tf.tasks.finetuning.run import (
     data_entries,
     directory_of_new_records,
     obtain_records,
     open_finetuning,
+    run_repeatedly,
     training_data,
 )
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
@@ -29,6 +29,7 @@ from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
+    from bert_tf.tasks.finetuning.repeats import Repeats
     from bert_tf.tasks.question_answering.prediction import SpanEvaluation
 
 UNUSABLE_NAME = "unusable_answers.json"
@@ -43,18 +44,20 @@ def run(settings: SquadSettings) -> Results | None:
     return run_repeatedly(settings, _run_once)
 
 
-def _run_once(settings: SquadSettings, repeats: Repeats) -> Results | None:
+def _run_once(settings: SquadSettings, repeats: Repeats | None) -> Results | None:
     """Runs once, and adds the results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as begun:
         opened = open_squad(settings, begun)
         job = prepare(opened, begun)
         results = execute(job)
         if results is not None and opened.predict is not None and opened.predict.is_scored:
-            repeats.by_seed[settings.run.seed] = results
+            by_seed = {**(repeats.by_seed if repeats else {}), settings.run.seed: results}
             if begun.ranks.is_chief:
                 from bert_tf.tasks.question_answering.report.run_report import report_run
 
-                report_run(opened.settings, opened.train, opened.predict, job, repeats)
+                report_run(opened.settings, opened.train, opened.predict, job, by_seed)
+            if repeats is not None:
+                repeats.add(settings, begun, results, ("exact_match", "f1"), figure="f1")
         return results
 
 

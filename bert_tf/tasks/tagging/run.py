@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import open_with_heads
@@ -20,8 +20,7 @@ from bert_tf.tasks.finetuning.directory_run import (
     read_files,
     run_on_files,
 )
-from bert_tf.tasks.finetuning.repeats import Repeats, report_repeats, run_repeatedly
-from bert_tf.tasks.finetuning.run import open_finetuning
+from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
 from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.tasks.tagging.features import check_length, feature_stage
 from bert_tf.tasks.tagging.formats import (
@@ -46,6 +45,9 @@ from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 
+if TYPE_CHECKING:
+    from bert_tf.tasks.finetuning.repeats import Repeats
+
 # The task's entry in ledgers, where classification has the name of a GLUE task.
 TASK_NAME = "labels of words"
 
@@ -59,16 +61,14 @@ def run(settings: DirectorySettings) -> Results | None:
     return run_repeatedly(settings, _run_once)
 
 
-def _run_once(settings: DirectorySettings, repeats: Repeats) -> Results | None:
+def _run_once(settings: DirectorySettings, repeats: Repeats | None) -> Results | None:
     """Runs once, and adds the results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as run:
         opened = open_tagging(settings, run)
         results = run_on_files(opened, run)
-        if results is not None:
-            repeats.by_seed[settings.run.seed] = results
-            if run.ranks.is_chief:
-                name = figure_name(opened.files.dev)
-                report_repeats(settings, run, repeats, [name], figure=name, digits=4)
+        if results is not None and repeats is not None:
+            name = figure_name(opened.files.dev)
+            repeats.add(settings, run, results, [name], figure=name, digits=4)
         return results
 
 

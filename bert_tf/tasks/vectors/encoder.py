@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.vectors.sequences import SequenceMaker, TokenSequence
-from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VectorSettings
+from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VECTORS, VectorSettings
+from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Text = Union[str, tuple[str, str]]
 
 BATCH_SIZE = 32
+# Tokens per batch on CPUs. The numbers of larger ones do not stay in the caches.
+_MOST_TOKENS_ON_CPU = 512
 
 
 class TextEncoder:
@@ -46,7 +49,7 @@ class TextEncoder:
           model: the model, from ``model_directory.complete.find_model``.
           settings: which vectors; None for the mean of the last layer's.
           max_seq_length: tokens to which longer texts are cut; None for the network's positions.
-          batch_size: sequences per batch.
+          batch_size: maximum number of sequences per batch.
           options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
           threads: number of threads; None for one per core.
@@ -66,6 +69,11 @@ class TextEncoder:
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.vectors.task import VectorTask
+        from bert_tf.tuning.hardware import probe_hardware
+
+        on_cpu = not probe_hardware().has_gpu
+        self._most_tokens = _MOST_TOKENS_ON_CPU if on_cpu else batch_size * length
+        self._at_once = (threads or available_cores()) if on_cpu else 1
 
         task = VectorTask(model.config, layers, settings.pooling, settings.normalize)
         self._predictor = Predictor(
@@ -76,7 +84,7 @@ class TextEncoder:
         """The pooled vectors of texts or pairs, in their order.
 
         Returns: float32 [texts, D], or [texts, layers, D] for several layers. Raises UserError if
-        tokens are not pooled (``tokens`` has their vectors), and for vectors that are not finite.
+        tokens are not pooled (``tokens`` has their vectors).
         """
         if self._settings.pooling == TOKENS:
             raise UserError(
@@ -90,7 +98,7 @@ class TextEncoder:
     def tokens(self, texts: Sequence[Text]) -> list[np.ndarray]:
         """The vectors of every token, [CLS] and [SEP] included: float32 [tokens, layers, D] each.
 
-        Raises UserError if tokens are pooled, and for vectors that are not finite.
+        Raises UserError if tokens are pooled.
         """
         if self._settings.pooling != TOKENS:
             raise UserError(
@@ -102,22 +110,34 @@ class TextEncoder:
     def vectors(self, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
         """The vectors of sequences, in their order: [layers, D], or [tokens, layers, D], each.
 
-        Sequences of similar length share batches. Raises UserError if a number is not finite.
+        Sequences of similar length share batches.
         """
         lengths = np.array([len(sequence.ids) for sequence in sequences], np.int64)
-        order = np.argsort(-lengths, kind="stable")
+        batches = list(self._batches(lengths))
+        inputs = (
+            self.maker.batch([sequences[number] for number in numbers], longest)
+            for numbers, longest in batches
+        )
         found: list[np.ndarray] = [np.empty(0)] * len(sequences)
-        for start in range(0, len(order), self._batch_size):
-            numbers = order[start : start + self._batch_size]
-            longest = padded_length(int(lengths[numbers[0]]), max_length=self._max_seq_length)
-            batch = self.maker.batch([sequences[number] for number in numbers], longest)
-            values = self._predictor.run(batch)["vectors"]
+        results = self._predictor.run_all(inputs, at_once=self._at_once)
+        for (numbers, _), predictions in zip(batches, results):
+            values = predictions[VECTORS]
             is_pooled = self._settings.pooling != TOKENS
             ends = np.cumsum(lengths[numbers])[:-1]
             parts: Iterable[np.ndarray] = values if is_pooled else np.split(values, ends)
             for number, part in zip(numbers, parts):
                 found[number] = part
         return found
+
+    def _batches(self, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+        """The numbers of the sequences in each batch, longest first, and its padded length."""
+        order = np.argsort(-lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            longest = padded_length(int(lengths[order[start]]), max_length=self._max_seq_length)
+            size = min(self._batch_size, max(1, self._most_tokens // longest))
+            yield order[start : start + size], longest
+            start += size
 
     def close(self) -> None:
         """Frees the network's memory; the encoder cannot be used any more."""

@@ -16,6 +16,7 @@ from bert_tf.util.options import Interval
 POOLINGS = TOKENS, MEAN, CLS, MAX = "none", "mean", "cls", "max"
 OUTPUT_TYPES = FLOAT32, FLOAT16 = "float32", "float16"
 ARRAY_SUFFIX = ".npy"
+VECTORS = "vectors"  # the name of the predictions
 
 # google-research/bert's default for tokens; the last layer alone for pooled vectors.
 _TOKEN_LAYERS, _POOLED_LAYERS = (-1, -2, -3, -4), (-1,)
@@ -97,7 +98,11 @@ class FeatureSettings(Settings):
         bounds=Interval(3),
         advice="[CLS], a token, [SEP]",
     )
-    batch_size: int = setting(32, "Sequences per batch and rank.", bounds=AT_LEAST_ONE)
+    batch_size: int = setting(
+        32,
+        "Maximum number of sequences per batch; on CPUs, batches have up to 512 tokens.",
+        bounds=AT_LEAST_ONE,
+    )
     keep_empty_lines: bool = setting(
         False,
         "Give empty lines the vectors of an empty text, as google-research/bert does; otherwise "

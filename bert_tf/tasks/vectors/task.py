@@ -19,9 +19,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables, VariableSpec
-from bert_tf.tasks.vectors.settings import CLS, MEAN, TOKENS
-
-VECTORS = "vectors"
+from bert_tf.tasks.vectors.settings import CLS, MEAN, TOKENS, VECTORS
 
 # The square of the least norm that vectors are divided by.
 _LEAST_SQUARE = 1e-24

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bert_tf.tasks.finetuning.repeats import Repeats, report_repeats
+from collections.abc import Mapping
+
 from bert_tf.tasks.question_answering.answers import best_span_texts
 from bert_tf.tasks.question_answering.examples import SquadFile
 from bert_tf.tasks.question_answering.prediction import SpanEvaluation
@@ -13,6 +14,7 @@ from bert_tf.tasks.question_answering.thresholds import (
     best_threshold,
     threshold_curve,
 )
+from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 
 
@@ -21,7 +23,7 @@ def report_run(
     train: SquadFile | None,
     squad: SquadFile,
     job: Job,
-    repeats: Repeats,
+    by_seed: Mapping[int, Results],
 ) -> None:
     """Writes the report of a run whose questions have answers, and logs its main result.
 
@@ -29,7 +31,7 @@ def report_run(
       settings: what the user requested, with lengths lowered where necessary.
       train, squad: the questions for training, and those that were answered.
       job: the job, already executed.
-      repeats: the results of all repetitions so far.
+      by_seed: the results of each seed so far.
     """
     evaluation = job.data.evaluation
     if not isinstance(evaluation, SpanEvaluation) or evaluation.predictions is None:
@@ -42,9 +44,9 @@ def report_run(
         settings,
         squad,
         predictions,
-        repeats.by_seed[settings.run.seed],
+        by_seed[settings.run.seed],
         curve=curve,
-        by_seed=repeats.by_seed,
+        by_seed=by_seed,
         config=job.model.config,
         trained=_trained(train, job) if train else None,
     )
@@ -55,7 +57,6 @@ def report_run(
             f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "
             f"exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
         )
-    report_repeats(settings, job.run, repeats, ("exact_match", "f1"), figure="f1")
 
 
 def _trained(questions: SquadFile, job: Job) -> Trained:

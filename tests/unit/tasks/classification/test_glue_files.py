@@ -216,6 +216,44 @@ def test_refused_files(tmp_path, name, content, words):
     assert "\n" not in str(error.value)
 
 
+def changed(name, line, column, value=None):
+    """A task's file with another value in a line and column, or with none."""
+    lines = [text.split("\t") for text in FILES[name].rstrip("\r\n").split("\n")]
+    lines[line][column : column + 1] = [] if value is None else [value]
+    return "\n".join("\t".join(cells) for cells in lines)
+
+
+def place_of_label(name):
+    """The column of the labels."""
+    task = GLUE_TASKS[name]
+    header = FILES[name].lstrip("\ufeff").partition("\n")[0].split("\t")
+    if task.format.without_header:
+        return task.format.without_header.index(task.label)
+    return next(n for n, column in enumerate(header) if column in (task.label, "Label"))
+
+
+@pytest.mark.parametrize("name", GLUE_TASKS)
+def test_every_task_refuses_bad_files(tmp_path, name):
+    task, label = GLUE_TASKS[name], place_of_label(name)
+    last = FILES[name].rstrip().count("\n") + 1
+    cases = [
+        (changed(name, -1, label, "?"), True, f"line {last} of .* has the label '\\?', which must"),
+        (changed(name, -1, 0), False, f"line {last} of .* has \\d+ columns? instead of "),
+        ("", True, "some.tsv is empty"),
+        (FILES[name].encode() + b"\xe9", True, "line \\d+ of .*some.tsv is not UTF-8"),
+    ]
+    if not task.format.without_header:
+        no_rows = "has no rows in this language" if name == "xnli" else "has no examples"
+        cases += [
+            (changed(name, 0, label, "x"), True, f"line 1 of .* has no column '{task.label}'"),
+            (FILES[name].partition("\n")[0], True, no_rows),
+        ]
+    for content, needs_labels, sentence in cases:
+        with pytest.raises(UserError, match=sentence) as error:
+            read(tmp_path, name, content, needs_labels=needs_labels)
+        assert "\n" not in str(error.value)
+
+
 def test_a_short_line_of_a_test_set_is_refused(tmp_path):
     """Its predictions would be of other lines than GLUE's."""
     content = "id\tquestion1\tquestion2\n0\tA\tB\n1\tA\n"

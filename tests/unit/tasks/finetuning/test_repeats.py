@@ -6,14 +6,10 @@ import pytest
 
 from bert_tf.config.settings import CommandLine
 from bert_tf.tasks.finetuning.repeats import (
-    Repeats,
-    name_of,
-    report_repeats,
-    run_repeatedly,
     searchable,
     trials,
-    with_trial,
 )
+from bert_tf.tasks.finetuning.run import run_repeatedly
 from bert_tf.tasks.finetuning.settings import FinetuningSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -69,16 +65,15 @@ def run_all(settings, results=lambda settings: None):
 
     def once(own, repeats):
         called.append(own)
-        repeats.by_seed[own.run.seed] = results(own)
-        if results(own):
+        if repeats is not None and results(own):
             own.run.output_dir.mkdir(parents=True)
-            report_repeats(own, RUN, repeats, ["f1", "accuracy"], figure="accuracy")
+            repeats.add(own, RUN, results(own), ["f1", "accuracy"], figure="accuracy")
 
     run_repeatedly(settings, once)
     return called
 
 
-RUN = types.SimpleNamespace(message=print)
+RUN = types.SimpleNamespace(message=print, ranks=types.SimpleNamespace(is_chief=True))
 
 
 def test_the_best_trial_by_the_mean_of_its_seeds(tmp_path, capsys):
@@ -103,11 +98,10 @@ def test_the_best_trial_by_the_mean_of_its_seeds(tmp_path, capsys):
     assert summary["accuracy"]["by_seed"] == {"4": pytest.approx(0.84), "6": pytest.approx(0.86)}
 
 
-def test_without_a_search_or_seeds_nothing_is_written(tmp_path):
-    run_all(settings_of(tmp_path / "out"), lambda own: {"f1": 1.0, "accuracy": 1.0})
-    assert not list((tmp_path / "out").iterdir())
-    assert with_trial(settings_of(tmp_path), {}) == settings_of(tmp_path)
-    assert name_of(Repeats().trial) == ""
+def test_without_a_search_or_seeds_nothing_is_compared(tmp_path):
+    settings = settings_of(tmp_path)
+    assert run_all(settings, lambda own: {"f1": 1.0, "accuracy": 1.0}) == [settings]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("search", "expected"), [
