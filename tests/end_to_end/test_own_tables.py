@@ -110,6 +110,23 @@ def test_a_trained_directory_alone_predicts(trained, files, tmp_path):
     assert found.read_text() == expected.read_text()
 
 
+def test_a_teacher_has_the_same_classes(trained, flags, tmp_path):
+    """Its student has all of them, though its own file lacks one."""
+    teacher = [f"--teacher_checkpoint={trained[0]}", "--num_train_steps=1"]
+    flags = [flag for flag in flags if not flag.startswith(("--bert_config", "--vocab"))]
+    fewer = [row[:2] for row in examples(30, seed=4) if row[1] != "north"]
+    write_csv(tmp_path / "fewer.csv", fewer)
+    given = [f"--{name}_file={tmp_path}/fewer.csv" for name in ("train", "eval")]
+    run(SCRIPT, *flags, *given, *teacher, f"--output_dir={tmp_path / 'out'}")
+    assert read_text_classes(tmp_path / "out").labels == REGIONS
+    write_csv(tmp_path / "other.csv", [("a", "east"), ("b", "north")])
+    given = [f"--{name}_file={tmp_path}/other.csv" for name in ("train", "eval")]
+    done = run(SCRIPT, *flags, *given, *teacher, f"--output_dir={tmp_path / 'no'}", check=False)
+    assert done.returncode == 2
+    assert "has the classes north, south, west, and the student east, north; give" in done.stderr
+    assert not (tmp_path / "no").exists()
+
+
 def test_several_labels_have_a_threshold_that_is_kept(flags, files, tmp_path):
     given = [f"--train_file={files}/train.jsonl", f"--eval_file={files}/dev.jsonl"]
     given += ["--multi_label", f"--predict_file={files}/dev.jsonl", "--do_predict"]

@@ -6,6 +6,7 @@ several classes per text take booleans [N, classes].
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -133,20 +134,10 @@ def best_threshold(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float((ranked[best] + below) / 2)
 
 
-def expected_calibration_error(
-    confidence: np.ndarray, is_right: np.ndarray, *, bins: int = 10
-) -> float:
-    """The mean distance of confidence and accuracy over bins of confidence (Guo et al. 2017).
-
-    Args:
-      confidence: [N], the probabilities of the predictions.
-      is_right: bool [N].
-      bins: their number, of equal width.
-    """
-    error = 0.0
-    for row in calibration(confidence, is_right, bins=bins):
-        error += row.predictions / len(confidence) * abs(row.confidence - row.accuracy)
-    return error
+def expected_calibration_error(bins: Sequence[CalibrationBin]) -> float:
+    """The mean distance of confidence and accuracy over bins of confidence (Guo et al. 2017)."""
+    total = sum(row.predictions for row in bins)
+    return sum(row.predictions / total * abs(row.confidence - row.accuracy) for row in bins)
 
 
 class CalibrationBin(NamedTuple):
@@ -162,7 +153,13 @@ class CalibrationBin(NamedTuple):
 def calibration(
     confidence: np.ndarray, is_right: np.ndarray, *, bins: int = 10
 ) -> list[CalibrationBin]:
-    """The bins of confidence that have predictions, see :func:`expected_calibration_error`."""
+    """The bins of confidence that have predictions.
+
+    Args:
+      confidence: [N], the probabilities of the predictions.
+      is_right: bool [N].
+      bins: their number, of equal width.
+    """
     numbers = np.minimum((confidence * bins).astype(int), bins - 1)
     found = []
     for number in np.unique(numbers):

@@ -113,7 +113,7 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
         is_right = truth[np.arange(len(truth)), answers.predicted]
         what = "right predictions, by their probability"
     bins = calibration(confidence, is_right)
-    error = expected_calibration_error(confidence, is_right)
+    error = expected_calibration_error(bins)
     low = bins[0].low
     chart = line_chart(
         [

@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.labels import TEXT_CLASSES_NAME
 from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TextClasses
 from bert_tf.records.sequences import SequenceStage
@@ -128,9 +128,9 @@ def _published_files(
     task: GlueTask, settings: ClassificationSettings, run: Run
 ) -> tuple[TextTask, Files, TextClasses]:
     """The task, its files, and what is stored of it; tells of lines that were left out."""
-    stored = _stored_classes(run)
-    if stored is not None:
-        task = task.numbered_as(stored.labels)
+    known = _stored_classes(run) or _taught_classes(settings)
+    if known is not None:
+        task = task.numbered_as(known.labels)
     files = read_files(
         settings,
         find=functools.partial(find_split, task),
@@ -151,7 +151,9 @@ def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Fi
     texts = read_files(settings, find=_no_directory, read=read, splits=(TRAIN, DEV, TEST))
     names = None
     if run.ranks.is_chief and not table.regression:
-        names = _agree_on_classes(texts.train, run, table, stored)
+        taught = _taught_classes(settings)
+        names = _agree_on_classes(texts.train, run, table, stored, taught)
+        _check_taught(settings, taught, names)
     names = run.ranks.broadcast(names) or ()
     first = next(found for found in texts if found is not None)
     task = own_task(first.columns, table, names)
@@ -161,12 +163,17 @@ def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Fi
 
 
 def _agree_on_classes(
-    train: Texts | None, run: Run, table: TableSettings, stored: TextClasses | None
+    train: Texts | None,
+    run: Run,
+    table: TableSettings,
+    stored: TextClasses | None,
+    taught: TextClasses | None,
 ) -> tuple[str, ...]:
     """The classes of a run, by number.
 
     A run that resumes or does not train has those stored with its weights, as does one that trains
-    further on some of them. Otherwise they are those of the training file.
+    further on some of them. Otherwise they are those of the teacher, if it knows all of the
+    training file's, or else those of that file.
     """
     own = None if train is None else train.classes()
     if stored is not None and (
@@ -174,6 +181,8 @@ def _agree_on_classes(
     ):
         require_same_kind(stored, table, source=_weights(run))
         return stored.labels
+    if own is not None and taught is not None and set(own) <= set(taught.labels):
+        return taught.labels
     if own is not None:
         return own
     check_trains(run)
@@ -196,6 +205,30 @@ def _stored_classes(run: Run) -> TextClasses | None:
     """The classes of the weights that a run starts from; None if they have no such head."""
     source = _weights(run)
     return None if source is None else ModelDirectory.of(source).text_classes
+
+
+def _taught_classes(settings: ClassificationSettings) -> TextClasses | None:
+    """The classes of the teacher; None without training by one, or if it does not name them."""
+    if settings.distillation is None or not settings.run.do_train:
+        return None
+    path = settings.distillation.teacher_checkpoint
+    require_checkpoint(path, flag="teacher_checkpoint")
+    return ModelDirectory.of(path).text_classes
+
+
+def _check_taught(
+    settings: ClassificationSettings, taught: TextClasses | None, classes: tuple[str, ...]
+) -> None:
+    """Raises UserError if soft targets would compare different classes."""
+    distillation = settings.distillation
+    if taught is None or distillation is None or not distillation.alpha_ce:
+        return
+    if taught.labels != classes:
+        raise UserError(
+            f"--teacher_checkpoint={distillation.teacher_checkpoint} has the classes "
+            f"{', '.join(taught.labels) or 'of a rating'}, and the student {', '.join(classes)}; "
+            "give a teacher with the same ones in the same order, or --alpha_ce=0."
+        )
 
 
 def _check_trained_on(run: Run, task: TextTask) -> None:

@@ -132,4 +132,4 @@ def test_calibration():
     assert (low.low, low.high, low.predictions, low.accuracy) == (0.5, 0.6, 2, 0.5)
     assert high.confidence == pytest.approx(0.975)
     # 2/4 x |0.565 - 0.5| + 2/4 x |0.975 - 1|
-    assert expected_calibration_error(confidence, is_right) == pytest.approx(0.045)
+    assert expected_calibration_error(calibration(confidence, is_right)) == pytest.approx(0.045)
