@@ -18,6 +18,8 @@ ALL ?= 0
 MARK ?= $(if $(filter 1,$(ALL)),,not slow)
 # Tests that would begin after so many minutes are skipped.
 MINUTES ?=
+# Processes of tests: one more than cores, as some wait for programs, hosts or disks.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 # What the tests may not do without: they fail where set-up could not build or install it.
 BUILT = $(if $(filter 1,$(ALL)),native_ops $(if $(filter 1,$(HOROVOD)),horovod))
@@ -50,7 +52,7 @@ docs: python
 test: python
 	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)
 	@$(MAKE) --no-print-directory lint
-	$(if $(NEEDED),BERT_TF_TESTS_NEED="$(NEEDED)" )$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(if $(MINUTES),--minutes=$(MINUTES))
+	$(if $(NEEDED),BERT_TF_TESTS_NEED="$(NEEDED)" )$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(if $(MINUTES),--minutes=$(MINUTES))
 
 lint:
 	$(BIN)/ruff check .

@@ -76,6 +76,7 @@ def test_two_ranks_train_as_one_process_does(launcher, training, losses_of_one_p
 
 
 @pytest.mark.parametrize("name", ["mpirun on a named host", "horovodrun by Gloo"])
+@pytest.mark.slow
 def test_two_processes_that_forgot_horovod_are_told(name, training, tmp_path):
     done = launch(LAUNCHERS[name], *training, f"--output_dir={tmp_path / 'model'}")
     assert done.returncode != 0
@@ -92,6 +93,7 @@ def test_horovod_without_a_launcher_trains_on_one_rank(training, tmp_path):
     assert (tmp_path / "model.ckpt-3.index").is_file()
 
 
+@pytest.mark.slow
 def test_ranks_of_another_mpi_are_told(training, tmp_path):
     """As MPICH's mpirun starts them: each finds no Open MPI daemon and takes itself for alone."""
     variables = {"PMI_SIZE": "2", "PMI_RANK": "0"}

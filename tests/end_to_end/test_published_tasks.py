@@ -130,6 +130,7 @@ def test_both_sets_on_two_ranks(mnli, files, tmp_path):
         assert predictions_of(tmp_path / name) == predictions_of(files / "mnli" / name)
 
 
+@pytest.mark.slow
 def test_xnli_is_trained_in_one_language_and_scored_in_several(files, tmp_path):
     found = write_xnli(files / "XNLI", ["en", "de", "zh"])
     flags = [*flags_of_a_short_run(files), "--task_name=XNLI", f"--data_dir={files / 'XNLI'}"]

@@ -91,6 +91,7 @@ def read_until(process, start):
     pytest.fail(f"it ended before {start!r}")
 
 
+@pytest.mark.slow
 def test_asked_to_stop_and_started_again_it_ends_in_the_same_bits(common, distilled, tmp_path):
     process = subprocess.Popen(
         [*python(), SCRIPT, *common, f"--output_dir={tmp_path}"],
@@ -147,6 +148,7 @@ def test_a_deterministic_run_keeps_targets(kept_targets):
 
 
 @requires_horovod
+@pytest.mark.slow
 def test_two_deterministic_ranks_keep_the_same_targets(common, kept_targets, tmp_path):
     changes = ["--horovod", "--scale_steps_by_ranks=false", "--train_batch_size=4"]
     found = distil_with_kept_targets(common, tmp_path, *changes, ranks=2)
@@ -188,6 +190,7 @@ def test_a_student_is_tuned_to_questions(distilled, tmp_path):
     assert (output_dir / "predictions.json").is_file()
 
 
+@pytest.mark.slow
 def test_questions_with_a_teacher(tmp_path):
     """The student alone is what predictions need, and all that they read."""
     teacher = write_span_model(tmp_path / "teacher")

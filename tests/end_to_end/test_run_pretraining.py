@@ -229,6 +229,7 @@ def test_bf16_and_lamb_with_accumulation(flags, tmp_path):
     assert_learns(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_precision_policy_from_a_file_without_next_sentences(flags, tmp_path):
     """Half precision in every class, float16 in one: under a loss scale, and still learning."""
     policy = tmp_path / "policy.json"

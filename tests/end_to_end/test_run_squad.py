@@ -179,6 +179,7 @@ def test_length_buckets_change_no_answer(trained, files, tmp_path):
     assert answers_of(tmp_path) == answers_of(trained[0])
 
 
+@pytest.mark.slow
 def test_version_2(flags, files, tmp_path):
     done = run(
         SCRIPT,

@@ -236,10 +236,11 @@ def last_line(output_dir):
     "launcher",
     [
         "mpirun",
-        pytest.param("srun", marks=pytest.mark.slow),
-        pytest.param("launch", marks=pytest.mark.slow),
+        "srun",
+        "launch",
     ],
 )
+@pytest.mark.slow
 def test_out_of_time_a_run_goes_on_from_its_checkpoint(
     slurm, program, training, last_line_of_one_process, tmp_path, launcher
 ):

@@ -19,6 +19,7 @@ def program(path, *changes):
     return path
 
 
+@pytest.mark.slow
 def test_it_learns_predicts_and_resumes(tmp_path):
     first = run(program(tmp_path / "rate.py"), tmp_path / "model").stdout
     [error] = re.findall(r"root of the mean squared error: (\S+)", first)

@@ -89,6 +89,7 @@ def test_the_student_is_that_of_one_process(alone, over_hosts):
         np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.slow
 def test_gradients_travel_once_an_update(over_hosts):
     output_dir, timeline = over_hosts
     gradients = {n: found for n, found in timeline.items() if "SummedGradients" in n}

@@ -79,6 +79,7 @@ def test_gradients_beyond_the_fusion_threshold_travel_in_pieces(by_default, tmp_
 
 
 @pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.slow
 def test_all_gradients_travel_in_one_round(one_group, cut):
     gradients, _, on_the_wire = exchanges_of(one_group[1], "adam", cut)
     assert set(gradients.values()) == {UPDATES}

@@ -51,9 +51,9 @@ pytestmark = [
 ]
 
 PROGRAM = "tests/parallel/updates_program.py"
-FAST_KINDS = ("adam-dropout", "lamb-dropout", "bf16", "squad", "ramp")
+FAST_KINDS = ("adam-dropout", "squad", "ramp")
 OTHER_KINDS = (
-    *("adam", "fp16", "tensorflow"),
+    *("adam", "lamb-dropout", "bf16", "fp16", "tensorflow"),
     *("distillation", "electra", "lans", "nvlamb", "muon"),
 )
 
@@ -81,7 +81,7 @@ class Launch(NamedTuple):
 # Many ranks take long where there are fewer cores, and do some; so does compiling.
 FAST = [
     Launch(1, FAST_KINDS),
-    Launch(2, ("adam-dropout", "bf16", "squad", "ramp"), ("adam-dropout",)),
+    Launch(2, FAST_KINDS, ("adam-dropout",)),
 ]
 LAUNCHES = [
     *FAST,
@@ -89,7 +89,7 @@ LAUNCHES = [
     Launch(2, ("fp16", "distillation", "electra", "muon"), ("muon",)),
     Launch(
         2,
-        ("lamb-dropout", "lans", "nvlamb", "tensorflow", "xla"),
+        ("lamb-dropout", "lans", "nvlamb", "bf16", "tensorflow", "xla"),
         ("lamb-dropout", "lans", "nvlamb", "bf16", "fp16-overflow", "tensorflow"),
     ),
     Launch(

@@ -99,7 +99,8 @@ def test_a_rank_that_is_killed(tmp_path, flags, rank):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_stopped(tmp_path, flags, rank):
     done = run_faulty(tmp_path, flags, "stopped", rank)
     assert_lost(done, tmp_path, f"no sign of life from rank {rank} on host", status=3)
@@ -138,6 +139,7 @@ def test_a_rank_with_a_bug(tmp_path, flags):
     assert done.stderr.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_all_ranks_stop_together_when_one_is_asked_to(tmp_path, flags):
     done = run_faulty(tmp_path, [*flags, "--num_train_steps=500"], "asked", 1)
     assert done.returncode == 128 + 10

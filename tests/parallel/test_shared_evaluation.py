@@ -85,6 +85,7 @@ def take(model, script):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.slow
 def test_several_ranks_write_the_bytes_of_one(job, ranks):
     script, flags, model, expected = job
     mpirun(ranks, script, "--horovod", *flags, timeout=1800)

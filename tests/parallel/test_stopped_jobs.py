@@ -14,6 +14,7 @@ SECONDS = 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.slow
 def test_a_job_that_prints_much_saves_its_work_before_it_ends(tmp_path, number):
     ranks = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]
     process = subprocess.Popen(

@@ -89,6 +89,7 @@ def their_logits(model, input_ids):
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_erf"])
 @pytest.mark.parametrize("share", [1 / 3, 1.0], ids=["narrow", "as wide"])
+@pytest.mark.slow
 def test_both_networks_give_the_same_probabilities_in_transformers(tmp_path, activation, share):
     task = task_of(hidden_act=activation, generator_hidden_size=share)
     arrays = save(tmp_path / "ours", task)

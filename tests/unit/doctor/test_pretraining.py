@@ -290,6 +290,7 @@ def test_a_run_that_has_ended(places):
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_with_changes(places):
     given = [flag.format(**places) for flag in [*NETWORK, *RUN]]
     run("run_pretraining.py", *given, "--num_train_steps=4", "--num_warmup_steps=1")

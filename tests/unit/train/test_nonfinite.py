@@ -107,6 +107,7 @@ def replayed(settings, path, **changes):
     return dataclasses.replace(settings, run=with_values(settings.run, **run))
 
 
+@pytest.mark.slow
 def test_a_saved_batch_is_computed_again(scaled_too_much, capsys):
     output_dir = scaled_too_much.run.output_dir
     before = content_of(output_dir)

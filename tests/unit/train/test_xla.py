@@ -57,6 +57,7 @@ def test_every_update_runs_its_clusters(program):
     assert first == last > 0
 
 
+@pytest.mark.slow
 def test_steady_updates_compile_nothing(program):
     found, compiled = program
     assert len(found["xla"]["losses"]) > UPDATES

@@ -171,6 +171,7 @@ def test_a_student_learns_the_same_from_them(cached, teacher, tmp_path):
     assert names == variables_of(online.run.output_dir / "model.ckpt-3").keys()
 
 
+@pytest.mark.slow
 def test_batches_of_similar_length_get_the_targets_of_their_records(cached, teacher, tmp_path):
     found = []
     for name, cache in (("joined", tmp_path / "targets"), ("online_by_length", None)):

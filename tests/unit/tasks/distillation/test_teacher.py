@@ -166,6 +166,7 @@ def with_layers(tmp_path, teacher, layers, **network):
     return start_of(settings)
 
 
+@pytest.mark.slow
 def test_chosen_layers_in_their_order(teacher, tmp_path, capsys):
     found = with_layers(tmp_path, teacher, (3, 1, 1))
     assert_starts_from(found, weights_of(teacher), [3, 1, 1])

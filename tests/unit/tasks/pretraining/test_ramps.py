@@ -107,6 +107,7 @@ def log_of(directory):
     return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
 
 
+@pytest.mark.slow
 def test_a_ramped_run_equals_plain_runs_of_its_stages(settings, whole, tmp_path):
     short = with_short_records(settings, tmp_path / "short")
     for stage, size, stop in ((short, 2, 2), (short, 4, 3), (settings, 4, 4), (settings, 6, STEPS)):

@@ -249,6 +249,7 @@ def test_a_byte_order_mark_is_not_text(tmp_path):
     assert read_document(tmp_path / "a.txt", flag="file") == "Anna"
 
 
+@pytest.mark.slow
 def test_the_command_answers_one_question(model_dir, tmp_path, answerer):
     (tmp_path / "document.txt").write_text(TEXT)
     done = run("-m", "bert_tf.commands.ask", f"--model_dir={model_dir}",

@@ -42,6 +42,7 @@ def encoders(request, golden, tmp_path_factory):
     session.close()
 
 
+@pytest.mark.slow
 def test_golden_cases(encoders, golden):
     tokenizer, in_graph = encoders
     key = "ids_uncased" if tokenizer.lower_case else "ids_cased"
