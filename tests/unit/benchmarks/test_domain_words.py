@@ -23,6 +23,7 @@ def test_the_table_has_means_ranges_and_ratios():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_whole_study(tmp_path):
     text = stdlib_documentation(100_000)
     documents = text.split("\n\n")
