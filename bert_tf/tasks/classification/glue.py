@@ -35,7 +35,7 @@ class Sets:
     """The files of a task, in its directory.
 
     Attributes:
-      train, dev, test: names, of which the first that exists is used; () if there is no such set.
+      train, dev, test: file names in order of preference; () if there is no such set.
         ``{part}`` stands for each of the parts; in ``train``, for ``train_part``.
       parts: parts of the development and the test set, which are scored apart.
       part_column: the column with a row's part, if one file has all parts.
@@ -55,7 +55,7 @@ class Sets:
     )
 
     def names(self, split: str) -> list[list[str]]:
-        """The names of each file of a split, of which the first that exists is used."""
+        """For each file of a split, its possible names in order of preference."""
         patterns = {TRAIN: self.train, DEV: self.dev, TEST: self.test}[split]
         parts = [self.train_part] if split == TRAIN else self.parts
         found = [tuple(name.format(part=part) for name in patterns) for part in parts]

@@ -58,9 +58,9 @@ class LayerSettings(Settings):
     def applied_to(
         self, optimization: OptimizationSettings, num_layers: int
     ) -> OptimizationSettings:
-        """The optimization of a network with an encoder of so many layers.
+        """The optimization settings for an encoder with ``num_layers`` layers.
 
-        Raises UserError if it has too few layers.
+        Raises UserError if ``freeze`` names more layers.
         """
         layers = ["^bert/embeddings", *(f"^bert/encoder/layer_{n}/" for n in range(num_layers))]
         if self._num_layers > num_layers:

@@ -100,7 +100,7 @@ def run_all(settings: AnySettings, run_once: Callable[[AnySettings, Repeats], Re
     ``run_once`` adds its results to those it receives. Returns the result of the last call.
     """
     repeats = Repeats()
-    for trial in trials(settings.search) or [{}]:
+    for trial in trials(settings.search):
         repeats.trial, repeats.by_seed = trial, {}
         chosen = with_trial(settings, trial)
         for seed in settings.seeds or [settings.run.seed]:
@@ -109,9 +109,7 @@ def run_all(settings: AnySettings, run_once: Callable[[AnySettings, Repeats], Re
 
 
 def trials(search: Mapping[str, Sequence[str]]) -> list[Trial]:
-    """Every combination of the values of a search."""
-    if not search:
-        return []
+    """Every combination of the values of a search; without one, a single empty trial."""
     return [dict(zip(search, values)) for values in itertools.product(*search.values())]
 
 
