@@ -129,11 +129,15 @@ def _define_communication_flags(define: Definer) -> None:
 
 
 @flag_group("Precision, ranks and threads")
-def define_computing_flags(define: Definer, *, native_ops: str, precision: str = "auto") -> None:
+def define_computing_flags(define: Definer, *, precision: str = "auto") -> None:
     """Defines the flags for precision, ranks and threads of scripts that do not train.
 
-    ``native_ops`` is that flag's help text, ``precision`` the default of that flag.
+    ``precision`` is the default of that flag.
     """
+    native_ops = (
+        "Use the compiled operations between a layer's matrix products (default: on CPUs, if they "
+        "are built and faster)."
+    )
     define.settings(
         RuntimeSettings,
         without=["use_xla", "deterministic", "recompute"],

@@ -25,11 +25,7 @@ def define_evaluation_flags(values: flags.FlagValues) -> None:
     _define_evaluation_flags(define)
     _define_text_flags(define)
     define_model_flags(define)
-    define_computing_flags(
-        define,
-        native_ops="Use the compiled operations between a layer's matrix products (default: on "
-        "CPUs, if they are built and faster).",
-    )
+    define_computing_flags(define)
 
 
 @flag_group("Evaluation")

@@ -30,12 +30,7 @@ def define_feature_flags(values: flags.FlagValues) -> None:
     _define_file_flags(define)
     _define_vector_flags(define)
     define_model_flags(define)
-    define_computing_flags(
-        define,
-        native_ops="Use the compiled operations between a layer's matrix products (default: on "
-        "CPUs, if they are built and faster).",
-        precision="fp32",
-    )
+    define_computing_flags(define, precision="fp32")
     define_ignored_flags(define)
 
 
