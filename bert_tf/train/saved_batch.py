@@ -162,7 +162,7 @@ def _is_number(value: Any, kinds: type | tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def _as_npz(features: Mapping[str, np.ndarray]) -> bytes:
+def _as_npz(features: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **features)
     return buffer.getvalue()

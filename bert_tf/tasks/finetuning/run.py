@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -422,6 +422,6 @@ def _assemble(
         shape = np.max([value.shape[1:] for _, value in values], axis=0, initial=0)
         arrays[name] = np.zeros((num_records, *shape.astype(int)), values[0][1].dtype)
         for indices, value in values:
-            part = (indices, *map(slice, value.shape[1:]))
+            part: tuple[Any, ...] = (indices, *map(slice, value.shape[1:]))
             arrays[name][part] = value
     return arrays
