@@ -164,7 +164,7 @@ def test_text_comes_back(made, tmp_path):
 def test_workers_and_batches_change_nothing(made, tmp_path, monkeypatch):
     options = {"masking": "static", "max_predictions_per_seq": 3}
     one = convert(made / "dynamic", tmp_path / "one", "google", **options)
-    monkeypatch.setattr(record_inputs, "_BATCH_RECORDS", 3)
+    monkeypatch.setattr(record_inputs, "BATCH_RECORDS", 3)
     other = convert_records.run(
         Settings(str(made / "dynamic"), str(tmp_path / "two"), "google", num_workers=2, **options)
     )
@@ -207,7 +207,7 @@ def test_any_records_come_back(tmp_path_factory, count, target, batch):
         for record in PRETRAINING_MASKED.encode_batch(examples):
             writer.write(record)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_inputs, "_BATCH_RECORDS", batch)
+        patch.setattr(record_inputs, "BATCH_RECORDS", batch)
         convert(root / "a.tfrecord", root / "there", target)
         back = convert(root / "there", root / "back", "google")
     assert records_in(back) == PRETRAINING_MASKED.encode_batch(examples)
