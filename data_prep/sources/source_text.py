@@ -37,7 +37,7 @@ def as_utf8(source: Source, encoding: str) -> IO[bytes]:
     """The stream of a source in UTF-8, without a byte order mark, which overrides ``encoding``.
 
     Raises UserError, while it is read, for bytes that are not of another encoding; those that are
-    no UTF-8 are left to ``documents.Decoder``. Raises it at once if the content cannot be text.
+    not UTF-8 are left to ``documents.Decoder``. Raises it at once if the content cannot be text.
     """
     head = source.head
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)

@@ -248,7 +248,7 @@ class Judge:
 
 
 def _compared(text: str, piece: int) -> str:
-    """What of a document is compared with others.
+    """The part of a document that is compared with others.
 
     The pieces of one document differ in every word, so that they are not duplicates of one another,
     but are those of the same document elsewhere.

@@ -111,7 +111,7 @@ class RecordRules(SequenceRules, MaskingOptions):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """More masks than positions, and masks for records without any."""
+        """Raises UserError for more masks than positions, and for masks that are not stored."""
         if self.max_predictions_per_seq > self.max_seq_length:
             yield f"{self.given('max_predictions_per_seq')}: give 1 to max_seq_length."
         for name in self.together if self.masking == DYNAMIC else ():

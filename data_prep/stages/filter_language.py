@@ -70,7 +70,7 @@ class LanguageFilter(declared.Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Languages that are not identified, and a package that is missing."""
+        """Raises UserError for unknown languages, and if the package is missing."""
         if not self.keep_languages:
             yield "--keep_languages is empty; give codes of languages, such as de,fr."
         for code in self.keep_languages:
