@@ -221,8 +221,8 @@ def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
             + (
                 "--masking=dynamic takes out; leave it out."
                 if settings.masking == DYNAMIC
-                else f"those in {settings.input_file} have none; give --masking=static to draw them "
-                "(by --masked_lm_prob, --max_predictions_per_seq, --do_whole_word_mask and "
+                else f"those in {settings.input_file} have none; give --masking=static to draw "
+                "them (by --masked_lm_prob, --max_predictions_per_seq, --do_whole_word_mask and "
                 "--random_seed), or another --format."
             )
         )
@@ -237,8 +237,8 @@ def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
     if has_masks and not origin.layout.has_masks:
         if origin.vocabulary is None:
             raise UserError(
-                "--masking=static needs the vocabulary, but there is no manifest next to the records; give "
-                "--vocab_file or --spm_model_file."
+                "--masking=static needs the vocabulary, but there is no manifest next to the records; "
+                "give --vocab_file or --spm_model_file."
             )
         lengths[PREDICTIONS] = settings.max_predictions_per_seq
     elif takes_out:

@@ -339,8 +339,11 @@ def test_a_wrong_row_is_named(tmp_path, changes, sentence):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"input_ids": [1] * 5}, "record 1 of .* has not 4 values of input_ids like the first"),
-        ({"input_ids": None}, "record 1 of .* has not 4 values of input_ids like the first"),
+        (
+            {"input_ids": [1] * 5},
+            "record 1 of .* does not have 4 values of input_ids, as the first",
+        ),
+        ({"input_ids": None}, "record 1 of .* does not have 4 values of input_ids, as the first"),
         ({"input_ids": [1, 2, 3, None]}, "record 0 of .* or one after it has no input_ids"),
         ({"next_sentence_labels": 2}, "record 1 of .* next_sentence_labels contains 2"),
     ],
