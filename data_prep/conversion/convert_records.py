@@ -237,8 +237,8 @@ def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
     if has_masks and not origin.layout.has_masks:
         if origin.vocabulary is None:
             raise UserError(
-                "--masking=static needs the vocabulary, but there is no manifest next to the records; "
-                "give --vocab_file or --spm_model_file."
+                "--masking=static needs the vocabulary, but there is no manifest next to the "
+                "records; give --vocab_file or --spm_model_file."
             )
         lengths[PREDICTIONS] = settings.max_predictions_per_seq
     elif takes_out:

@@ -187,7 +187,7 @@ def test_google_s_files_need_no_manifest(tmp_path):
     assert len(records_in(out)) == 12
     assert "input_word_ids" not in decode_example(records_in(out)[8])
     assert inspect_records(sorted(out.glob("*.tfrecord"))).num_records == 12
-    with pytest.raises(UserError, match="the vocabulary of the records is needed"):
+    with pytest.raises(UserError, match="the records' vocabulary is needed"):
         convert(tmp_path / "in", tmp_path / "text", "text")
 
 
@@ -268,7 +268,7 @@ def test_lddl(made, tmp_path, masked):
     with pytest.raises(UserError, match=r"--max_seq_length=8: record 0 of .* needs 9"):
         options["max_seq_length"] = 8
         convert(tmp_path / "part.0.parquet", tmp_path / "x", "records", **options)
-    with pytest.raises(UserError, match="the vocabulary of the records is needed"):
+    with pytest.raises(UserError, match="the records' vocabulary is needed"):
         convert(tmp_path / "part.0.parquet", tmp_path / "x", "records")
 
 
