@@ -1,4 +1,4 @@
-"""Batches of sequences of similar length, to minimize padding.
+"""Batches of sequences of similar length, to minimize padding, and random ones.
 
 The order is a pure function of the seed and the position in training. Records are taken in the
 order of order.py, epoch after epoch. A *pool* consists of a few tens of consecutive global batches:
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.input.order import GlobalBatchSlice, sequence_indices
+from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
 from bert_tf.input.stateless_random import derive_keys, random_bits
 
 LENGTH_STEP = 16
@@ -112,6 +112,34 @@ class LengthBuckets:
         key = derive_keys(self._seed, _POOL_STREAM, first)
         visited = np.argsort(random_bits(key, batches)[0], kind="stable")
         return by_length.reshape(batches, size)[visited]
+
+
+class ShuffledBatches:
+    """Records in random order, and the length to which every global batch is padded."""
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        *,
+        global_batch_size: int,
+        seed: int,
+        max_length: int,
+        origin: int = 0,
+    ):
+        """The arguments are those of :class:`LengthBuckets`."""
+        self._lengths = np.asarray(lengths)
+        self._seed = seed
+        self._max_length = max_length
+        self._whole = GlobalBatchSlice(global_batch_size, origin=origin)
+
+    def indices(self, position: int, batch: GlobalBatchSlice) -> np.ndarray:
+        """Record numbers of a rank's part of the global batch at ``position``: int64 [size]."""
+        return batch_indices(position, batch, num_records=len(self._lengths), seed=self._seed)
+
+    def padded_length(self, position: int) -> int:
+        """Sequence length of the global batch at ``position``, on all ranks."""
+        longest = int(self._lengths[self.indices(position, self._whole)].max())
+        return padded_length(longest, max_length=self._max_length)
 
 
 class LengthSortedBatches:

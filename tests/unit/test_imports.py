@@ -150,6 +150,7 @@ assert not tf.get_default_graph().get_operations()
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=True)
 
 
+@pytest.mark.slow
 def test_a_prediction_needs_no_update():
     code = """
 import sys
