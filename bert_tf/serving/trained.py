@@ -9,7 +9,6 @@ from typing import Any
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source, open_source
-from bert_tf.model.heads import OUTPUT_BIAS
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import require_checkpoint
 from bert_tf.model_directory.labels import LABELS_NAME, TEXT_CLASSES_NAME, Labels
@@ -115,7 +114,7 @@ def _labels(source: Source) -> Labels:
 
 def _text_classes(source: Source) -> TextClasses:
     """The classes stored with the weights; numbers name them if nothing does."""
-    bias = source.shapes.get(OUTPUT_BIAS)
+    bias = source.shapes.get(f"{names.CLASSES}output_bias")
     if bias is None:
         raise UserError(
             f"{source.path} has no classification head; train one with run_classifier.py "
