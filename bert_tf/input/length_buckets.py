@@ -14,7 +14,8 @@ there are few shapes, each of which XLA has to compile once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -188,3 +189,21 @@ def padded_length(length: int, *, max_length: int) -> int:
     """The length to which ``length`` tokens are padded, at most ``max_length``."""
     step = LENGTH_STEP if length > SHORT_LENGTH else LENGTH_STEP // 2
     return min(-(-length // step) * step, max_length)
+
+
+def in_record_order(
+    parts: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
+) -> dict[str, np.ndarray]:
+    """Merges (record numbers, predictions) of batches into arrays in the order of the records.
+
+    Predictions of batches with fewer positions are padded with zeros.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for name in parts[0][1]:
+        values = [(numbers, found[name]) for numbers, found in parts]
+        shape = np.max([value.shape[1:] for _, value in values], axis=0, initial=0)
+        arrays[name] = np.zeros((num_records, *shape.astype(int)), values[0][1].dtype)
+        for numbers, value in values:
+            part: tuple[Any, ...] = (numbers, *map(slice, value.shape[1:]))
+            arrays[name][part] = value
+    return arrays

@@ -10,15 +10,20 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, dataset_of_positions
-from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches, ShuffledBatches
+from bert_tf.input.length_buckets import (
+    LengthBuckets,
+    LengthSortedBatches,
+    ShuffledBatches,
+    in_record_order,
+)
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel, complete_model
@@ -391,22 +396,4 @@ class PredictionEvaluation:
             ):
                 say(line)
         rate = done / steady_seconds if steady_seconds else 0.0
-        return _assemble(everything, len(self._records)), rate
-
-
-def _assemble(
-    parts: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
-) -> dict[str, np.ndarray]:
-    """Merges (record indices, predictions) parts into arrays in the order of the records.
-
-    Predictions of batches with fewer positions are padded with zeros.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    for name in parts[0][1]:
-        values = [(indices, found[name]) for indices, found in parts]
-        shape = np.max([value.shape[1:] for _, value in values], axis=0, initial=0)
-        arrays[name] = np.zeros((num_records, *shape.astype(int)), values[0][1].dtype)
-        for indices, value in values:
-            part: tuple[Any, ...] = (indices, *map(slice, value.shape[1:]))
-            arrays[name][part] = value
-    return arrays
+        return in_record_order(everything, len(self._records)), rate
