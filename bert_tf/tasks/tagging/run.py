@@ -21,8 +21,7 @@ from bert_tf.tasks.finetuning.directory_run import (
     run_on_files,
 )
 from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
-from bert_tf.tasks.finetuning.settings import DirectorySettings
-from bert_tf.tasks.tagging.features import check_length, feature_stage
+from bert_tf.tasks.tagging.features import feature_stage
 from bert_tf.tasks.tagging.formats import (
     DEV,
     TEST,
@@ -39,7 +38,9 @@ from bert_tf.tasks.tagging.prediction import (
     TaggingPrediction,
     figure_name,
 )
+from bert_tf.tasks.tagging.settings import TaggingSettings
 from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
+from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.train.checks import check_has_heads, check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 TASK_NAME = "labels of words"
 
 
-def run(settings: DirectorySettings) -> Results | None:
+def run(settings: TaggingSettings) -> Results | None:
     """Trains, evaluates and predicts as the settings say, once or once per seed.
 
     Returns the results of the evaluation (with several seeds, those of the last), None without
@@ -61,7 +62,7 @@ def run(settings: DirectorySettings) -> Results | None:
     return run_repeatedly(settings, _run_once)
 
 
-def _run_once(settings: DirectorySettings, repeats: Repeats | None) -> Results | None:
+def _run_once(settings: TaggingSettings, repeats: Repeats | None) -> Results | None:
     """Runs once, and adds the results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as run:
         opened = open_tagging(settings, run)
@@ -72,9 +73,9 @@ def _run_once(settings: DirectorySettings, repeats: Repeats | None) -> Results |
         return results
 
 
-def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
+def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    check_length(settings.max_seq_length)
+    WindowSettings(settings.max_seq_length).validate()
     check_trained_on(run, TASK_NAME)
     files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
     labels = _agree_on_labels(settings, run, files.train)
@@ -82,7 +83,7 @@ def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
     model, length = open_finetuning(settings, run, lambda config: TaggingTask(config, len(labels)))
     of_files = FileTask(
         TASK_NAME,
-        functools.partial(_stage, labels, files),
+        functools.partial(_stage, settings.doc_stride, labels, files),
         functools.partial(TaggingEvaluation, labels),
         functools.partial(TaggingPrediction, labels),
         PREDICTIONS_NAME,
@@ -93,14 +94,22 @@ def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
 
 
 def _stage(
-    labels: Labels, files: Files, file: TaggedFile, *, training: bool, **options: Any
+    doc_stride: int | None,
+    labels: Labels,
+    files: Files,
+    file: TaggedFile,
+    *,
+    training: bool,
+    max_seq_length: int,
+    **options: Any,
 ) -> SequenceStage:
     """The stage for a file; a file to evaluate has labels too, for the loss."""
+    windows = WindowSettings(max_seq_length, doc_stride)
     has_labels = training or file is files.dev
-    return feature_stage(file, labels=labels if has_labels else None, **options)
+    return feature_stage(file, windows=windows, labels=labels if has_labels else None, **options)
 
 
-def _check_files(settings: DirectorySettings, run: Run, files: Files, labels: Labels) -> None:
+def _check_files(settings: TaggingSettings, run: Run, files: Files, labels: Labels) -> None:
     """Checks the files for labels that the model does not have.
 
     Raises UserError if the training set has one, or if the development set has no others.
@@ -120,7 +129,7 @@ def _check_files(settings: DirectorySettings, run: Run, files: Files, labels: La
         )
 
 
-def _agree_on_labels(settings: DirectorySettings, run: Run, train: TaggedFile | None) -> Labels:
+def _agree_on_labels(settings: TaggingSettings, run: Run, train: TaggedFile | None) -> Labels:
     """The labels of a run, by class number. Collective; only rank 0 looks for them.
 
     They are those stored with the weights that the run starts from; or else the teacher's, since
