@@ -8,7 +8,7 @@ one of the same type with the same first and last word.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
@@ -55,6 +55,21 @@ def are_of_entities(labels: Iterable[str]) -> bool:
     """Whether labels mark entities: all but O have a prefix B, I, E or S, and not all are O."""
     marked = set(labels) - {OUTSIDE}
     return bool(marked) and all(map(_LABEL.fullmatch, marked))
+
+
+def without_type(labels: Iterable[str]) -> set[str]:
+    """The labels that consist of a prefix only, if others have a type after it."""
+    matches = [match for label in labels if (match := _LABEL.fullmatch(label))]
+    untyped = {match[0] for match in matches if not match["type"]}
+    return untyped if len(untyped) < len(matches) else set()
+
+
+def without_prefix(labels: Collection[str]) -> set[str]:
+    """The labels other than O without a prefix, if others have a prefix and a type."""
+    matches = [match for label in labels if (match := _LABEL.fullmatch(label))]
+    if not any(match["type"] for match in matches):
+        return set()
+    return set(labels) - {OUTSIDE, *(match[0] for match in matches)}
 
 
 def entities_of(labels: Sequence[str]) -> list[Entity]:

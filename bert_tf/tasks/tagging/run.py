@@ -21,6 +21,7 @@ from bert_tf.tasks.finetuning.directory_run import (
     run_on_files,
 )
 from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
+from bert_tf.tasks.tagging.chunks import without_prefix, without_type
 from bert_tf.tasks.tagging.features import feature_stage
 from bert_tf.tasks.tagging.formats import (
     DEV,
@@ -44,7 +45,7 @@ from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.train.checks import check_has_heads, check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
-from bert_tf.util.errors import UserError
+from bert_tf.util.errors import UserError, short_repr
 
 if TYPE_CHECKING:
     from bert_tf.tasks.finetuning.repeats import Repeats
@@ -110,22 +111,44 @@ def _stage(
 
 
 def _check_files(settings: TaggingSettings, run: Run, files: Files, labels: Labels) -> None:
-    """Checks the files for labels that the model does not have.
+    """Checks the labels of the files.
 
-    Raises UserError if the training set has one, or if the development set has no others.
+    Raises UserError if the training set has one that the model does not have, if the development
+    set has no others, and if a file has entities both with and without a type.
     """
     if files.train is not None:
-        check_labels(files.train, labels, flag="data_dir")
+        flag = "train_file" if settings.train_file else "data_dir"
+        check_labels(files.train, labels, flag=flag)
+        _check_scheme(files.train, run, flag=flag)
     if files.dev is None:
         return
+    flag = "eval_file" if settings.eval_file else "data_dir"
     unknown = unknown_labels(files.dev, labels)
     if len(unknown) == len(files.dev.labels):
-        check_labels(files.dev, labels, flag="eval_file" if settings.eval_file else "data_dir")
+        check_labels(files.dev, labels, flag=flag)
     if unknown:
         shown = ", ".join(f"{label} of {count:,} words" for label, count in unknown.items())
         run.message(
             f"{files.dev.path.name}: the model does not have the labels {shown}; these words count "
             "as wrong, and not in eval_loss"
+        )
+    _check_scheme(files.dev, run, flag=flag)
+
+
+def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
+    """Says if labels keep a file from being scored by entities; raises UserError for a mixture."""
+    untyped, unprefixed = without_type(file.labels), without_prefix(file.labels)
+    if untyped:
+        line, label = file.first_use(untyped)
+        raise UserError(
+            f"--{flag}: line {line} of {file.path} has the label {label!r} without a type, which "
+            "the labels of other lines have; correct it."
+        )
+    if unprefixed:
+        line, label = file.first_use(unprefixed)
+        run.message(
+            f"{file.path.name}: the label {short_repr(label)} (line {line}) has none of the "
+            "prefixes B-, I-, E- and S-, so there is the accuracy of words but no F1 of entities"
         )
 
 
