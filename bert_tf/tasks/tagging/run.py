@@ -39,6 +39,7 @@ from bert_tf.tasks.tagging.prediction import (
     TaggingPrediction,
     figure_name,
 )
+from bert_tf.tasks.tagging.report import REPORT_NAME
 from bert_tf.tasks.tagging.settings import TaggingSettings
 from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
 from bert_tf.tasks.tagging.windows import WindowSettings
@@ -68,9 +69,11 @@ def _run_once(settings: TaggingSettings, repeats: Repeats | None) -> Results | N
     with begin(settings.run, settings.runtime) as run:
         opened = open_tagging(settings, run)
         results = run_on_files(opened, run)
-        if results is not None and repeats is not None:
-            name = figure_name(opened.files.dev)
-            repeats.add(settings, run, results, [name], figure=name, digits=4)
+        if results is not None:
+            run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
+            if repeats is not None:
+                name = figure_name(opened.files.dev)
+                repeats.add(settings, run, results, [name], figure=name, digits=4)
         return results
 
 
