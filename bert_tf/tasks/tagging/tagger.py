@@ -75,9 +75,9 @@ class Tagger:
         Args:
           model: the model, from ``model_directory.complete.find_model``.
           labels: its labels by class number, from ``ModelDirectory.labels``.
-          max_seq_length: the most tokens of a sequence, of which a long sentence becomes several
-            that overlap; None for the network's positions.
-          doc_stride: as in :class:`WindowSettings`.
+          max_seq_length: the most tokens of a sequence, of which a long sentence becomes several;
+            None for the network's positions.
+          doc_stride: tokens between the starts of these; None for run_ner.py's default.
           batch_size: maximum number of sequences per batch.
           options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
@@ -90,9 +90,9 @@ class Tagger:
         from bert_tf.tasks.tagging.task import TaggingTask
 
         length = max_seq_length or model.config.max_position_embeddings
+        self.labels, self._tokenizer = labels, model.tokenizer
         self._windows = WindowSettings(length, doc_stride)
         self._windows.validate()
-        self.labels, self._tokenizer = labels, model.tokenizer
         self._predictor = SequencePredictor(
             TaggingTask(model.config, len(labels)),
             model.checkpoint,
@@ -130,11 +130,11 @@ class Tagger:
         ]
         if not sequences:
             return [[] for _ in sentences]
-        ids = [sequence.ids for sequence in sequences]
+        ids, pad = [sequence.ids for sequence in sequences], self._tokenizer.pad_id
         width = self._predictor.padded(max(map(len, ids)))
         found = self._predictor.run(
             {
-                "input_ids": padded(ids, width, fill=self._tokenizer.pad_id),
+                "input_ids": padded(ids, width, fill=pad),
                 "input_mask": padded([[1] * len(row) for row in ids], width),
                 "segment_ids": padded([[]] * len(ids), width),
                 WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
