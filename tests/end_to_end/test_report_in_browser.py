@@ -1,13 +1,16 @@
-"""The report in a real browser: filters, highlights, links and paging do what they say."""
+"""Reports in a real browser: filters, highlights, links and paging do what they say."""
 
 import contextlib
 import random
 import shutil
 
+import numpy as np
 import pytest
 
 from bert_tf.tasks.question_answering.report.page import QuestionRow, ReportData, write_report
 from bert_tf.tasks.question_answering.thresholds import ThresholdPoint
+from bert_tf.tasks.tagging.formats import read_tagged
+from bert_tf.tasks.tagging.report import write_report as write_tagging_report
 from tests.helpers.programs import skip_without
 
 with contextlib.suppress(ImportError):  # it has no package for Python 3.9
@@ -452,3 +455,59 @@ def test_without_scripts_the_tables_and_charts_remain(chromium, address):
         assert not chromium.find_element(By.ID, "filters").is_displayed()
     finally:
         chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+TAGGED = {  # word -> label, predicted label
+    HEBREW: ("B-creative-work", "B-creative-work"),
+    "</script>": ("I-creative-work", "I-creative-work"),
+    "&amp;": ("O", "B-corporation"),
+    SMILEY: ("B-person", "B-location"),
+    "Müller": ("B-person", "B-person"),
+    "Sons": ("I-person", "O"),
+    "'quoted'": ("B-product", "O"),
+}
+
+
+@pytest.fixture(scope="module")
+def tagging_address(tmp_path_factory):
+    """A report with every outcome of entities, and with many types."""
+    directory = tmp_path_factory.mktemp("tagging")
+    rows = {**TAGGED, **{f"w{n}": (f"B-quite-a-long-type-{n}", "O") for n in range(8)}}
+    text = "".join(f"{word}\t{label}\n" for word, (label, _) in rows.items())
+    (directory / "dev.tsv").write_text(text)
+    file = read_tagged(directory / "dev.tsv", flag="eval_file", needs_labels=True)
+    predicted = [[label for _, label in rows.values()]]
+    path = write_tagging_report(directory, file, predicted, np.ones(len(rows)), {"eval_f1": 0.2})
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 420])
+def test_entities_are_marked_and_can_be_read(chromium, tagging_address, scheme, width):
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    size = {"width": width, "height": 1600, "deviceScaleFactor": 1, "mobile": False}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    open_page(chromium, tagging_address)
+    assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
+    script = """return [...document.querySelectorAll(".card mark")].map(
+      (mark) => [mark.textContent, mark.className, getComputedStyle(mark).backgroundColor,
+                 getComputedStyle(mark).textDecorationLine, mark.nextElementSibling.textContent])"""
+    marks = chromium.execute_script(script)[:6]
+    assert [(text, badge) for text, *_, badge in marks] == [
+        (f"{HEBREW} </script>", "creative-work"),
+        ("&amp;", "spurious corporation"),
+        (SMILEY, "person, predicted as location"),
+        ("Müller", "Sons"),  # the rest of the entity, before its badge
+        ("Sons", "person, wrong boundaries"),
+        ("'quoted'", "missed product"),
+    ]
+    # What is labelled has a background, and what is predicted a line under it.
+    for _, classes, background, line, _ in marks:
+        assert ("true" in classes) == (background != "rgba(0, 0, 0, 0)")
+        assert ("predicted" in classes) == (line == "underline")
+    readable = (".card mark.true", ".badge.wrong", ".badge.exact", ".badge.partly", ".card .hint")
+    for selector in (*readable, ".entities", "td"):
+        assert contrast(chromium, selector) >= 4.5, selector
+    assert chromium.get_log("browser") == []
+    chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -15,18 +15,14 @@ from bert_tf.tasks.classification.metrics import (
     expected_calibration_error,
 )
 from bert_tf.tasks.classification.text_task import TextFile
-from bert_tf.tasks.finetuning.log_charts import chart_over_steps, loss_chart, values_over_steps
-from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
+from bert_tf.tasks.finetuning.report_sections import confusion_table, results_section
 from bert_tf.util.pages.charts import Line, histogram, line_chart
 from bert_tf.util.pages.plain_page import Section, Table, write_page
 
 REPORT_NAME = "report.html"
 
 _MOST_MISTAKES = 30
-_MOST_CLASSES = 20  # of a confusion matrix; more are listed by pairs
-_MOST_CONFUSIONS = 40
 _BINS = 20
-_STYLES = ("first", "second", "third")
 
 
 def write_report(
@@ -46,20 +42,8 @@ def write_report(
 
 
 def _results(output_dir: Path, file: TextFile, results: Mapping[str, float]) -> Section:
-    training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
-    lines = [
-        Line(name.removeprefix("eval_"), values_over_steps(evaluations, name), style)
-        for name, style in zip(file.score_names, _STYLES)
-    ]
-    shown = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in results.items()}
-    return Section(
-        "Results",
-        details={"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}", **shown},
-        charts=[
-            loss_chart(training, evaluations, evaluated="eval_loss"),
-            chart_over_steps(lines, title="Evaluations", y_label="metric"),
-        ],
-    )
+    details = {"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}"}
+    return results_section(output_dir, details, results, charted=file.score_names)
 
 
 def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
@@ -83,24 +67,10 @@ def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
     ]
     tables: list[Table] = [("Classes", columns, rows)]
     if not task.multi_label:
-        tables.append(_confusions(answers, labels))
+        numbers = labels.astype(int)
+        tables.append(confusion_table(task.classes, numbers, answers.predicted, unit="texts"))
     yield Section("Classes", tables=tables)
     yield _calibration(answers, truth)
-
-
-def _confusions(answers: Answers, labels: np.ndarray) -> Table:
-    """The confusion matrix; of many classes, the pairs that are most often confused."""
-    classes = answers.task.classes
-    matrix = np.zeros((len(classes), len(classes)), int)
-    np.add.at(matrix, (labels.astype(int), answers.predicted), 1)
-    if len(classes) <= _MOST_CLASSES:
-        rows = [(name, *map(str, row)) for name, row in zip(classes, matrix)]
-        return "Confusion matrix: label in rows, prediction in columns", ("label", *classes), rows
-    np.fill_diagonal(matrix, 0)
-    order = np.argsort(-matrix, axis=None, kind="stable")[:_MOST_CONFUSIONS]
-    pairs = (np.unravel_index(place, matrix.shape) for place in order)
-    rows = [(classes[a], classes[b], str(matrix[a, b])) for a, b in pairs if matrix[a, b]]
-    return "Most frequent confusions", ("label", "predicted as", "texts"), rows
 
 
 def _calibration(answers: Answers, truth: np.ndarray) -> Section:

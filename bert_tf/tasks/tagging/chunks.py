@@ -8,8 +8,8 @@ one of the same type with the same first and last word.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Callable, NamedTuple
 
 OUTSIDE = "O"
 # The type of entities whose labels consist of a prefix only.
@@ -57,6 +57,21 @@ def are_of_entities(labels: Iterable[str]) -> bool:
     return bool(marked) and all(map(_LABEL.fullmatch, marked))
 
 
+def without_type(labels: Iterable[str]) -> set[str]:
+    """The labels that consist of a prefix only, if others have a type after it."""
+    matches = [match for label in labels if (match := _LABEL.fullmatch(label))]
+    untyped = {match[0] for match in matches if not match["type"]}
+    return untyped if len(untyped) < len(matches) else set()
+
+
+def without_prefix(labels: Collection[str]) -> set[str]:
+    """The labels other than O without a prefix, if others have a prefix and a type."""
+    matches = [match for label in labels if (match := _LABEL.fullmatch(label))]
+    if not any(match["type"] for match in matches):
+        return set()
+    return set(labels) - {OUTSIDE, *(match[0] for match in matches)}
+
+
 def entities_of(labels: Sequence[str]) -> list[Entity]:
     """The entities of a sentence, labelled with IOB1, IOB2, IOBES or any mixture of them.
 
@@ -77,13 +92,24 @@ def entities_of(labels: Sequence[str]) -> list[Entity]:
     return found
 
 
+def words_as_entities(labels: Sequence[str]) -> list[Entity]:
+    """Every word of a sentence as an entity whose type is its label, such as a part of speech."""
+    return [Entity(label, number, number + 1) for number, label in enumerate(labels)]
+
+
 def count_entities(
-    labelled: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
+    labelled: Iterable[Sequence[str]],
+    predicted: Iterable[Sequence[str]],
+    *,
+    find: Callable[[Sequence[str]], list[Entity]] = entities_of,
 ) -> dict[str, Counts]:
-    """The counts of every type, sorted by type; the arguments label the same sentences."""
+    """The counts of every type, sorted by type; the arguments label the same sentences.
+
+    ``find`` returns the entities of a sentence.
+    """
     counts: dict[str, Counts] = {}
     for of_labels, of_predictions in zip(labelled, predicted):
-        known, found = set(entities_of(of_labels)), set(entities_of(of_predictions))
+        known, found = set(find(of_labels)), set(find(of_predictions))
         for place, entities in enumerate((known, found, known & found)):
             for entity in entities:
                 one = Counts(*(int(number == place) for number in range(3)))

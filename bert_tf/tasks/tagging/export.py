@@ -12,8 +12,8 @@ from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.model_directory.labels import Labels
 from bert_tf.records.layouts import WORD_STARTS
-from bert_tf.tasks.tagging.features import check_length
 from bert_tf.tasks.tagging.task import TaggingTask
+from bert_tf.tasks.tagging.windows import WindowSettings
 
 
 def exportable_tagger(
@@ -27,7 +27,7 @@ def exportable_tagger(
       max_seq_length: the most tokens that are read of a text; None for the network's positions.
     """
     length = checked_length(model, max_seq_length)
-    check_length(length)
+    WindowSettings(length).validate()
     num_labels = len(labels)
 
     def outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:

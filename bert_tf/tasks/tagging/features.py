@@ -1,17 +1,18 @@
 """Encodes labelled sentences as records, once per combination of file, vocabulary and settings.
 
 This is a stage (records/sequences.py): records are written on all cores and kept in a separate
-directory with a manifest, so that later runs reuse them. Every word starts in exactly one record,
-and records are in the order of the file, so predictions at word starts are in its words' order.
+directory with a manifest, so that later runs reuse them. Every word is marked in exactly one
+record, and records are in the order of the file, so predictions at word starts are in its words'
+order.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from bert_tf.records.layouts import (
     LABEL_IDS,
@@ -30,21 +31,19 @@ from bert_tf.records.sequences import (
 from bert_tf.stages.executor import Executor, Processes
 from bert_tf.stages.stage import Built
 from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
+from bert_tf.tasks.tagging.windows import WindowSettings, windows_of_words
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.util.errors import UserError
 
 STAGE = "tagging_features"
 VERSION = 1  # goes up when the records of equal input change
-
-_LEAST_LENGTH = 3
 
 
 def feature_stage(
     file: TaggedFile,
     *,
     tokenizer_files: TokenizerFiles,
-    max_seq_length: int,
+    windows: WindowSettings,
     labels: Sequence[str] | None,
     num_workers: int = 0,
     sentences_per_batch: int = 256,
@@ -58,7 +57,7 @@ def feature_stage(
     Args:
       file: the sentences.
       tokenizer_files: the tokenizer, which each worker opens.
-      max_seq_length: positions per record.
+      windows: lengths.
       labels: the model's labels by class number; None for records without labels. Words with
         other labels get class 0, and must be excluded from the loss.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
@@ -69,31 +68,54 @@ def feature_stage(
     Raises:
       UserError: if the length is too small or the number of workers invalid.
     """
-    check_length(max_seq_length)
+    windows.validate()
     executor = Processes.of(num_workers, at_most=-(-len(file.sentences) // sentences_per_worker))
     spec = TAGGING_PREDICTION if labels is None else TAGGING_TRAINING
     numbers = {label: number for number, label in enumerate(labels or ())}
     encoder = functools.partial(
-        SentenceEncoder, tokenizer_files.load, max_seq_length, numbers, without_ids(spec)
+        SentenceEncoder, tokenizer_files.load, windows, numbers, without_ids(spec)
     )
     return SequenceStage(
         STAGE,
         file.path,
         tokenizer_files,
-        {"max_seq_length": max_seq_length, "labels": None if labels is None else list(labels)},
+        _parameters(windows, labels),
         spec,
         version=VERSION,
         write=functools.partial(_write, file, encoder, sentences_per_batch, executor),
     )
 
 
-def check_length(max_seq_length: int) -> None:
-    """Raises UserError if a sequence has no room for a word."""
-    if max_seq_length < _LEAST_LENGTH:
-        raise UserError(
-            f"--max_seq_length={max_seq_length} has no room for [CLS], a word and [SEP]; give at "
-            f"least {_LEAST_LENGTH}."
-        )
+class WordSequence(NamedTuple):
+    """One sequence of a sentence.
+
+    Attributes:
+      ids: its tokens, [CLS] and [SEP] included.
+      word_starts: 1 at the first pieces of the words that are scored in it, 0 at other tokens.
+    """
+
+    ids: list[int]
+    word_starts: list[int]
+
+
+def sequences_of(
+    words: Sequence[str], tokenizer: Tokenizer, windows: WindowSettings
+) -> list[WordSequence]:
+    """The sequences of a sentence: one if it fits, otherwise overlapping windows.
+
+    The sequences' word starts, one after the other, are in the order of the words, one for each. A
+    word of which the tokenizer leaves nothing is [UNK]; of a word that alone is too long, the first
+    pieces are kept.
+    """
+    pieces = [tokenizer.encode(word)[: windows.room] or [tokenizer.unk_id] for word in words]
+    found = []
+    for inside, scored in windows_of_words([len(word) for word in pieces], windows):
+        starts = [0]
+        for number, word in enumerate(pieces[inside], start=inside.start):
+            starts += [int(scored.start <= number < scored.stop), *[0] * (len(word) - 1)]
+        ids = itertools.chain.from_iterable(pieces[inside])
+        found.append(WordSequence([tokenizer.cls_id, *ids, tokenizer.sep_id], [*starts, 0]))
+    return found
 
 
 class SentenceEncoder:
@@ -102,70 +124,53 @@ class SentenceEncoder:
     def __init__(
         self,
         open_tokenizer: Callable[[], Tokenizer],
-        max_seq_length: int,
+        windows: WindowSettings,
         numbers: Mapping[str, int],
         spec: RecordSpec,
     ):
         """Opens the tokenizer; ``numbers`` maps labels to classes; ``spec`` has the features."""
         self._tokenizer = open_tokenizer()
-        self._max_seq_length = max_seq_length
+        self._windows = windows
         self._numbers = numbers
         self._spec = spec
 
     def __call__(self, sentences: Sequence[Sentence]) -> EncodedSequences:
         """Encodes sentences in order."""
-        tokenizer, size = self._tokenizer, self._max_seq_length
-        ids, starts, labels, cut = [], [], [], 0
+        size = self._windows.max_seq_length
+        sequences: list[WordSequence] = []
+        labels, cut = [], 0
         for sentence in sentences:
-            pieces = pieces_of(sentence.words, tokenizer, size - 2)
-            windows = list(cut_at_words(pieces, size - 2))
-            cut += len(windows) > 1
-            for window in windows:
-                inside = itertools.chain.from_iterable(pieces[window])
-                ids.append([tokenizer.cls_id, *inside, tokenizer.sep_id])
-                starts.append(_at_starts([1] * len(pieces[window]), pieces[window]))
-                if sentence.labels and self._numbers:
-                    numbers = [self._numbers.get(label, 0) for label in sentence.labels[window]]
-                    labels.append(_at_starts(numbers, pieces[window]))
+            found = sequences_of(sentence.words, self._tokenizer, self._windows)
+            cut += len(found) > 1
+            sequences += found
+            if sentence.labels and self._numbers:
+                numbers = (self._numbers.get(label, 0) for label in sentence.labels)
+                labels += [
+                    [next(numbers) if is_start else 0 for is_start in sequence.word_starts]
+                    for sequence in found
+                ]
+        ids = [sequence.ids for sequence in sequences]
         features = {
-            "input_ids": padded(ids, size, fill=tokenizer.pad_id),
+            "input_ids": padded(ids, size, fill=self._tokenizer.pad_id),
             "input_mask": padded([[1] * len(row) for row in ids], size),
             "segment_ids": padded([[]] * len(ids), size),
-            WORD_STARTS: padded(starts, size),
+            WORD_STARTS: padded([sequence.word_starts for sequence in sequences], size),
             LABEL_IDS: padded(labels, size),
         }
-        words = sum(len(sentence.words) for sentence in sentences)
         counts = {
             "sentences": len(sentences),
-            "words": words,
+            "words": sum(len(sentence.words) for sentence in sentences),
             "sequences": len(ids),
             "cut_sentences": cut,
         }
         return EncodedSequences.of(self._spec, features, counts)
 
 
-def pieces_of(words: Sequence[str], tokenizer: Tokenizer, most: int) -> list[list[int]]:
-    """The ids of each word's pieces: at least one, and at most the first ``most``."""
-    return [tokenizer.encode(word)[:most] or [tokenizer.unk_id] for word in words]
-
-
-def cut_at_words(pieces: Sequence[Sequence[int]], most: int) -> Iterator[slice]:
-    """Splits a sentence into the longest runs of whole words with at most ``most`` pieces each."""
-    start, used = 0, 0
-    for number, word in enumerate(pieces):
-        if used + len(word) > most:
-            yield slice(start, number)
-            start, used = number, 0
-        used += len(word)
-    yield slice(start, len(pieces))
-
-
-def _at_starts(values: Sequence[int], pieces: Sequence[Sequence[int]]) -> list[int]:
-    """A row with each value at its word's first piece, and 0 at other pieces and at [CLS]."""
-    row = [0]
-    for value, word in zip(values, pieces):
-        row += [value, *[0] * (len(word) - 1)]
-    return row
+def _parameters(windows: WindowSettings, labels: Sequence[str] | None) -> dict[str, object]:
+    # Windows without overlap are what earlier versions made, whose manifests have no stride.
+    stride = {"doc_stride": windows.stride} if windows.stride < windows.room else {}
+    names = None if labels is None else list(labels)
+    return {"max_seq_length": windows.max_seq_length, **stride, "labels": names}
 
 
 def _write(

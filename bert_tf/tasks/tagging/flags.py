@@ -12,7 +12,7 @@ from bert_tf.tasks.finetuning.flags import (
     define_finetuning_flags,
     directory_settings,
 )
-from bert_tf.tasks.finetuning.settings import DirectorySettings
+from bert_tf.tasks.tagging.settings import TaggingSettings
 
 _IGNORED = {"task_name": str, "do_prepare": bool}
 
@@ -26,7 +26,7 @@ def define_tagging_flags(values: flags.FlagValues) -> None:
         label_flag="alpha_label",
         max_seq_length={
             "default": 128,
-            "help_text": "Maximum tokens of a sequence; longer sentences are split.",
+            "help_text": "Maximum tokens of a sequence; longer sentences become windows.",
         },
     )
 
@@ -38,10 +38,11 @@ def _define_tagging_flags(define: Definer) -> None:
         files="the files train, dev (or devel, valid) and test, each .txt, .tsv or .conll",
         predictions="predictions.txt",
     )
+    define.settings(TaggingSettings)
     define.ignored(_IGNORED, "NVIDIA's; the files say what is labelled")
 
 
-def tagging_settings(values: flags.FlagValues) -> DirectorySettings:
+def tagging_settings(values: flags.FlagValues) -> TaggingSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values, also=_IGNORED)
     if values["do_prepare"].present:
@@ -49,4 +50,4 @@ def tagging_settings(values: flags.FlagValues) -> DirectorySettings:
 
         adopt_and_say(values, TAGGING)
     require(values, "output_dir")
-    return directory_settings(DirectorySettings, values)
+    return directory_settings(TaggingSettings, values)

@@ -1,8 +1,8 @@
 """Files with one word and its labels per line, as in the shared tasks of CoNLL.
 
 The first column of a line is the word, the last one its label. Columns are separated by tabs if the
-line has any, otherwise by spaces. A blank line ends a sentence; so does a line that begins with
-``-DOCSTART-``, which is skipped.
+line or the file's first one has any, otherwise by spaces. A blank line ends a sentence; so does a
+line that begins with ``-DOCSTART-``, which is skipped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +58,15 @@ class TaggedFile:
         """The distinct labels, sorted."""
         return sorted(set().union(*(sentence.labels for sentence in self.sentences)))
 
+    def first_use(self, labels: Container[str]) -> tuple[int, str]:
+        """The first line, counted from 1, with one of these labels, and the label."""
+        return next(
+            (line, label)
+            for sentence in self.sentences
+            for line, label in enumerate(sentence.labels, start=sentence.first_line)
+            if label in labels
+        )
+
 
 def find_split(data_dir: Path, split: str, *, flag: str) -> Path:
     """The file of a split; raises UserError if the directory has none."""
@@ -74,23 +83,27 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
       needs_labels: if False, only the words are read.
 
     Raises:
-      UserError: if the file cannot be read, has no sentences, or has a line without a label or with
-        more or fewer columns than the first; the message names the line.
+      UserError: if the file cannot be read, has no sentences, or has a line without a word, without
+        a label, or with more or fewer columns than the first; the message names the line.
     """
     lines = read_lines(path, flag=flag)
+    by_tabs = _are_separated_by_tabs(lines)
     sentences: list[Sentence] = []
-    in_sentence, width = False, None
+    in_sentence, width = False, 0
     for number, line in enumerate(lines, start=1):
-        cells = columns_of(line)
+        cells = columns_of(line, by_tabs=by_tabs)
         if not cells:
             in_sentence = False
             continue
         if not in_sentence:
             sentences.append(Sentence(number, [], []))
             in_sentence = True
+        where = f"--{flag}: line {number} of {path}"
+        if not cells[0]:
+            raise UserError(f"{where} has no word before its first tab; correct it.")
         if needs_labels:
             width = width or len(cells)
-            _check_columns(cells, width, where=f"--{flag}: line {number} of {path}")
+            _check_columns(cells, width, where=where)
             sentences[-1].labels.append(cells[-1])
         sentences[-1].words.append(cells[0])
     if not sentences:
@@ -98,14 +111,22 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
     return TaggedFile(path, lines, sentences)
 
 
-def columns_of(line: str) -> list[str]:
-    """The columns of a line, empty if it has no word."""
-    line = line.strip()
-    if "\t" in line:
-        cells = [cell.strip() for cell in line.split("\t")]
-    else:
-        cells = _BLANKS.split(line) if line else []
-    return [] if cells[:1] == [_DOCUMENT] else cells
+def columns_of(line: str, *, by_tabs: bool = False) -> list[str]:
+    """The columns of a line, empty if it is blank or begins a document.
+
+    They are separated by tabs if there are any, or if ``by_tabs``.
+    """
+    line = line.rstrip()
+    if not line or line.lstrip().startswith(_DOCUMENT):
+        return []
+    if by_tabs or "\t" in line:
+        return [cell.strip() for cell in line.split("\t")]
+    return _BLANKS.split(line.strip())
+
+
+def _are_separated_by_tabs(lines: Sequence[str]) -> bool:
+    """Whether the first line with a word has tabs; then "New York" is not a word and its label."""
+    return "\t" in next((line for line in lines if columns_of(line)), "").rstrip()
 
 
 def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:
@@ -126,17 +147,15 @@ def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:
 
 def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
     """Raises UserError for a label that the model lacks, and names its line."""
-    known = set(labels)
-    for sentence in file.sentences:
-        for line, label in enumerate(sentence.labels, start=sentence.first_line):
-            if label not in known:
-                shown = ", ".join(labels[:_SHOWN_LABELS])
-                more = len(labels) - _SHOWN_LABELS
-                raise UserError(
-                    f"--{flag}: line {line} of {file.path} has the label {short_repr(label)}, "
-                    f"which the model does not have; its labels are {shown}"
-                    f"{f' and {more} more' if more > 0 else ''}."
-                )
+    unknown = set(unknown_labels(file, labels))
+    if unknown:
+        line, label = file.first_use(unknown)
+        shown = ", ".join(labels[:_SHOWN_LABELS])
+        more = len(labels) - _SHOWN_LABELS
+        raise UserError(
+            f"--{flag}: line {line} of {file.path} has the label {short_repr(label)}, which the "
+            f"model does not have; its labels are {shown}{f' and {more} more' if more > 0 else ''}."
+        )
 
 
 def with_predictions(file: TaggedFile, predicted: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -146,9 +165,10 @@ def with_predictions(file: TaggedFile, predicted: Sequence[Sequence[str]]) -> It
     of CoNLL's shared tasks.
     """
     by_line: dict[int, str] = {}
+    by_tabs = _are_separated_by_tabs(file.lines)
     for sentence, labels in zip(file.sentences, predicted):
         by_line.update(enumerate(labels, start=sentence.first_line))
     for number, line in enumerate(file.lines, start=1):
         line = line.strip()
-        separator = "\t" if "\t" in line else " "
+        separator = "\t" if by_tabs or "\t" in line else " "
         yield f"{line}{separator}{by_line[number]}" if number in by_line else ""

@@ -14,6 +14,7 @@ from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.tasks.tagging.chunks import Counts, are_of_entities, count_entities, total
 from bert_tf.tasks.tagging.formats import TaggedFile, with_predictions
+from bert_tf.tasks.tagging.report import write_report
 from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, LABELS
 from bert_tf.train.evaluation import Figure
 from bert_tf.util.files import atomic_open, write_json
@@ -23,7 +24,7 @@ ENTITIES_NAME = "eval_entities.json"
 
 
 class TaggingEvaluation(PredictionEvaluation):
-    """Scores the predictions for a file with labels.
+    """Scores the predictions for a file with labels, and writes ``report.html``.
 
     The results are ``eval_accuracy`` of words and ``eval_loss``, the mean cross entropy of words
     whose label the model has. If the file's labels mark entities, there are also
@@ -39,7 +40,7 @@ class TaggingEvaluation(PredictionEvaluation):
         self.figure = Figure(figure_name(file), higher_is_better=True)
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """The scores and the loss; writes the scores of every entity type to ``output_dir``."""
+        """The scores and the loss; writes the report and the scores of every entity type."""
         at_words = predictions[WORD_STARTS] > 0
         predicted = predicted_labels(self._file, self._labels, predictions)
         if self._has_entities:
@@ -49,9 +50,11 @@ class TaggingEvaluation(PredictionEvaluation):
         else:
             counts = None
         known = [label in self._labels for s in self._file.sentences for label in s.labels]
-        losses = predictions[CROSS_ENTROPIES][at_words][known]
-        loss = float(losses.mean(dtype=np.float64))
-        return {**scores(self._file, predicted, counts), "eval_loss": loss}
+        losses = predictions[CROSS_ENTROPIES][at_words]
+        loss = float(losses[known].mean(dtype=np.float64))
+        results = {**scores(self._file, predicted, counts), "eval_loss": loss}
+        write_report(output_dir, self._file, predicted, np.where(known, losses, 0.0), results)
+        return results
 
 
 class TaggingPrediction(PredictionEvaluation):

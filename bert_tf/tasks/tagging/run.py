@@ -21,8 +21,8 @@ from bert_tf.tasks.finetuning.directory_run import (
     run_on_files,
 )
 from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
-from bert_tf.tasks.finetuning.settings import DirectorySettings
-from bert_tf.tasks.tagging.features import check_length, feature_stage
+from bert_tf.tasks.tagging.chunks import without_prefix, without_type
+from bert_tf.tasks.tagging.features import feature_stage
 from bert_tf.tasks.tagging.formats import (
     DEV,
     TEST,
@@ -39,11 +39,14 @@ from bert_tf.tasks.tagging.prediction import (
     TaggingPrediction,
     figure_name,
 )
+from bert_tf.tasks.tagging.report import REPORT_NAME
+from bert_tf.tasks.tagging.settings import TaggingSettings
 from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
+from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.train.checks import check_has_heads, check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run, begin
-from bert_tf.util.errors import UserError
+from bert_tf.util.errors import UserError, short_repr
 
 if TYPE_CHECKING:
     from bert_tf.tasks.finetuning.repeats import Repeats
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 TASK_NAME = "labels of words"
 
 
-def run(settings: DirectorySettings) -> Results | None:
+def run(settings: TaggingSettings) -> Results | None:
     """Trains, evaluates and predicts as the settings say, once or once per seed.
 
     Returns the results of the evaluation (with several seeds, those of the last), None without
@@ -61,20 +64,22 @@ def run(settings: DirectorySettings) -> Results | None:
     return run_repeatedly(settings, _run_once)
 
 
-def _run_once(settings: DirectorySettings, repeats: Repeats | None) -> Results | None:
+def _run_once(settings: TaggingSettings, repeats: Repeats | None) -> Results | None:
     """Runs once, and adds the results to those of earlier repetitions."""
     with begin(settings.run, settings.runtime) as run:
         opened = open_tagging(settings, run)
         results = run_on_files(opened, run)
-        if results is not None and repeats is not None:
-            name = figure_name(opened.files.dev)
-            repeats.add(settings, run, results, [name], figure=name, digits=4)
+        if results is not None:
+            run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
+            if repeats is not None:
+                name = figure_name(opened.files.dev)
+                repeats.add(settings, run, results, [name], figure=name, digits=4)
         return results
 
 
-def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
+def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    check_length(settings.max_seq_length)
+    WindowSettings(settings.max_seq_length).validate()
     check_trained_on(run, TASK_NAME)
     files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
     labels = _agree_on_labels(settings, run, files.train)
@@ -82,7 +87,7 @@ def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
     model, length = open_finetuning(settings, run, lambda config: TaggingTask(config, len(labels)))
     of_files = FileTask(
         TASK_NAME,
-        functools.partial(_stage, labels, files),
+        functools.partial(_stage, settings.doc_stride, labels, files),
         functools.partial(TaggingEvaluation, labels),
         functools.partial(TaggingPrediction, labels),
         PREDICTIONS_NAME,
@@ -93,34 +98,64 @@ def open_tagging(settings: DirectorySettings, run: Run) -> OpenedFiles:
 
 
 def _stage(
-    labels: Labels, files: Files, file: TaggedFile, *, training: bool, **options: Any
+    doc_stride: int | None,
+    labels: Labels,
+    files: Files,
+    file: TaggedFile,
+    *,
+    training: bool,
+    max_seq_length: int,
+    **options: Any,
 ) -> SequenceStage:
     """The stage for a file; a file to evaluate has labels too, for the loss."""
+    windows = WindowSettings(max_seq_length, doc_stride)
     has_labels = training or file is files.dev
-    return feature_stage(file, labels=labels if has_labels else None, **options)
+    return feature_stage(file, windows=windows, labels=labels if has_labels else None, **options)
 
 
-def _check_files(settings: DirectorySettings, run: Run, files: Files, labels: Labels) -> None:
-    """Checks the files for labels that the model does not have.
+def _check_files(settings: TaggingSettings, run: Run, files: Files, labels: Labels) -> None:
+    """Checks the labels of the files.
 
-    Raises UserError if the training set has one, or if the development set has no others.
+    Raises UserError if the training set has one that the model does not have, if the development
+    set has no others, and if a file has entities both with and without a type.
     """
     if files.train is not None:
-        check_labels(files.train, labels, flag="data_dir")
+        flag = "train_file" if settings.train_file else "data_dir"
+        check_labels(files.train, labels, flag=flag)
+        _check_scheme(files.train, run, flag=flag)
     if files.dev is None:
         return
+    flag = "eval_file" if settings.eval_file else "data_dir"
     unknown = unknown_labels(files.dev, labels)
     if len(unknown) == len(files.dev.labels):
-        check_labels(files.dev, labels, flag="eval_file" if settings.eval_file else "data_dir")
+        check_labels(files.dev, labels, flag=flag)
     if unknown:
         shown = ", ".join(f"{label} of {count:,} words" for label, count in unknown.items())
         run.message(
             f"{files.dev.path.name}: the model does not have the labels {shown}; these words count "
             "as wrong, and not in eval_loss"
         )
+    _check_scheme(files.dev, run, flag=flag)
 
 
-def _agree_on_labels(settings: DirectorySettings, run: Run, train: TaggedFile | None) -> Labels:
+def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
+    """Says if labels keep a file from being scored by entities; raises UserError for a mixture."""
+    untyped, unprefixed = without_type(file.labels), without_prefix(file.labels)
+    if untyped:
+        line, label = file.first_use(untyped)
+        raise UserError(
+            f"--{flag}: line {line} of {file.path} has the label {label!r} without a type, which "
+            "the labels of other lines have; correct it."
+        )
+    if unprefixed:
+        line, label = file.first_use(unprefixed)
+        run.message(
+            f"{file.path.name}: the label {short_repr(label)} (line {line}) has none of the "
+            "prefixes B-, I-, E- and S-, so there is the accuracy of words but no F1 of entities"
+        )
+
+
+def _agree_on_labels(settings: TaggingSettings, run: Run, train: TaggedFile | None) -> Labels:
     """The labels of a run, by class number. Collective; only rank 0 looks for them.
 
     They are those stored with the weights that the run starts from; or else the teacher's, since

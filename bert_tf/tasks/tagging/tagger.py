@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Union
 
 from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor
@@ -14,8 +14,8 @@ from bert_tf.model_directory.labels import Labels
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded
 from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
-from bert_tf.tasks.tagging.features import check_length, cut_at_words, pieces_of
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.tasks.tagging.features import sequences_of
+from bert_tf.tasks.tagging.windows import WindowSettings
 
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions
@@ -65,6 +65,7 @@ class Tagger:
         labels: Labels,
         *,
         max_seq_length: int | None = None,
+        doc_stride: int | None = None,
         batch_size: int = BATCH_SIZE,
         options: ForwardOptions | None = None,
         threads: int | None = None,
@@ -76,6 +77,7 @@ class Tagger:
           labels: its labels by class number, from ``ModelDirectory.labels``.
           max_seq_length: the most tokens of a sequence, of which a long sentence becomes several;
             None for the network's positions.
+          doc_stride: tokens between the starts of these; None for run_ner.py's default.
           batch_size: maximum number of sequences per batch.
           options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
@@ -88,8 +90,9 @@ class Tagger:
         from bert_tf.tasks.tagging.task import TaggingTask
 
         length = max_seq_length or model.config.max_position_embeddings
-        check_length(length)
         self.labels, self._tokenizer = labels, model.tokenizer
+        self._windows = WindowSettings(length, doc_stride)
+        self._windows.validate()
         self._predictor = SequencePredictor(
             TaggingTask(model.config, len(labels)),
             model.checkpoint,
@@ -120,18 +123,21 @@ class Tagger:
 
     def _labels_of(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """The predicted labels of each sentence's words."""
-        length, pad = self._predictor.max_seq_length, self._tokenizer.pad_id
-        sequences = [s for words in sentences for s in _sequences(words, self._tokenizer, length)]
+        sequences = [
+            sequence
+            for words in sentences
+            for sequence in sequences_of(words, self._tokenizer, self._windows)
+        ]
         if not sequences:
             return [[] for _ in sentences]
-        ids = [ids for ids, _ in sequences]
+        ids, pad = [sequence.ids for sequence in sequences], self._tokenizer.pad_id
         width = self._predictor.padded(max(map(len, ids)))
         found = self._predictor.run(
             {
                 "input_ids": padded(ids, width, fill=pad),
                 "input_mask": padded([[1] * len(row) for row in ids], width),
                 "segment_ids": padded([[]] * len(ids), width),
-                WORD_STARTS: padded([starts for _, starts in sequences], width),
+                WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
             }
         )
         numbers = found["labels"][found[WORD_STARTS] > 0].tolist()
@@ -149,19 +155,6 @@ class Tagger:
     def close(self) -> None:
         """Frees the network's memory; the tagger cannot be used any more."""
         self._predictor.close()
-
-
-def _sequences(
-    words: Sequence[str], tokenizer: Tokenizer, max_seq_length: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields the sequences of a sentence: its tokens, and 1 at the first piece of every word."""
-    pieces = pieces_of(words, tokenizer, max_seq_length - 2)
-    for window in cut_at_words(pieces, max_seq_length - 2):
-        starts = [0]
-        for word in pieces[window]:
-            starts += [1, *[0] * (len(word) - 1)]
-        inside = itertools.chain.from_iterable(pieces[window])
-        yield [tokenizer.cls_id, *inside, tokenizer.sep_id], starts
 
 
 def _spans_of_words(words: Sequence[str]) -> list[tuple[int, int]]:

@@ -4,7 +4,15 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from bert_tf.tasks.tagging.chunks import Counts, are_of_entities, count_entities, entities_of, total
+from bert_tf.tasks.tagging.chunks import (
+    Counts,
+    are_of_entities,
+    count_entities,
+    entities_of,
+    total,
+    without_prefix,
+    without_type,
+)
 
 TYPES = ["PER", "LOC-x", "A"]
 LABELS = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in TYPES)]
@@ -87,3 +95,18 @@ def test_nothing_to_count():
 )
 def test_labels_of_entities(labels, expected):
     assert are_of_entities(labels) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "untyped", "unprefixed"),
+    [
+        (["B-PER", "I-PER", "O"], set(), set()),
+        (["B", "I", "O"], set(), set()),
+        (["B-PER", "I", "O"], {"I"}, set()),
+        (["B-PER", "I-PER", "O", "X", "b-LOC"], set(), {"X", "b-LOC"}),
+        (["NN", "VBZ", "O"], set(), set()),
+        (["I", "NN"], set(), set()),
+    ],
+)
+def test_labels_that_do_not_fit_the_others(labels, untyped, unprefixed):
+    assert (without_type(labels), without_prefix(labels)) == (untyped, unprefixed)

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 from bert_tf.records.layouts import TAGGING_TRAINING
 from bert_tf.records.sequences import without_ids
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage
+from bert_tf.stages.manifest import read_manifest
+from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage, sequences_of
 from bert_tf.tasks.tagging.formats import Sentence, read_tagged
+from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import VOCABULARY
 
 LABELS = ("A", "B", "O")
+APART = WindowSettings(6, doc_stride=6)  # without overlap
 FILE = "anna A\nbooks O\n\nsea, B\n? O\nby O\nthe O\ntown O\n"
 
 
@@ -37,7 +40,7 @@ def tokens(ids):
 
 
 def test_records(tmp_path, file, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
     made = feature_stage(file, **options).build(tmp_path / "out")
     assert made.lengths.tolist() == [5, 6, 4]
     assert made.counts == {"sentences": 2, "words": 7, "sequences": 3, "cut_sentences": 1}
@@ -54,8 +57,22 @@ def test_records(tmp_path, file, tokenizer_files):
     assert [r["unique_ids"].tolist() for r in (first, second, third)] == [[0], [1], [2]]
 
 
+def test_records_of_overlapping_windows(tmp_path, file, tokenizer_files):
+    """The second window repeats "? by" as context, and the third one "the"."""
+    options = {"tokenizer_files": tokenizer_files, "windows": WindowSettings(6), "labels": LABELS}
+    made = feature_stage(file, **options).build(tmp_path / "out")
+    assert made.counts == {"sentences": 2, "words": 7, "sequences": 3, "cut_sentences": 1}
+    _, second, third = map(made.spec.decode, RecordSet(made.files).read([0, 1, 2]))
+    assert tokens(second["input_ids"]) == "[CLS] sea , ? by [SEP]"
+    assert second["word_starts"].tolist() == [0, 1, 0, 1, 0, 0]
+    assert second["label_ids"].tolist() == [0, 1, 0, 2, 0, 0]
+    assert tokens(third["input_ids"]) == "[CLS] ? by the town [SEP]"
+    assert third["word_starts"].tolist() == [0, 0, 1, 1, 1, 0]
+    assert third["label_ids"].tolist() == [0, 0, 2, 2, 2, 0]
+
+
 def test_records_without_labels(tmp_path, file, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": None}
+    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": None}
     made = feature_stage(file, **options).build(tmp_path / "out")
     record = made.spec.decode(RecordSet(made.files).read([1])[0])
     assert record["word_starts"].tolist() == [0, 1, 0, 1, 1, 0]
@@ -63,7 +80,10 @@ def test_records_without_labels(tmp_path, file, tokenizer_files):
 
 
 def naively(sentences, tokenizer, most):
-    """Each sequence as (ids, word starts, labels), by adding one word after the other."""
+    """Each sequence as (ids, word starts, labels), by adding one word after the other.
+
+    Without overlap.
+    """
     found = []
     for sentence in sentences:
         rows = [[]]
@@ -95,7 +115,8 @@ def test_sequences_are_those_of_a_plain_program(tokenizer_files, sentences, most
     sentences = [Sentence(1, *map(list, zip(*pairs))) for pairs in sentences]
     spec = without_ids(TAGGING_TRAINING)
     numbers = {label: number for number, label in enumerate(LABELS)}
-    encoded = SentenceEncoder(tokenizer_files.load, most, numbers, spec)(sentences)
+    windows = WindowSettings(most, doc_stride=most)
+    encoded = SentenceEncoder(tokenizer_files.load, windows, numbers, spec)(sentences)
     rows = map(spec.decode, encoded.records)
     found = [
         tuple(row[name].tolist() for name in ("input_ids", "word_starts", "label_ids"))
@@ -109,8 +130,41 @@ def test_sequences_are_those_of_a_plain_program(tokenizer_files, sentences, most
     assert encoded.counts["sequences"] == len(found)
 
 
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(SENTENCES, st.integers(3, 12), st.integers(1, 12))
+def test_the_marked_words_of_all_sequences_are_the_sentence(
+    tokenizer_files, sentences, most, stride
+):
+    """With their labels, whatever overlaps; the rest of a sequence is text around them."""
+    tokenizer, windows = tokenizer_files.load(), WindowSettings(most, stride)
+    sentences = [Sentence(1, *map(list, zip(*pairs))) for pairs in sentences]
+    numbers = {label: number for number, label in enumerate(LABELS)}
+    spec = without_ids(TAGGING_TRAINING)
+    encoded = SentenceEncoder(tokenizer_files.load, windows, numbers, spec)(sentences)
+    found = []
+    for row in map(spec.decode, encoded.records):
+        found += zip(
+            row["input_ids"][row["word_starts"] > 0], row["label_ids"][row["word_starts"] > 0]
+        )
+    expected = [
+        ((tokenizer.encode(word) or [tokenizer.unk_id])[0], LABELS.index(label))
+        for sentence in sentences
+        for word, label in zip(sentence.words, sentence.labels)
+    ]
+    assert found == expected
+    for sentence in sentences:
+        whole = "".join(
+            f" {piece}"
+            for word in sentence.words
+            for piece in tokenizer.encode(word)[: most - 2] or [tokenizer.unk_id]
+        )
+        for ids, _ in sequences_of(sentence.words, tokenizer, windows):
+            assert len(ids) <= most
+            assert "".join(f" {piece}" for piece in ids[1:-1]) in whole
+
+
 def test_records_do_not_depend_on_workers(tmp_path, file, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
     options |= {"sentences_per_batch": 1, "sentences_per_worker": 1}
 
     def made_by(workers):
@@ -120,17 +174,30 @@ def test_records_do_not_depend_on_workers(tmp_path, file, tokenizer_files):
 
 
 def test_records_are_made_again_for_other_labels(tmp_path, file, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
     directory = tmp_path / "out"
     made = feature_stage(file, **options).build(directory)
     assert feature_stage(file, **options).find(directory).sha256 == made.sha256
     cased = dataclasses.replace(tokenizer_files, do_lower_case=False)
-    others = ({"labels": ("O", "B", "A")}, {"labels": None}, {"max_seq_length": 7})
+    others = ({"labels": ("O", "B", "A")}, {"labels": None}, {"windows": WindowSettings(7)})
     for changed in (*others, {"tokenizer_files": cased}):
         assert feature_stage(file, **{**options, **changed}).find(directory) is None
+
+
+def test_only_records_without_overlap_are_those_of_earlier_versions(
+    tmp_path, file, tokenizer_files
+):
+    """Their manifests do not know strides; windows that begin at other words are made again."""
+    directory = tmp_path / "out"
+    options = {"tokenizer_files": tokenizer_files, "labels": LABELS}
+    made = feature_stage(file, windows=APART, **options).build(directory)
+    assert read_manifest(directory).parameters.keys() == {"max_seq_length", "labels"}
+    again = feature_stage(file, windows=WindowSettings(6, doc_stride=100), **options)
+    assert again.find(directory).sha256 == made.sha256
+    assert feature_stage(file, windows=WindowSettings(6), **options).find(directory) is None
 
 
 def test_lengths_without_room_for_a_word(file, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "labels": LABELS}
     with pytest.raises(UserError, match=r"--max_seq_length=2 has no room for \[CLS\], a word and"):
-        feature_stage(file, max_seq_length=2, **options)
+        feature_stage(file, windows=WindowSettings(2), **options)

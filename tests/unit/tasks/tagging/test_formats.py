@@ -67,10 +67,47 @@ def test_two_columns(tmp_path, content):
         (" \t", []),
         ("-DOCSTART-", []),
         ("-DOCSTART- -X- O O", []),
+        ("  -DOCSTART-(10023675)\tO", []),
+        ("a O\t ", ["a", "O"]),
+        ("\tO", ["", "O"]),
+        ("\u200b\tO", ["\u200b", "O"]),
     ],
 )
 def test_columns(line, columns):
     assert columns_of(line) == columns
+
+
+CONVENTIONS = {
+    # Sentences end with a line that has only its tab; words have blanks, emoji, or nothing to see.
+    "WNUT 17": (
+        "RT\tO\n@ user\tO\n\U0001f60d\ufe0f\tO\n\t\n\ufe0f\tO\nNew York \tB-location  \n\t\n\n",
+        [["RT", "@ user", "\U0001f60d\ufe0f"], ["\ufe0f", "New York"]],
+        [["O", "O", "O"], ["O", "B-location"]],
+    ),
+    "NCBI in SciBERT's files": (
+        "colon\tNN\tO\tB-Disease\ncancer\tNN\tO\tI-Disease\n\nIt\tPRP\tO\tO\n",
+        [["colon", "cancer"], ["It"]],
+        [["B-Disease", "I-Disease"], ["O"]],
+    ),
+    "BioBERT": ("colon\tB\ncancer\tI\n.\tO\n\n", [["colon", "cancer", "."]], [["B", "I", "O"]]),
+    "BC5CDR": (
+        "-DOCSTART- (10023675)\n\nNaloxone\tNN\tI-Chemical\n\n  -DOCSTART-\t-X-\tO\n\nIt\tPR\tO\n",
+        [["Naloxone"], ["It"]],
+        [["I-Chemical"], ["O"]],
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "words", "labels"), CONVENTIONS.values(), ids=CONVENTIONS)
+def test_conventions_of_published_files(tmp_path, content, words, labels):
+    file = read(tmp_path, content)
+    assert [sentence.words for sentence in file.sentences] == words
+    assert [sentence.labels for sentence in file.sentences] == labels
+    # Whoever reads the predictions finds them in a column of their own.
+    predicted = [[f"{label}?" for label in of_sentence] for of_sentence in labels]
+    again = read(tmp_path, "\n".join(with_predictions(file, predicted)))
+    assert [sentence.words for sentence in again.sentences] == words
+    assert [sentence.labels for sentence in again.sentences] == predicted
 
 
 def test_words_without_labels(tmp_path):
@@ -84,9 +121,20 @@ WRONG = {
     "one column": ("EU\n", "line 1 of {} has the word 'EU' without a label; correct it"),
     "fewer columns": ("EU NNP B-ORG\nrejects O\n", "line 2 of {} has 2 columns, and the lines"),
     "more columns": ("EU O\nrejects VBZ O\n", "line 2 of {} has 3 columns"),
+    "blank in a word, no label": (
+        "EU\tB-ORG\nNew York\n",
+        "line 2 of {} has the word 'New York' without a label; correct it",
+    ),
+    "blanks in a file with tabs": (
+        "EU\tB-ORG\nrejects O\n",
+        "line 2 of {} has the word 'rejects O' without a label",
+    ),
+    "no word": ("EU\tB-ORG\n\tO\n", "line 2 of {} has no word before its first tab; correct it"),
+    "a blank as a word": ("EU\tO\n \u00a0\tO\n", "line 2 of {} has no word before its first tab"),
     "no sentences": ("-DOCSTART- -X- O O\n\n", "{} has no sentences; give a file with a word on"),
     "empty": ("", "{} is empty"),
-    "not UTF-8": (b"EU O\ncaf\xe9 O\n", "line 2 of {} is not UTF-8"),
+    "Latin-1": (b"EU O\ncaf\xe9 O\n", "line 2 of {} is not UTF-8; convert the file"),
+    "UTF-16": ("EU O\n".encode("utf-16"), "line 1 of {} is not UTF-8; convert the file"),
 }
 
 

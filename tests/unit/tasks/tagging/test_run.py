@@ -80,6 +80,7 @@ FILES = {
     "other.txt": "Anna B-PER\n\nRome B-TOWN\n",
     "unknown.txt": "Rome B-TOWN\n",
     "blank.txt": "\n\n",
+    "mixed.txt": "Anna B-PER\nlives O\n\nRome B\n",
 }
 WRONG = {
     "nothing to do": ([], "give --do_train, --do_eval, --do_predict or several"),
@@ -97,6 +98,15 @@ WRONG = {
     "no sentences": (
         ["--do_eval", "--eval_file={files}/blank.txt"],
         "{files}/blank.txt has no sentences",
+    ),
+    "a label without its type": (
+        ["--do_train", "--train_file={files}/mixed.txt"],
+        "--train_file: line 4 of {files}/mixed.txt has the label 'B' without a type, which the "
+        "labels of other lines have; correct it.",
+    ),
+    "a label to evaluate without its type": (
+        ["--do_eval", "--eval_file={files}/mixed.txt", "--init_checkpoint={tagger}"],
+        "--eval_file: line 4 of {files}/mixed.txt has the label 'B' without a type",
     ),
     "no known label": (
         ["--do_eval", "--eval_file={files}/unknown.txt", "--init_checkpoint={tagger}"],
@@ -226,6 +236,14 @@ def labels_of_a_run(start, tmp_path, monkeypatch):
         return found[-1]
 
     return agreed
+
+
+def test_labels_that_keep_a_file_from_being_scored_by_entities(start, tagger, tmp_path, capsys):
+    (tmp_path / "dev.txt").write_text("Anna B-PER\nlives O\n\nRome LOC\n")
+    flags = ["--do_eval", f"--eval_file={tmp_path / 'dev.txt'}", f"--init_checkpoint={tagger}"]
+    tagging.run(settings_of(start, tmp_path / "out", *flags, "--dry_run"))
+    said = "dev.txt: the label 'LOC' (line 4) has none of the prefixes B-, I-, E- and S-, so there"
+    assert said in capsys.readouterr().out
 
 
 def test_labels_are_those_of_the_training_file_sorted(agreed):
