@@ -7,9 +7,9 @@
 On SQuAD and on GLUE tasks (``--tasks``), in three forms:
 
 * ``padded``: padded to ``--squad_seq_length`` or ``--glue_seq_length``, with all of it computed;
-* ``tokens alone``: the same batches, computed without padding (run_squad.py
-  ``--length_buckets=false``);
-* ``by length``: also with batches of sequences of similar length (run_squad.py's default).
+* ``random``: the same batches, cut to their longest sequence, computed without padding outside of
+  the attention (``--length_buckets=false``); in training only;
+* ``by length``: batches of sequences of similar length, computed likewise (``--length_buckets``).
 
 ``--parts`` selects some of these:
 
@@ -56,16 +56,17 @@ if TYPE_CHECKING:
 
 SQUAD = "squad"
 TASKS = (SQUAD, "cola", "mrpc", "sst-2", "sts-b", "wnli")
-PADDED, TOKENS, BUCKETED = "padded", "tokens alone", "by length"
+PADDED, RANDOM, BUCKETED = "padded", "random", "by length"
 WHAT = (TRAINING, PREDICTION) = ("training", "prediction")
 
 Config = Mapping[str, Any]
 
 
-# Whether batches contain sequences of similar length, and whether the encoder skips padding.
+# Whether batches contain sequences of similar length, and whether they are cut to their longest and
+# the encoder skips padding.
 FORMS = by_name(
     Subject(PADDED, OURS, {"by_length": False, "skip_padding": False}),
-    Subject(TOKENS, OURS, {"by_length": False, "skip_padding": True}),
+    Subject(RANDOM, OURS, {"by_length": False, "skip_padding": True}),
     Subject(BUCKETED, OURS, {"by_length": True, "skip_padding": True}),
 )
 
@@ -74,8 +75,6 @@ def measure_fill(case: Case, config: Config) -> Iterator[Result]:
     """Percentage of positions that are tokens, over an epoch of training and a prediction."""
     for what in WHAT:
         for form, order in _orders(case, what).items():
-            if form == TOKENS:  # equally many positions as padded
-                continue
             positions = case.batch_size * sum(map(order.positions, range(order.num_batches)))
             share = 100.0 * order.sequences.lengths[order.counted].sum() / positions
             yield result(f"{case.name}, {what}, filled positions, {form}", share, "%", config)
@@ -109,13 +108,14 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
                     run(batch)
                 return {"seconds": time.perf_counter() - start, "foreign_share": load.share()}
 
-            for form in FORMS.values():
+            forms = {name: FORMS[name] for name in orders}
+            for form in forms.values():
                 go_over(form, warm_up=True)
             print(f"{case.name}: {values.turns} turns of {what}", flush=True)
-            found = take_turns([*FORMS.values()], go_over, turns=values.turns, retries=0).found
+            found = take_turns([*forms.values()], go_over, turns=values.turns, retries=0).found
             num_sequences = len(orders[PADDED].counted)
-            rates = {f: [num_sequences / turn["seconds"] for turn in found[f]] for f in FORMS}
-            for form in FORMS:
+            rates = {f: [num_sequences / turn["seconds"] for turn in found[f]] for f in forms}
+            for form in forms:
                 shares = [turn["foreign_share"] for turn in found[form]]
                 of_form = {**described, "sequences": num_sequences}
                 of_form["others_share_of_machine"] = shares
@@ -132,12 +132,17 @@ def _orders(case: Case, what: str, sequences: int | None = None) -> dict[str, Or
     """The batches of training or prediction by form, over ``sequences`` sequences or over all."""
     from benchmarks.studies import padding_runs
 
-    order, chosen = padding_runs.prediction_order, case.dev
-    if what == TRAINING:
-        order, chosen = padding_runs.training_order, case.train
-    chosen = chosen.spread(sequences)
+    if what == PREDICTION:
+        dev = case.dev.spread(sequences)
+        return {
+            name: padding_runs.prediction_order(case, dev, cut=FORMS[name].settings["skip_padding"])
+            for name in (PADDED, BUCKETED)
+        }
+    train = case.train.spread(sequences)
     return {
-        name: order(case, chosen, by_length=form.settings["by_length"])
+        name: padding_runs.training_order(
+            case, train, by_length=form.settings["by_length"], cut=form.settings["skip_padding"]
+        )
         for name, form in FORMS.items()
     }
 

@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.sequences import Batch, Sequences
 from benchmarks.studies.padding_tasks import Case
-from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
-from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches, ShuffledBatches
+from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.task import create_network
 from bert_tf.ranks.single import SingleProcess
@@ -59,27 +59,25 @@ class Order:
             yield self.sequences.batch(self.indices(number), self.positions(number))
 
 
-def training_order(case: Case, sequences: Sequences, *, by_length: bool) -> Order:
-    """The batches of a training, as in run_squad.py with and without --length_buckets."""
+def training_order(case: Case, sequences: Sequences, *, by_length: bool, cut: bool) -> Order:
+    """The batches of a training, by length or random, cut to their longest sequence or padded."""
     rank_slice, total = GlobalBatchSlice(case.batch_size), len(sequences.lengths)
-    buckets = LengthBuckets(
+    order = (LengthBuckets if by_length else ShuffledBatches)(
         sequences.lengths,
         global_batch_size=case.batch_size,
         seed=_SEED,
         max_length=case.max_seq_length,
     )
-
-    def indices(number: int) -> np.ndarray:
-        if by_length:
-            return buckets.indices(number, rank_slice)
-        return batch_indices(number, rank_slice, num_records=total, seed=_SEED)
-
-    positions = buckets.padded_length if by_length else lambda _: case.max_seq_length
-    return Order(sequences, max(1, total // case.batch_size), indices, positions)
+    return Order(
+        sequences,
+        max(1, total // case.batch_size),
+        lambda number: order.indices(number, rank_slice),
+        order.padded_length if cut else lambda _: case.max_seq_length,
+    )
 
 
-def prediction_order(case: Case, sequences: Sequences, *, by_length: bool) -> Order:
-    """All sequences once, longest first; unless ``by_length``, all are padded equally."""
+def prediction_order(case: Case, sequences: Sequences, *, cut: bool) -> Order:
+    """All sequences once, the longest first; unless they are cut, all are padded equally."""
     batches = LengthSortedBatches(
         sequences.lengths,
         batch_size=case.batch_size,
@@ -87,7 +85,7 @@ def prediction_order(case: Case, sequences: Sequences, *, by_length: bool) -> Or
         rank=0,
         world_size=1,
     )
-    positions = batches.padded_length if by_length else lambda _: case.max_seq_length
+    positions = batches.padded_length if cut else lambda _: case.max_seq_length
     return Order(sequences, batches.num_batches, batches.indices, positions)
 
 

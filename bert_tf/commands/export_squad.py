@@ -2,7 +2,8 @@
 
     python -m bert_tf.commands.export_squad --model_dir=model --export_dir=serving/squad
 
-writes ``serving/squad/1`` (2, 3, ... later). Its signatures:
+writes ``serving/squad/1`` (2, 3, ... later), as ``bert_tf.commands.export`` does for any task. Its
+signatures:
 
 * ``serving_default``: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, any B and S.
 * ``with_unique_ids``: the same plus ``unique_ids`` [B], which are returned, for clients of
@@ -15,73 +16,31 @@ writes ``serving/squad/1`` (2, 3, ... later). Its signatures:
 
 from __future__ import annotations
 
-import sys
-
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
-from bert_tf.tasks.question_answering.answerer import BATCH_SIZE
-from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
-from bert_tf.util import environment
-from bert_tf.util.console import say
-from bert_tf.util.errors import UserError
+from bert_tf.cli.settings_flags import Definer
+from bert_tf.commands.export import define_target_flags, export
+from bert_tf.inference.flags import define_model_flags
+from bert_tf.serving.export import SpanExportSettings
+from bert_tf.serving.trained import QUESTION_ANSWERING
 
 
-@flag_group("Export")
 def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags()
-    flags.DEFINE_string("export_dir", None, "Directory for all versions.", required=True)
-    flags.DEFINE_integer("version", None, "Version number (default: the next one).")
-    flags.DEFINE_integer("max_seq_length", None, "Maximum sequence length (default: the model's).")
-    flags.DEFINE_integer("max_query_length", 64, "Maximum question length in the text signature.")
-    flags.DEFINE_integer("n_best_size", 20, "Number of best positions to return.")
-    flags.DEFINE_bool("text_signature", False, "Add the signature that takes strings.")
+    define_target_flags()
+    _define_span_flags()
+
+
+@flag_group("Export")
+def _define_span_flags() -> None:
+    Definer(flags.FLAGS).settings(SpanExportSettings)
 
 
 def main(_: object) -> None:
     """Writes the SavedModel and prints its path."""
-    values = flags.FLAGS
-    environment.prepare_environment(verbose=False, use_xla=False)
-    if values.n_best_size < 1:
-        raise UserError(f"--n_best_size={values.n_best_size} must be at least 1.")
-    if not values.export_dir:
-        raise UserError("--export_dir is empty; give a directory.")
-    model = model_from_flags(values)
-    for note in model.notes:
-        say(note, stream=sys.stderr)
-    windows = None
-    if values.text_signature:
-        longest = values.max_seq_length or model.config.max_position_embeddings
-        query = values.max_query_length
-        if not values["max_query_length"].present:
-            query = fitting_windows(longest).max_query_length
-        windows = WindowSettings(max_seq_length=longest, max_query_length=query)
-        windows.validate()
-
-    # Warnings about this machine are dropped, since the export may be for another one.
-    options, _ = options_from_flags(
-        values,
-        model.config,
-        native_ops=False,
-        sequences=BATCH_SIZE,
-        length=model.config.max_position_embeddings,
-    )
-    # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
-    from bert_tf.tasks.question_answering.export import export_squad
-
-    environment.quiet_tensorflow(verbose=False)
-    target = export_squad(
-        model,
-        values.export_dir,
-        version=values.version,
-        precision=options.policy,
-        max_seq_length=values.max_seq_length,
-        num_candidates=values.n_best_size,
-        text_windows=windows,
-    )
-    print(f"exported {model.checkpoint} to {target}")
+    export(flags.FLAGS, QUESTION_ANSWERING)
 
 
 def run() -> None:

@@ -61,7 +61,7 @@ _GROUPS = {
         "convert": "bert_tf.commands.convert:run",
         "average-checkpoints": "bert_tf.commands.average_checkpoints:run",
         "extend-vocabulary": "bert_tf.commands.extend_vocabulary:run",
-        "export": "bert_tf.commands.export_squad:run",
+        "export": "bert_tf.commands.export:run",
     },
 }
 COMMANDS = {name: entry for group in _GROUPS.values() for name, entry in group.items()}

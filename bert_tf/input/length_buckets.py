@@ -1,4 +1,4 @@
-"""Batches of sequences of similar length, to minimize padding.
+"""Batches of sequences of similar length, to minimize padding, and random ones.
 
 The order is a pure function of the seed and the position in training. Records are taken in the
 order of order.py, epoch after epoch. A *pool* consists of a few tens of consecutive global batches:
@@ -14,11 +14,12 @@ there are few shapes, each of which XLA has to compile once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from bert_tf.input.order import GlobalBatchSlice, sequence_indices
+from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
 from bert_tf.input.stateless_random import derive_keys, random_bits
 
 LENGTH_STEP = 16
@@ -113,6 +114,34 @@ class LengthBuckets:
         return by_length.reshape(batches, size)[visited]
 
 
+class ShuffledBatches:
+    """Records in random order, and the length to which every global batch is padded."""
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        *,
+        global_batch_size: int,
+        seed: int,
+        max_length: int,
+        origin: int = 0,
+    ):
+        """The arguments are those of :class:`LengthBuckets`."""
+        self._lengths = np.asarray(lengths)
+        self._seed = seed
+        self._max_length = max_length
+        self._whole = GlobalBatchSlice(global_batch_size, origin=origin)
+
+    def indices(self, position: int, batch: GlobalBatchSlice) -> np.ndarray:
+        """Record numbers of a rank's part of the global batch at ``position``: int64 [size]."""
+        return batch_indices(position, batch, num_records=len(self._lengths), seed=self._seed)
+
+    def padded_length(self, position: int) -> int:
+        """Sequence length of the global batch at ``position``, on all ranks."""
+        longest = int(self._lengths[self.indices(position, self._whole)].max())
+        return padded_length(longest, max_length=self._max_length)
+
+
 class LengthSortedBatches:
     """Batches for prediction: every record once, over all ranks, longest first.
 
@@ -160,3 +189,21 @@ def padded_length(length: int, *, max_length: int) -> int:
     """The length to which ``length`` tokens are padded, at most ``max_length``."""
     step = LENGTH_STEP if length > SHORT_LENGTH else LENGTH_STEP // 2
     return min(-(-length // step) * step, max_length)
+
+
+def in_record_order(
+    parts: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
+) -> dict[str, np.ndarray]:
+    """Merges (record numbers, predictions) of batches into arrays in the order of the records.
+
+    Predictions of batches with fewer positions are padded with zeros.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for name in parts[0][1]:
+        values = [(numbers, found[name]) for numbers, found in parts]
+        shape = np.max([value.shape[1:] for _, value in values], axis=0, initial=0)
+        arrays[name] = np.zeros((num_records, *shape.astype(int)), values[0][1].dtype)
+        for numbers, value in values:
+            part: tuple[Any, ...] = (numbers, *map(slice, value.shape[1:]))
+            arrays[name][part] = value
+    return arrays

@@ -26,7 +26,7 @@ MAX_CHARS_PER_WORD = 200  # longer words become [UNK]; google's default
 
 # Limit of each word cache. The two caches of encode take about 40 MB when full of English, and 220
 # MB for the worst possible text (64 wide characters per word, each a piece).
-_CACHED_WORDS = 1 << 17
+CACHED_WORDS = 1 << 17
 _CACHED_WORD_CHARS = 64
 
 # str.split treats these as white space, but google's cleaning drops them, which joins words.
@@ -143,7 +143,7 @@ class _WordCache(dict, Generic[Value]):
     def __missing__(self, word: str) -> Value:
         value = self._encode(word)
         if len(word) <= _CACHED_WORD_CHARS:
-            if len(self) >= _CACHED_WORDS:
+            if len(self) >= CACHED_WORDS:
                 self.clear()
             self[word] = value
         return value

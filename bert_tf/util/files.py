@@ -21,7 +21,7 @@ from bert_tf.util.errors import DISK_IS_FULL, RepairableError, UserError, advice
 
 PathLike = Union[str, Path]
 
-_HASH_BLOCK_BYTES = 1 << 16
+HASH_BLOCK_BYTES = 1 << 16
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Suffixes of the files that accompany records in a data directory.
 OFFSETS_SUFFIX = ".offsets"  # of the file with the offset of each record
@@ -209,7 +209,7 @@ def sha256_of_file(path: PathLike) -> str:
     """The hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_HASH_BLOCK_BYTES):
+        while block := file.read(HASH_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
 

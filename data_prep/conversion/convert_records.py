@@ -99,7 +99,7 @@ class Settings(CallSettings, MaskingOptions, ConversionRules, FileSettings):
 
 
 class KnownRecords(NamedTuple):
-    """What is known of the records.
+    """What is known about the records.
 
     Attributes:
       kind: one of ``record_inputs.KINDS``.
@@ -221,8 +221,8 @@ def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
             + (
                 "--masking=dynamic takes out; leave it out."
                 if settings.masking == DYNAMIC
-                else f"those in {settings.input_file} have not; give --masking=static to draw them "
-                "(by --masked_lm_prob, --max_predictions_per_seq, --do_whole_word_mask and "
+                else f"those in {settings.input_file} have none; give --masking=static to draw "
+                "them (by --masked_lm_prob, --max_predictions_per_seq, --do_whole_word_mask and "
                 "--random_seed), or another --format."
             )
         )
@@ -230,15 +230,15 @@ def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
     needs_file = origin.kind == LDDL or takes_out or settings.format == TEXT
     if needs_file and origin.tokenizer_files is None:
         raise UserError(
-            "the vocabulary of the records is needed, but no copy of it is with them; give "
+            "the records' vocabulary is needed, but there is no copy of it next to them; give "
             "--vocab_file or --spm_model_file."
         )
     lengths = dict(origin.layout.lengths)
     if has_masks and not origin.layout.has_masks:
         if origin.vocabulary is None:
             raise UserError(
-                "--masking=static needs the vocabulary, but no manifest is with the records; give "
-                "--vocab_file or --spm_model_file."
+                "--masking=static needs the vocabulary, but there is no manifest next to the "
+                "records; give --vocab_file or --spm_model_file."
             )
         lengths[PREDICTIONS] = settings.max_predictions_per_seq
     elif takes_out:
@@ -319,8 +319,8 @@ def define_flags(values: flags.FlagValues | None = None) -> None:
         max_predictions_per_seq="Maximum number of masks in a sequence, for masks that are drawn "
         "and for LDDL's.",
         do_whole_word_mask="Mask all pieces of a word together, where masks are drawn.",
-        vocab_file="WordPiece vocabulary, where it is not with them.",
-        do_lower_case="Casing of the vocabulary; by default its own.",
+        vocab_file="WordPiece vocabulary, if there is no copy of it next to the records.",
+        do_lower_case="Casing of the vocabulary; by default inferred from its entries.",
     )
 
 

@@ -39,7 +39,7 @@ from data_prep.sources.source_text import as_utf8
 from data_prep.text.documents import Decoder
 
 KINDS = RECORDS, JSON_LINES, PARQUET, LDDL = "TFRecords", "JSON lines", "Parquet", "LDDL"
-_BATCH_RECORDS = 256
+BATCH_RECORDS = 256
 
 
 class Batch(NamedTuple):
@@ -148,8 +148,8 @@ def read_batches(files: Sequence[Path], kind: str, layout: Layout) -> Iterator[B
     for number, path in enumerate(files):
         if kind == RECORDS:
             total = len(RecordSet([path]))
-            for first in range(0, total, _BATCH_RECORDS):
-                count = min(_BATCH_RECORDS, total - first)
+            for first in range(0, total, BATCH_RECORDS):
+                count = min(BATCH_RECORDS, total - first)
                 yield Batch(number, str(path), first, count, None)
         elif kind == JSON_LINES:
             yield from _json_batches(number, path)
@@ -163,7 +163,7 @@ def _json_batches(number: int, path: Path) -> Iterator[Batch]:
     for source in sources:
         stream = as_utf8(source, "utf-8")
         rows = read_json_lines(stream, source.name, "", rows_per_document=1)
-        for lines in batched((row.lines[0] for row in rows), _BATCH_RECORDS):
+        for lines in batched((row.lines[0] for row in rows), BATCH_RECORDS):
             yield Batch(number, source.name, first, len(lines), lines)
             first += len(lines)
 
@@ -184,7 +184,7 @@ def _parquet_batches(number: int, path: Path, kind: str, layout: Layout) -> Iter
         wanted = {feature.name for feature in layout.spec.features}
         columns = [name for name in names if with_standard_names({name: name}).keys() & wanted]
     first = 0
-    batches = parquet_batches(opened, path, columns, batch_rows=_BATCH_RECORDS, flag="input_file")
+    batches = parquet_batches(opened, path, columns, batch_rows=BATCH_RECORDS, flag="input_file")
     for batch in batches:
         yield Batch(number, str(path), first, len(batch), batch)
         first += len(batch)

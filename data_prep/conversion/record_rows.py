@@ -106,8 +106,8 @@ def examples_from_batch(batch: Any, layout: Layout, name_of: Callable[[int], str
             wrong = np.flatnonzero(lengths != length)  # NaN for null
             if len(wrong):
                 raise UserError(
-                    f"--input_file: {name_of(int(wrong[0]))} has not {length} values of "
-                    f"{feature.name} like the first record; give records of one kind."
+                    f"--input_file: {name_of(int(wrong[0]))} does not have {length} values "
+                    f"of {feature.name}, as the first record does; give records of one kind."
                 )
             values = column.flatten()
         if values.null_count:

@@ -1,1 +1,1 @@
-"""Collections of text, from other hosts."""
+"""Downloads of collections of text."""

@@ -85,7 +85,7 @@ class Settings(SourceSettings, OutputSettings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """No or two sources, and what does not belong to the one."""
+        """Raises UserError unless there is exactly one source, with no flag of the other."""
         if bool(self.source) == bool(self.url):
             yield "give either --source=wikipedia or --url."
         if self.source:

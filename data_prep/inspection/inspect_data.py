@@ -67,7 +67,7 @@ _SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")
 
 _LARGEST_VOCABULARY = 2**31
 _RECORDS_TO_LOOK_AT = 256  # for special ids that nothing names
-_WORTH_A_POOL = 20_000_000  # bytes; less is read faster than processes start
+WORTH_A_POOL = 20_000_000  # bytes; less is read faster than processes start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ def run(settings: Settings) -> int:
     files = expand_input_files(settings.input_file, flag="input_file")
     page = _page_path(settings.report, files)
     num_bytes = sum(path.stat().st_size for path in files)
-    executor = Processes.of(settings.num_workers, at_most=1 if num_bytes < _WORTH_A_POOL else None)
+    executor = Processes.of(settings.num_workers, at_most=1 if num_bytes < WORTH_A_POOL else None)
     progress = Progress(STAGE, 2 * num_bytes / 1e6, "MB")  # files are hashed, then looked into
     all_findings: list[Findings] = []
     num_files = num_problems = 0

@@ -19,7 +19,7 @@ MOST_OF_ONE_LINE = 0.9
 MOST_LONG_LINES = 0.01
 LONG_LINE = 2000  # characters; sentences are shorter
 
-_READ_BYTES = 1 << 20  # of a line at once, however long it is
+READ_BYTES = 1 << 20  # of a line at once, however long it is
 _BINS = 40  # powers of two
 _CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
 
@@ -105,7 +105,7 @@ class _Line:
 
 def _lines(path: Path) -> Iterator[_Line]:
     with open(path, "rb") as file:
-        while piece := file.readline(_READ_BYTES):
+        while piece := file.readline(READ_BYTES):
             line, digest = _Line(), hashlib.blake2b(digest_size=8)
             decoder = codecs.getincrementaldecoder("utf-8")()
             while True:
@@ -118,7 +118,7 @@ def _lines(path: Path) -> Iterator[_Line]:
                 line.is_utf8 = line.is_utf8 and _decodes(decoder, content, final=is_last)
                 if is_last:
                     break
-                piece = file.readline(_READ_BYTES)
+                piece = file.readline(READ_BYTES)
             line.digest = digest.digest()
             yield line
 

@@ -128,7 +128,7 @@ class SequenceRules(Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Pairs that are none, or of several documents."""
+        """Raises UserError for settings of pairs that contradict each other."""
         if self.sentence_order and not self.nsp:
             yield (
                 "--sentence_order and --nsp=false contradict each other: the order is that of two "

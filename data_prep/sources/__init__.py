@@ -1,1 +1,1 @@
-"""Files that text is published in."""
+"""The file formats in which text is published."""

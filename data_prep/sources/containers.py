@@ -38,7 +38,7 @@ _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
 _MOST_LAYERS = 4  # such as a tar.xz in a tar.xz
 # Text becomes a tenth of its size, a table of numbers a fiftieth.
 _LARGEST_RATIO = 200
-_ALWAYS_ALLOWED_BYTES = 64 << 20
+ALWAYS_ALLOWED_BYTES = 64 << 20
 _DAMAGE = (
     *(DamagedStreamError, tarfile.TarError, zipfile.BadZipFile, NotImplementedError),
     *(EOFError, zlib.error, lzma.LZMAError, UnicodeDecodeError),  # from a zip archive
@@ -168,7 +168,7 @@ class _Opener:
 
     def _spend(self, num_bytes: int) -> None:
         self._expanded += num_bytes
-        if self._expanded > max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * self._size):
+        if self._expanded > max(ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * self._size):
             raise UserError(
                 f"--input_file: {self._path} expands to more than {_LARGEST_RATIO} times its size, "
                 "which no text does; unpack it yourself if it is meant."

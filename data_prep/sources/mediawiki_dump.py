@@ -18,7 +18,7 @@ from data_prep.text.mediawiki_namespaces import namespace_aliases
 ARTICLES = 0  # the namespace of articles
 _WITHOUT_TEXT = (-2, 6, 14)  # media, files, categories
 # MediaWiki's own limit is 2 MiB of text; XML has characters as entities.
-_LONGEST_PAGE_BYTES = 64 << 20
+LONGEST_PAGE_BYTES = 64 << 20
 
 
 # In the first tag; what is before it may be a comment.
@@ -81,10 +81,10 @@ class _Bounded:
     def read(self, size: int = -1) -> bytes:
         block = self._stream.read(size)
         self.since_page += len(block)
-        if self.since_page > _LONGEST_PAGE_BYTES:
+        if self.since_page > LONGEST_PAGE_BYTES:
             raise UserError(
                 f"--input_file: {self._name} has a page of more than "
-                f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is not a dump of the latest revisions; "
+                f"{LONGEST_PAGE_BYTES >> 20} MiB, so it is not a dump of the latest revisions; "
                 "give a file such as pages-articles.xml.bz2."
             )
         return block

@@ -85,7 +85,8 @@ class FormatRow(NamedTuple):
     Attributes:
       name: that of ``--format``.
       pieces: reads a source.
-      begins: whether the first bytes of a file, without a byte order mark and white space, are its.
+      begins: whether the first bytes of a file, without a byte order mark and white space, are
+        those of this format.
       suffixes: of files whose content leaves open what they are.
       require: raises UserError if the package that reads it is missing.
       is_read_by_path: a file as it is, so that none inside another file can be read.

@@ -30,14 +30,14 @@ _HTML = re.compile(
 )
 _TRANSCODED_BYTES = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_REDUCED_CHARACTERS = 1 << 20
+REDUCED_CHARACTERS = 1 << 20
 
 
 def as_utf8(source: Source, encoding: str) -> IO[bytes]:
     """The stream of a source in UTF-8, without a byte order mark, which overrides ``encoding``.
 
     Raises UserError, while it is read, for bytes that are not of another encoding; those that are
-    no UTF-8 are left to ``documents.Decoder``. Raises it at once if the content cannot be text.
+    not UTF-8 are left to ``documents.Decoder``. Raises it at once if the content cannot be text.
     """
     head = source.head
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
@@ -99,12 +99,12 @@ def reduced(lines: Iterable[str]) -> list[str]:
 
 def reduced_line(line: str) -> str:
     """A line with single blanks as its only white space."""
-    if len(line) <= _REDUCED_CHARACTERS:
+    if len(line) <= REDUCED_CHARACTERS:
         return " ".join(line.split())
     # The list of all words would take many times the memory of the line.
     parts, gap = [], ""
-    for start in range(0, len(line), _REDUCED_CHARACTERS):
-        part = line[start : start + _REDUCED_CHARACTERS]
+    for start in range(0, len(line), REDUCED_CHARACTERS):
+        part = line[start : start + REDUCED_CHARACTERS]
         words = " ".join(part.split())
         if words:
             parts += [" " if part[0].isspace() else gap, words]

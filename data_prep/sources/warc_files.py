@@ -29,7 +29,7 @@ from data_prep.text.documents import UTF_8, Decoder, split_lines
 MAGIC = b"WARC/"
 HTML, OTHER = "html_records", "other_records"
 TOO_LONG, TRUNCATED, UNDECODABLE = "too_long_records", "truncated_records", "undecodable_records"
-_LONGEST_TEXT_BYTES = 64 << 20
+LONGEST_TEXT_BYTES = 64 << 20
 _LONGEST_HEADER_BYTES = 1 << 20
 _SKIPPED_AT_ONCE = 1 << 20
 _VERSION = "1.8.1"
@@ -96,13 +96,13 @@ class WarcText(NamedTuple):
         streams = CompressedStreams(io.BytesIO(content), _CODINGS[self.coding])
         blocks, size = [], 0
         try:
-            while size <= _LONGEST_TEXT_BYTES and (block := streams.read(_SKIPPED_AT_ONCE)):
+            while size <= LONGEST_TEXT_BYTES and (block := streams.read(_SKIPPED_AT_ONCE)):
                 blocks.append(block)
                 size += len(block)
         except DamagedStreamError:
             if not self.is_truncated:
                 return None
-        return b"".join(blocks) if size <= _LONGEST_TEXT_BYTES else None
+        return b"".join(blocks) if size <= LONGEST_TEXT_BYTES else None
 
 
 class _Content(NamedTuple):
@@ -154,7 +154,7 @@ def read_warc(
         rest = length - len(head)
         content, body = _content_of(kind, headers, head)
         is_text = content.media == _TEXT_TYPE
-        if not is_text or length > _LONGEST_TEXT_BYTES:
+        if not is_text or length > LONGEST_TEXT_BYTES:
             _skip(stream, rest, where)
             counts[TOO_LONG if is_text else HTML if content.media in _HTML_TYPES else OTHER] += 1
             continue

@@ -45,8 +45,8 @@ STAGE = "clean"
 VERSION = 1  # goes up when the output of equal input changes
 REASONS = TOO_SHORT, FEW_LETTERS, REPETITIVE = "too_short", "few_letters", "repetitive"
 EXACT, NEAR = "exact_duplicates", "near_duplicates"
-_BLOCK_BYTES = 1 << 20
-_MAX_DOCUMENT_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 4 << 20
 _SHARE = Interval(0, 1)
 
 
@@ -141,14 +141,14 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
             "documents need blank lines between them, or other limits: --help lists them."
         )
     # None of them is as long as that, so that none is divided again.
-    documents = read_documents(texts, max_bytes=2 * _MAX_DOCUMENT_BYTES)
+    documents = read_documents(texts, max_bytes=2 * MAX_DOCUMENT_BYTES)
     with NumberedFiles(directory, STAGE) as output:
         for document, leave_out in zip(documents, is_left_out):
             if not leave_out:
                 output.write(document.text + b"\n", count=1)
     if CUT_DOCUMENTS in cut:
         report(
-            f"{STAGE}: documents of more than {_MAX_DOCUMENT_BYTES >> 20} MiB were cut "
+            f"{STAGE}: documents of more than {MAX_DOCUMENT_BYTES >> 20} MiB were cut "
             f"{cut[CUT_DOCUMENTS]:,} times, and their pieces kept without judging them; if they "
             "hold several documents, put blank lines between these"
         )
@@ -165,8 +165,8 @@ def _judge_all(
     cuts: collections.Counter[str] = collections.Counter()
     blocks = read_blocks(
         files,
-        block_bytes=_BLOCK_BYTES,
-        max_bytes=_MAX_DOCUMENT_BYTES,
+        block_bytes=BLOCK_BYTES,
+        max_bytes=MAX_DOCUMENT_BYTES,
         cuts=cuts,
         cut_lines=True,
     )
@@ -248,7 +248,7 @@ class Judge:
 
 
 def _compared(text: str, piece: int) -> str:
-    """What of a document is compared with others.
+    """The part of a document that is compared with others.
 
     The pieces of one document differ in every word, so that they are not duplicates of one another,
     but are those of the same document elsewhere.

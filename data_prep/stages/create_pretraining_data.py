@@ -64,10 +64,10 @@ STAGE = "create_pretraining_data"
 VERSION = 1  # goes up when the output of equal input changes
 MASKING = STATIC, DYNAMIC = "static", "dynamic"
 
-_BLOCK_BYTES = 1 << 20
-_MAX_DOCUMENT_BYTES = _BLOCK_BYTES // 4
+BLOCK_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = BLOCK_BYTES // 4
 _OUTPUT_DIR_NAME = re.compile(r"records-\d{5,}-of-\d{5,}\.tfrecord(\.gz)?")
-_ENCODE_AT_ONCE = 512  # instances; keeps the arrays within the processor's cache
+ENCODE_AT_ONCE = 512  # instances; keeps the arrays within the processor's cache
 
 # Random number streams of a block.
 _PAIRS, _TRUNCATION, _SHUFFLE = range(3)
@@ -111,7 +111,7 @@ class RecordRules(SequenceRules, MaskingOptions):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """More masks than positions, and masks for records without any."""
+        """Raises UserError for more masks than positions, and for masks that are not stored."""
         if self.max_predictions_per_seq > self.max_seq_length:
             yield f"{self.given('max_predictions_per_seq')}: give 1 to max_seq_length."
         for name in self.together if self.masking == DYNAMIC else ():
@@ -239,7 +239,7 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
     return {
         **{name: getattr(settings, name) for name in shared},
         **(settings.parameters() if settings.masking == STATIC else {}),
-        "block_bytes": _BLOCK_BYTES,
+        "block_bytes": BLOCK_BYTES,
         "files": names,
         **({"pack_documents": True} if settings.pack_documents else {}),
         **({"sentence_order": True} if settings.sentence_order else {}),
@@ -259,7 +259,7 @@ def _build(
     progress = begin_progress(STAGE, journal, files)
     # A resumed call starts counting from 0, since it reads all lines again.
     cuts: collections.Counter[str] = collections.Counter()
-    blocks = read_blocks(files, block_bytes=_BLOCK_BYTES, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts)
+    blocks = read_blocks(files, block_bytes=BLOCK_BYTES, max_bytes=MAX_DOCUMENT_BYTES, cuts=cuts)
     results = settings.executor.map(encoder, journal.remaining(blocks), what=STAGE)
     totals = journal.totals
     with contextlib.ExitStack() as stack:
@@ -325,8 +325,8 @@ class BlockEncoder:
             tokenized = join_documents(tokenized, self._special_ids["sep"])
         spans = self._make_spans(tokenized, block.number)
         records: list[bytes] = []
-        for start in range(0, len(spans), _ENCODE_AT_ONCE):
-            part = spans[start : start + _ENCODE_AT_ONCE]
+        for start in range(0, len(spans), ENCODE_AT_ONCE):
+            part = spans[start : start + ENCODE_AT_ONCE]
             numbers = np.arange(start, start + len(part))
             keys = example_keys(self._settings.random_seed, block.number, numbers)
             records += self._encode(tokenized, part, keys)

@@ -37,7 +37,7 @@ from data_prep.text.documents import Decoder, DecodingSettings
 
 STAGE = "extract"
 VERSION = 1  # goes up when the output of equal input changes
-_BATCH_BYTES = 1 << 18
+BATCH_BYTES = 1 << 18
 _OF_DUMPS = ("articles", "articles_without_text", "redirects", "other_pages")
 
 
@@ -166,7 +166,7 @@ def _batches(
             for piece in read_pieces(Opened(source, file.path, reading, totals), found):
                 batch.append(piece)
                 size += piece.size
-                if size >= _BATCH_BYTES:
+                if size >= BATCH_BYTES:
                     yield batch
                     batch, size = [], 0
     if batch:

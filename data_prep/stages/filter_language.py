@@ -46,8 +46,8 @@ STAGE = "filter_language"
 VERSION = 1  # goes up when the output of equal input changes
 DOCUMENTS, UNCERTAIN = "documents", "uncertain"
 KEPT, REMOVED = "kept_", "removed_"  # before the code of a language
-_BLOCK_BYTES = 1 << 18
-_MAX_DOCUMENT_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 18
+MAX_DOCUMENT_BYTES = 4 << 20
 _SHOWN_LANGUAGES = 5
 
 
@@ -70,7 +70,7 @@ class LanguageFilter(declared.Settings):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Languages that are not identified, and a package that is missing."""
+        """Raises UserError for unknown languages, and if the package is missing."""
         if not self.keep_languages:
             yield "--keep_languages is empty; give codes of languages, such as de,fr."
         for code in self.keep_languages:
@@ -119,8 +119,8 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
     cuts: collections.Counter[str] = collections.Counter()
     blocks = read_blocks(
         files,
-        block_bytes=_BLOCK_BYTES,
-        max_bytes=_MAX_DOCUMENT_BYTES,
+        block_bytes=BLOCK_BYTES,
+        max_bytes=MAX_DOCUMENT_BYTES,
         cuts=cuts,
         cut_lines=True,
     )
@@ -146,7 +146,7 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
         )
     if cuts[CUT_DOCUMENTS]:
         report(
-            f"{STAGE}: documents of more than {_MAX_DOCUMENT_BYTES >> 20} MiB were cut "
+            f"{STAGE}: documents of more than {MAX_DOCUMENT_BYTES >> 20} MiB were cut "
             f"{cuts[CUT_DOCUMENTS]:,} times; each piece was judged by itself"
         )
     report(f"{STAGE}: {kept:,} documents kept, removed: {removed}")

@@ -44,7 +44,7 @@ class FileSettings(OutputSettings, InputSettings):
 
 @dataclasses.dataclass(frozen=True)
 class VersionSettings(Settings):
-    """What becomes of earlier output."""
+    """What happens to earlier output."""
 
     heading: ClassVar[str] = "Input and output"
     other_versions: str = setting(

@@ -31,7 +31,7 @@ STAGE = "shards"
 VERSION = 1  # goes up when the output of equal input changes
 
 MAX_DOCUMENT_BYTES = 4 << 20  # larger ones, not from data_prep.sentences, are split at a line end
-_BUFFER_BYTES = 32 << 20
+BUFFER_BYTES = 32 << 20
 _HASH_RANGE = 1 << 64
 
 
@@ -180,7 +180,7 @@ class _ShardWriter:
         self.num_bytes += len(document) + 1
         self.lowest_hash = min(self.lowest_hash, digest)
         self.highest_hash = max(self.highest_hash, digest)
-        if self._buffered_bytes >= _BUFFER_BYTES:
+        if self._buffered_bytes >= BUFFER_BYTES:
             self._flush()
 
     def close(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ from data_prep.stages.settings import WorkerSettings
 
 LANGUAGES = "languages"  # the parameter of stages under which they are recorded
 
-_OUTPUT_FILE_BYTES = 64 << 20
+OUTPUT_FILE_BYTES = 64 << 20
 
 
 def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
@@ -75,7 +75,7 @@ class NumberedFiles:
 
     def write(self, text: bytes, *, count: int) -> None:
         """Appends whole documents: ``count`` units."""
-        if not self.counts or self._sizes[self._name] >= _OUTPUT_FILE_BYTES:
+        if not self.counts or self._sizes[self._name] >= OUTPUT_FILE_BYTES:
             self._open_file(f"{self._kind}-{len(self.counts):05d}.txt")
         self._file.write(text)
         self._sizes[self._name] += len(text)

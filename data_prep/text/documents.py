@@ -24,9 +24,9 @@ ERROR, REPLACE = "error", "replace"
 CUT_LINES, CUT_DOCUMENTS, REPLACED = "cut_lines", "cut_documents", "replaced_characters"
 LONGEST_SENTENCE_BYTES = 1 << 19
 
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 _MANY_NULLS = 0.1
-_MAX_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 _SEARCHED_BYTES = 1 << 16
 # What comes before a border, as far as possible.
 _LINE = re.compile(rb".*[\r\n]", re.DOTALL)
@@ -88,9 +88,9 @@ def read_parts(
       cut: a position instead, in text that is too long.
       most_bytes: length from which text without a border is cut; 2 MiB by default.
     """
-    most_bytes = 2 * _READ_BYTES if most_bytes is None else most_bytes
+    most_bytes = 2 * READ_BYTES if most_bytes is None else most_bytes
     pending, offset = b"", 0
-    while block := stream.read(_READ_BYTES):
+    while block := stream.read(READ_BYTES):
         pending += block
         end, is_cut = border(pending), False
         if not end and len(pending) >= most_bytes:
@@ -235,15 +235,15 @@ def _lines_of(
     """
     number = 0
     with open(path, "rb") as file:
-        while line := file.readline(_MAX_LINE_BYTES):
+        while line := file.readline(MAX_LINE_BYTES):
             is_cut = False
-            if len(line) == _MAX_LINE_BYTES and not line.endswith(b"\n"):
+            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
                 # Not the last byte, which may be the first one of CR LF.
                 end = line.rfind(b"\r", 0, -1) + 1
                 if not end and not cut_lines:
                     raise UserError(
                         f"--input_file: line {number + 1} of {path} is longer than "
-                        f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence on a line, each with a "
+                        f"{MAX_LINE_BYTES >> 20} MiB; put one sentence on a line, each with a "
                         "line feed at its end, as data_prep.sentences does."
                     )
                 if not end:

@@ -34,8 +34,8 @@ _WORDS_OF_RUN = 5
 _MOST_RUNS = 1 << 16  # of a document; a longer one is sampled evenly
 # Documents that agree in a band are compared with so many of those before them.
 _MOST_COMPARED = 16
-_PART_DOCUMENTS = 1 << 21
-_CHUNK_DOCUMENTS = 1 << 14
+PART_DOCUMENTS = 1 << 21
+CHUNK_DOCUMENTS = 1 << 14
 
 _SKETCH = np.dtype([("exact", "<u8"), ("values", "<u4", (_VALUES,))])
 _KEY = np.dtype("<u8")
@@ -180,7 +180,7 @@ def _hash_of_band(values: np.ndarray) -> np.ndarray:
 
 def _chunks(path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
     with open(path, "rb") as file:
-        while data := file.read(_CHUNK_DOCUMENTS * dtype.itemsize):
+        while data := file.read(CHUNK_DOCUMENTS * dtype.itemsize):
             yield np.frombuffer(data, dtype)
 
 
@@ -189,7 +189,7 @@ def _groups(path: Path) -> Iterator[np.ndarray]:
 
     Keys are spread over parts by their value, and a part at a time is sorted.
     """
-    parts = math.ceil(path.stat().st_size / _KEY.itemsize / _PART_DOCUMENTS)
+    parts = math.ceil(path.stat().st_size / _KEY.itemsize / PART_DOCUMENTS)
     for part in range(parts):
         found_keys, found_numbers, start = [], [], 0
         for chunk in _chunks(path, _KEY):

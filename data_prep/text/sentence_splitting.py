@@ -17,7 +17,7 @@ from data_prep.text.sentence_rules import RULES_VERSION, rules_for
 
 # Characters that are split at a time: within quotation marks that are never closed, the time that
 # sentencex takes grows with the square of the length.
-_WINDOW = 1 << 14
+WINDOW_CHARACTERS = 1 << 14
 
 
 def splitter_version(language: str) -> str:
@@ -33,8 +33,8 @@ def split_sentences(paragraph: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     start, begun = 0, ""
-    while len(paragraph) - start > _WINDOW:
-        found = _segment(paragraph[start : start + _WINDOW], language)
+    while len(paragraph) - start > WINDOW_CHARACTERS:
+        found = _segment(paragraph[start : start + WINDOW_CHARACTERS], language)
         complete = found[:-1]  # the last one may go on
         if complete:
             sentences += [begun + complete[0], *complete[1:]]

@@ -29,12 +29,12 @@ from data_prep.text import documents as reading
 from data_prep.text.language_identification import IDENTIFIED
 
 journal.SECONDS_BETWEEN_ENTRIES = 0.0
-stage._OUTPUT_FILE_BYTES = 1500
-create_pretraining_data._BLOCK_BYTES = 900
-reading._READ_BYTES = 700
-clean._BLOCK_BYTES = 900
-filter_language._BLOCK_BYTES = 900
-extract._BATCH_BYTES = 600
+stage.OUTPUT_FILE_BYTES = 1500
+create_pretraining_data.BLOCK_BYTES = 900
+reading.READ_BYTES = 700
+clean.BLOCK_BYTES = 900
+filter_language.BLOCK_BYTES = 900
+extract.BATCH_BYTES = 600
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 
 

@@ -66,6 +66,7 @@ def test_from_the_demos_model(demo_dir, text_file, tmp_path):
     assert "removing the model" in other.stdout
 
 
+@pytest.mark.slow
 def test_without_a_model_there_is_one_sentence(tmp_path):
     done = run_demo(tmp_path / "out", f"--demo_dir={tmp_path}", check=False)
     assert done.returncode == 2

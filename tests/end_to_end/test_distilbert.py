@@ -96,6 +96,7 @@ def answering(files):
     return done.stdout, converted.stdout
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_starts_from_it(files, answering):
     printed, _ = answering
     assert "model.safetensors: 36 variables restored" in printed
@@ -153,6 +154,7 @@ def test_both_forms_give_the_answer_of_transformers(files, answering):
     assert answer["score"] == pytest.approx(scores[i, j], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_pretraining_continues_without_next_sentences(tmp_path, capsys):
     model = save_distilbert(tmp_path / "start", vocab_size=V)
     settings = pretraining_settings(tmp_path)

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from bert_tf.model_directory.complete import find_model
+from bert_tf.serving.load import load_model
 from tests.helpers.programs import environment, run
 from tests.helpers.small_span_model import VOCABULARY, predictor_of, write_model
+from tests.helpers.small_task_models import WRITERS
 
 ROWS = [
     {
@@ -45,7 +47,9 @@ else:
     columns = request["inputs"]
 assert set(columns) == set(inputs), "every input is needed"
 found = signature(**{n: tf.constant(v, inputs[n].dtype) for n, v in columns.items()})
-outputs = {name: value.numpy().tolist() for name, value in found.items()}
+texts = {n for n, v in found.items() if v.dtype == tf.string}  # TensorFlow Serving: UTF-8
+outputs = {n: v.numpy().astype(str) if n in texts else v.numpy() for n, v in found.items()}
+outputs = {name: value.tolist() for name, value in outputs.items()}
 if "instances" in request:
     rows = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
     print(json.dumps({"predictions": rows}, allow_nan=False))
@@ -104,6 +108,39 @@ def test_rest_columns_with_unique_ids(exported, expected, tmp_path):
     assert outputs["top_end_indices"] == expected["top_end_indices"].tolist()
 
 
+TASKS = {
+    "classification": {"classes", "label", "label_id", "logits", "probabilities"},
+    "tagging": {"label_ids", "labels", "logits", "probabilities"},
+    "question_answering": {
+        *("start_logits", "end_logits", "null_logits", "top_start_indices", "top_start_logits"),
+        *("top_end_indices", "top_end_logits"),
+    },
+    "masked_words": {"positions", "probabilities", "word_ids", "words"},
+    "vectors": {"vectors"},
+}
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=[] if t == "tagging" else pytest.mark.slow) for t in TASKS]
+)
+def test_models_of_every_task(tmp_path, task):
+    model = WRITERS[task](tmp_path / "model")
+    export_dir = tmp_path / "served"
+    done = run(
+        "-m", "bert_tf.commands.export", f"--model_dir={model}", f"--export_dir={export_dir}"
+    )
+    assert done.stdout.startswith(f"exported {model} to {export_dir / '1'}\n")
+    rows = [{**row, "input_ids": [4, *row["input_ids"][1:]]} for row in ROWS]  # [MASK]
+    found = answer(export_dir / "1", {"instances": rows}, tmp_path)["predictions"]
+    assert len(found) == len(rows)
+    assert {name for row in found for name in row} == TASKS[task]
+    if task == "tagging":
+        [tagged] = load_model(model).predict([["who", "wrote"]])
+        features = {"input_ids": [[2, 5, 6, 3]], "input_mask": [[1] * 4], "segment_ids": [[0] * 4]}
+        answered = answer(export_dir / "1", {"inputs": features}, tmp_path)["outputs"]
+        assert answered["labels"][0][1:3] == list(tagged.labels)
+
+
 def saved_model_cli(*arguments):
     tool = Path(sys.executable).with_name("saved_model_cli")
     done = subprocess.run(
@@ -117,6 +154,7 @@ def saved_model_cli(*arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_saved_model_cli_shows_the_signatures(exported):
     shown = saved_model_cli("show", "--dir", exported, "--tag_set", "serve", "--all")
     for name in ("serving_default", "with_unique_ids"):
@@ -126,6 +164,7 @@ def test_saved_model_cli_shows_the_signatures(exported):
     assert "outputs['null_logits'] tensor_info:" in shown
 
 
+@pytest.mark.slow
 def test_saved_model_cli_runs_it(exported, expected, tmp_path):
     np.savez(tmp_path / "ids.npz", ids=np.array(COLUMNS["input_ids"], np.int32))
     expressions = f"input_mask={COLUMNS['input_mask']};segment_ids={COLUMNS['segment_ids']}"
@@ -146,6 +185,7 @@ BAD = [
     ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train"),
     ("no candidates", ["--n_best_size=0"], "--n_best_size=0"),
     ("too long", ["--max_seq_length=100"], "--max_seq_length=100"),
+    ("another head", ["--task=tagging"], "no head of labels; give a model that run_ner.py"),
     ("unknown precision", ["--precision=fp8"], "--precision=fp8"),
     ("no policy", ["--precision_policy={vocabulary}"], "--precision_policy: "),
     ("another vocabulary", ["--vocab_file={vocabulary}"], "the vocabulary has"),
@@ -166,7 +206,8 @@ def test_bad_input_is_one_sentence(model_dir, exported, tmp_path, flags, sentenc
         write_model(names["pretrained"], span_head=False)
     usual = [f"--model_dir={model_dir}", f"--export_dir={tmp_path}/squad"]
     given = [flag.format(**names) for flag in flags]
-    done = run("-m", "bert_tf.commands.export_squad", *usual, *given, check=False)
+    command = "export" if "--task" in flags[0] else "export_squad"
+    done = run("-m", f"bert_tf.commands.{command}", *usual, *given, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1

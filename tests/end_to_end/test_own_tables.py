@@ -110,6 +110,7 @@ def test_a_trained_directory_alone_predicts(trained, files, tmp_path):
     assert found.read_text() == expected.read_text()
 
 
+@pytest.mark.slow
 def test_a_teacher_has_the_same_classes(trained, flags, tmp_path):
     """Its student has all of them, though its own file lacks one."""
     teacher = [f"--teacher_checkpoint={trained[0]}", "--num_train_steps=1"]
@@ -127,6 +128,7 @@ def test_a_teacher_has_the_same_classes(trained, flags, tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_several_labels_have_a_threshold_that_is_kept(flags, files, tmp_path):
     given = [f"--train_file={files}/train.jsonl", f"--eval_file={files}/dev.jsonl"]
     given += ["--multi_label", f"--predict_file={files}/dev.jsonl", "--do_predict"]
@@ -138,6 +140,7 @@ def test_several_labels_have_a_threshold_that_is_kept(flags, files, tmp_path):
     assert classes.threshold == results["eval_threshold"]
 
 
+@pytest.mark.slow
 def test_ratings(flags, files, tmp_path):
     given = [f"--train_file={files}/train_ratings.csv", f"--eval_file={files}/dev_ratings.csv"]
     run(SCRIPT, *flags, *given, "--regression", f"--output_dir={tmp_path / 'out'}")

@@ -85,6 +85,7 @@ def contents(archive, prefix=""):
         return {name: opened.read(name) for name in names}
 
 
+@pytest.mark.slow
 def test_a_wheel_built_from_the_sdist_is_the_one_built_from_the_checkout(sdist, wheel, tmp_path):
     with tarfile.open(sdist) as opened:
         opened.extractall(tmp_path)

@@ -82,6 +82,7 @@ def test_both_sets_of_mnli_are_scored_and_predicted(mnli, files):
     assert "MNLI: dev_matched.tsv and dev_mismatched.tsv" in page
 
 
+@pytest.mark.slow
 def test_the_mismatched_set_alone(mnli, files, tmp_path):
     _, flags, _ = mnli
     file = files / "MNLI" / "dev_mismatched.tsv"
@@ -93,6 +94,7 @@ def test_the_mismatched_set_alone(mnli, files, tmp_path):
     assert "eval_accuracy_mismatched" not in alone
 
 
+@pytest.mark.slow
 def test_a_model_of_mnli_predicts_the_diagnostic_set(mnli, files, tmp_path):
     sets, flags, _ = mnli
     pairs = sets["dev_matched"]
@@ -151,6 +153,7 @@ def test_xnli_is_trained_in_one_language_and_scored_in_several(files, tmp_path):
     assert ledger_of(tmp_path / "xnli")["data"]["task"] == "XNLI"
 
 
+@pytest.mark.slow
 def test_relations_are_scored_without_the_negative_class(files, tmp_path):
     write_relations(tmp_path / "train.jsonl", 200, seed=1)
     labels = write_relations(tmp_path / "dev.jsonl", 50, seed=2)

@@ -150,14 +150,15 @@ def test_classes_of_another_task_are_not_predicted(trained, flags, tmp_path):
     assert f"error: {trained[0]} was trained on SST-2, not on CoLA" in done.stderr
 
 
-def test_padding_changes_no_prediction(trained, files, flags, tmp_path):
-    changes = ["--length_buckets=false", "--predict_batch_size=7", f"--output_dir={tmp_path}"]
+def test_batches_change_no_prediction(trained, files, flags, tmp_path):
+    changes = ["--predict_batch_size=7", f"--output_dir={tmp_path}"]
     file = f"--predict_file={files / 'SST-2' / 'dev.tsv'}"
     run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", "--do_predict", file, *changes)
     assert predictions_of(tmp_path) == predictions_of(trained[0])
     np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 

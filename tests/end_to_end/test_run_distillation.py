@@ -142,6 +142,7 @@ def kept_targets(common, tmp_path_factory):
     return distil_with_kept_targets(common, tmp_path_factory.mktemp("kept"), ranks=1)
 
 
+@pytest.mark.slow
 def test_a_deterministic_run_keeps_targets(kept_targets):
     [piece] = kept_targets.glob("*.tfrecord")
     assert any(piece.read_bytes())
@@ -156,6 +157,7 @@ def test_two_deterministic_ranks_keep_the_same_targets(common, kept_targets, tmp
     assert (found / piece.name).read_bytes() == piece.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_output_is_all_that_the_next_command_needs(distilled, common, tmp_path):
     student, _ = distilled
     text = "--text=returns the [MASK] of the string"

@@ -115,6 +115,7 @@ def test_it_starts_from_a_bert(trained, common, tmp_path):
     assert "of the checkpoint, unused: cls/predictions/output_bias" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_fine_tuned_is_the_discriminator(trained, tmp_path):
     """Its vocabulary comes with it; the pooler is as new as the head, and nobody has to say so."""
     data, output_dir = tmp_path / "SST-2", tmp_path / "tuned"

@@ -72,6 +72,7 @@ def test_two_ranks_write_the_bytes_of_one(single, flags, tmp_path, name):
     assert {name, f"{name}.json"} <= same_files(single, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bytes(single, flags, tmp_path):
     output = tmp_path / "tokens.jsonl"
     command = [SCRIPT, *flags, *FORMS[output.name], f"--output_file={output}"]
@@ -91,6 +92,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(single, flags, tmp_path):
     assert same_files(single, tmp_path) == {output.name, f"{output.name}.json"}
 
 
+@pytest.mark.slow
 def test_a_full_disk(flags, tmp_path):
     program = (
         "import resource, runpy, sys; sys.argv = sys.argv[1:]; "
@@ -124,6 +126,7 @@ def test_the_published_command_of_googles_script(model, tmp_path):
     ] * len(features)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page(model, tmp_path):
     page = (ROOT / "docs/howto/vectors.md").read_text(encoding="utf-8")
     [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

@@ -121,6 +121,7 @@ def predicted_alone(directory, files, output_dir):
     return predictions_of(output_dir)
 
 
+@pytest.mark.slow
 def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_path):
     lines = predicted_alone(trained[0], files, tmp_path / "ours")
     words = (files / "data" / "test.txt").read_text().splitlines()
@@ -141,12 +142,13 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
             np.testing.assert_array_equal(value, trained_values[name], err_msg=name)
 
 
-def test_padding_changes_no_prediction(trained, flags, predicts_dev, tmp_path):
-    changes = ["--length_buckets=false", "--predict_batch_size=7", f"--output_dir={tmp_path}"]
+def test_batches_change_no_prediction(trained, flags, predicts_dev, tmp_path):
+    changes = ["--predict_batch_size=7", f"--output_dir={tmp_path}"]
     run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", *predicts_dev, *changes)
     assert predictions_of(tmp_path) == predictions_of(trained[0])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     """Its labels are those stored beside its checkpoint."""
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path, more_files=["labels.txt"])
@@ -165,6 +167,7 @@ def test_labels_of_a_resumed_run_do_not_change(trained, flags, files, tmp_path):
     assert variables_of(directory).keys() == before.keys()
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_a_teacher(trained, flags, tmp_path):
     """From its labels alone, with half as many layers and none of the file's labels."""
     done = run(

@@ -116,6 +116,7 @@ def test_a_checkpoint_that_counts_steps_only_ends_in_the_same_bits(trained, flag
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
 def test_asked_to_stop_it_saves_a_checkpoint_first(asked, flags, tmp_path):
     process = subprocess.Popen(
@@ -209,6 +210,7 @@ def assert_learns(directory):
     assert first["masked_lm_loss"] - last["masked_lm_loss"] > 0.03
 
 
+@pytest.mark.slow
 def test_bf16_and_lamb_with_accumulation(flags, tmp_path):
     run(
         SCRIPT,

@@ -163,7 +163,7 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 
 
-def test_length_buckets_change_no_answer(trained, files, tmp_path):
+def test_batches_change_no_answer(trained, files, tmp_path):
     run(
         SCRIPT,
         f"--init_checkpoint={trained[0]}",
@@ -172,7 +172,6 @@ def test_length_buckets_change_no_answer(trained, files, tmp_path):
         *LENGTHS,
         "--precision=fp32",
         "--do_predict",
-        "--length_buckets=false",
         "--predict_batch_size=5",
         f"--output_dir={tmp_path}",
     )

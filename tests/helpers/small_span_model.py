@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import BertConfig
-from bert_tf.model.variables import create_variables
+from bert_tf.model.variables import VariableSpec, create_variables
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.question_answering.graph import SQUAD_SCOPE, squad_specs
 from bert_tf.tasks.question_answering.task import SpanTask
@@ -48,11 +49,18 @@ TEXT = "Anna wrote the book in 1843. She lived by the sea, in a town. Who lived 
 
 def write_model(directory: Path, *, span_head: bool = True, config: BertConfig = CONFIG) -> Path:
     """Makes ``directory`` a model directory with weights drawn at random."""
+    specs = [s for s in squad_specs(config) if span_head or not s.name.startswith(SQUAD_SCOPE)]
+    return write_weights(directory, specs, config)
+
+
+def write_weights(
+    directory: Path, specs: Sequence[VariableSpec], config: BertConfig = CONFIG, **labels
+) -> Path:
+    """Makes ``directory`` a model directory with such variables, drawn at random, and labels."""
     directory.mkdir(parents=True, exist_ok=True)
     vocab_file = directory / "vocab.txt"
     vocab_file.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
-    write_model_files(directory, config, TokenizerFiles(vocab_file, do_lower_case=True))
-    specs = [s for s in squad_specs(config) if span_head or not s.name.startswith(SQUAD_SCOPE)]
+    write_model_files(directory, config, TokenizerFiles(vocab_file, do_lower_case=True), **labels)
     with tf.Graph().as_default(), tf.Session() as session:
         tf.train.create_global_step()
         create_variables(specs, initializer_range=config.initializer_range)

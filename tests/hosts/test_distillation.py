@@ -102,6 +102,7 @@ def test_gradients_travel_once_an_update(over_hosts):
     assert not any("teacher" in name for name in gradients)
 
 
+@pytest.mark.slow
 def test_the_teacher_is_sent_once(over_hosts):
     _, timeline = over_hosts
     counts = {n: len(found["BROADCAST"]) for n, found in timeline.items() if "teacher" in n}

@@ -82,6 +82,7 @@ def test_staged_and_copied_records_give_the_same_training(data, run_two, tmp_pat
     assert losses(tmp_path / "again") == losses(tmp_path / "plain")
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_ends_all_ranks(data, run_two, tmp_path):
     done = run_two(
         data, tmp_path / "out", "--before_training=echo no such disk; exit 3", check=False

@@ -86,6 +86,7 @@ def test_all_gradients_travel_in_one_round(one_group, cut):
     assert on_the_wire == UPDATES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_after_every_micro_batch_there_are_as_many_rounds_as_these(one_group, cut):
     gradients, others, on_the_wire = exchanges_of(one_group[1], "every-micro-batch", cut)

@@ -92,7 +92,7 @@ def show_masks(
     held_out: dict[str, np.ndarray], tokenizer: Tokenizer, config: BertConfig, *, checkpoint: Path
 ) -> None:
     """Prints a masked word from each of ten held-out sequences with the model's guesses."""
-    from bert_tf.commands.fill_mask import MaskFiller
+    from bert_tf.tasks.pretraining.mask_filler import MaskFiller
 
     filler = MaskFiller(config, tokenizer, checkpoint)
     chosen = np.linspace(0, len(held_out["input_ids"]) - 1, NUM_EXAMPLES).astype(int)

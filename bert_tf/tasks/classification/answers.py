@@ -54,14 +54,29 @@ class Answers:
             return (np.logaddexp(0, logits) - labels * logits).mean(axis=1)
         return -log_probabilities(self.logits)[np.arange(len(labels)), labels.astype(int)]
 
+    def names(self, number: int) -> tuple[str, ...]:
+        """The classes that are predicted of a text: one, unless it may have several."""
+        found = self.predicted[number]
+        numbers = np.flatnonzero(found) if self.task.multi_label else [found]
+        return tuple(self.task.classes[n] for n in numbers)
+
     def shown(self, number: int, separator: str = ",") -> str:
         """A prediction as text."""
-        found = self.predicted[number]
         if self.task.is_regression:
-            return f"{found:.3f}"
-        if self.task.multi_label:
-            return separator.join(self.task.classes[n] for n in np.flatnonzero(found))
-        return self.task.classes[found]
+            return f"{self.predicted[number]:.3f}"
+        return separator.join(self.names(number))
+
+
+def logits_of_texts(logits: np.ndarray, windows: np.ndarray | None) -> np.ndarray:
+    """Logits [sequences, outputs] -> [texts, outputs]: the means over each text's windows.
+
+    ``windows`` are the sequences of each text; None if all have one.
+    """
+    if windows is None:
+        return logits
+    ends = np.cumsum(windows)
+    sums = np.add.reduceat(logits.astype(np.float64), ends - windows, axis=0)
+    return (sums / windows[:, np.newaxis]).astype(np.float32)
 
 
 def labels_of(file: TextFile) -> np.ndarray:

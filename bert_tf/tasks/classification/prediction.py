@@ -15,7 +15,7 @@ from bert_tf.model_directory.text_classes import (
     write_text_classes,
 )
 from bert_tf.records.sequences import SequenceRecords
-from bert_tf.tasks.classification.answers import Answers, labels_of
+from bert_tf.tasks.classification.answers import Answers, labels_of, logits_of_texts
 from bert_tf.tasks.classification.glue import GlueTask
 from bert_tf.tasks.classification.metrics import F1_OF_CLASSES, METRICS, best_threshold
 from bert_tf.tasks.classification.report import write_report
@@ -38,13 +38,9 @@ class TextPrediction(PredictionEvaluation):
         self._file = file
         self._windows = records.records_per_item
 
-    def logits_of_texts(self, logits: np.ndarray) -> np.ndarray:
-        """Logits [records, outputs] -> [texts, outputs]: the means over a text's windows."""
-        if self._windows is None:
-            return logits
-        ends = np.cumsum(self._windows)
-        sums = np.add.reduceat(logits.astype(np.float64), ends - self._windows, axis=0)
-        return (sums / self._windows[:, np.newaxis]).astype(np.float32)
+    def answers(self, predictions: Mapping[str, np.ndarray]) -> Answers:
+        """What is predicted of the texts, from predictions for the records."""
+        return Answers(self._file.task, logits_of_texts(predictions["logits"], self._windows))
 
 
 class ClassificationEvaluation(TextPrediction):
@@ -63,7 +59,7 @@ class ClassificationEvaluation(TextPrediction):
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """The task's metrics and the loss of each part; writes ``report.html``."""
         task, labels = self._file.task, labels_of(self._file)
-        answers = Answers(task, self.logits_of_texts(predictions["logits"]))
+        answers = self.answers(predictions)
         found = {}
         if task.multi_label:
             threshold = best_threshold(labels, answers.probabilities)
@@ -99,7 +95,7 @@ class ClassificationPrediction(TextPrediction):
         stored = read_text_classes(output_dir)
         threshold = self._threshold if stored is None else stored.threshold
         task = self._file.task
-        answers = Answers(task, self.logits_of_texts(predictions["logits"]), threshold)
+        answers = dataclasses.replace(self.answers(predictions), threshold=threshold)
         for part in self._file.parts:
             of_part = answers.of(part.rows)
             write_probabilities(of_part, output_dir / _with_part(PROBABILITIES_NAME, part))

@@ -161,14 +161,14 @@ class OpenedFiles:
             None if file is None else self._records(run, directory, kind, file)
             for kind, file in zip(("train", "eval", "predict"), files)
         )
-        common = {"ranks": run.ranks, "length_buckets": settings.length_buckets}
+        common = {"config": model.config, "ranks": run.ranks}
         evaluation = prediction = None
         if dev is not None:
             size = settings.run.evaluation.eval_batch_size
-            evaluation = task.evaluation(files.dev, dev, model.config, batch_size=size, **common)
+            evaluation = task.evaluation(files.dev, dev, batch_size=size, **common)
         if test is not None:
             size = settings.predict_batch_size
-            prediction = task.prediction(files.test, test, model.config, batch_size=size, **common)
+            prediction = task.prediction(files.test, test, batch_size=size, **common)
         entries = data_entries(settings, model, train=train, eval=dev, predict=test)
         return JobData(
             training_data(settings, model.config, train, max_seq_length=self.max_seq_length),

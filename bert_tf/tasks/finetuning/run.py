@@ -10,16 +10,20 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, dataset_of_positions
-from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
-from bert_tf.input.order import batch_indices
+from bert_tf.input.length_buckets import (
+    LengthBuckets,
+    LengthSortedBatches,
+    ShuffledBatches,
+    in_record_order,
+)
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel, complete_model
@@ -217,41 +221,30 @@ class BatchOrder:
 
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
         """This rank's part of every global batch (see :class:`bert_tf.train.job.TrainingData`)."""
-        buckets, indices = self._order(run, plan)
+        order, rank_slice = self._order(run, plan), run.batch_slice(plan.batch)
         reader = _reader(
             self.records,
             self.config,
             batch_size=plan.batch.rank_batch_size,
-            indices=indices,
-            positions_kept=buckets.padded_length if self.by_length else None,
+            indices=lambda position: order.indices(position, rank_slice),
+            positions_kept=order.padded_length,
         )
         return dataset_of_positions(run.start.data_position, None, reader.read)
 
     def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
         """The file of each record and its index there (see ``TrainingData.records``)."""
-        _, indices = self._order(run, plan)
-        return RecordSet(self.records.files).locations(indices(position).tolist())
+        indices = self._order(run, plan).indices(position, run.batch_slice(plan.batch))
+        return RecordSet(self.records.files).locations(indices.tolist())
 
-    def _order(self, run: Run, plan: Plan) -> tuple[LengthBuckets, Callable[[int], np.ndarray]]:
-        """The length buckets, and a function from a position to the indices of its records."""
-        rank_slice = run.batch_slice(plan.batch)
-        buckets = LengthBuckets(
+    def _order(self, run: Run, plan: Plan) -> LengthBuckets | ShuffledBatches:
+        order = LengthBuckets if self.by_length else ShuffledBatches
+        return order(
             self.records.lengths,
             global_batch_size=plan.batch.global_batch_size,
             seed=self.seed,
             max_length=self.max_seq_length,
-            origin=rank_slice.origin,
+            origin=run.batch_slice(plan.batch).origin,
         )
-
-        def shuffled(position: int) -> np.ndarray:
-            return batch_indices(
-                position, rank_slice, num_records=len(self.records), seed=self.seed
-            )
-
-        def bucketed(position: int) -> np.ndarray:
-            return buckets.indices(position, rank_slice)
-
-        return buckets, bucketed if self.by_length else shuffled
 
 
 def training_data(
@@ -278,7 +271,7 @@ def _reader(
     *,
     batch_size: int,
     indices: Callable[[int], np.ndarray],
-    positions_kept: Callable[[int], int] | None,
+    positions_kept: Callable[[int], int],
 ) -> BatchReader:
     return BatchReader(
         RecordSet(records.files),
@@ -312,7 +305,6 @@ class PredictionEvaluation:
         *,
         ranks: Ranks,
         batch_size: int,
-        length_buckets: bool,
         unit: str = "sequences",
     ) -> None:
         """Predicts ``records``.
@@ -322,13 +314,11 @@ class PredictionEvaluation:
           config: the network's configuration.
           ranks: all ranks; each predicts its part of the records.
           batch_size: sequences per batch and rank.
-          length_buckets: whether to pad only to the longest sequence in a batch.
           unit: what progress lines call a record.
         """
         self._records = records
         self.config = config
         self._ranks = ranks
-        self._length_buckets = length_buckets
         self._unit = unit
         self._batches = LengthSortedBatches(
             records.lengths,
@@ -352,7 +342,7 @@ class PredictionEvaluation:
             self.config,
             batch_size=len(self._batches.indices(0)),
             indices=self._batches.indices,
-            positions_kept=self._batches.padded_length if self._length_buckets else None,
+            positions_kept=self._batches.padded_length,
         )
         return dataset_of_positions(0, self._batches.num_batches, reader.read)
 
@@ -406,22 +396,4 @@ class PredictionEvaluation:
             ):
                 say(line)
         rate = done / steady_seconds if steady_seconds else 0.0
-        return _assemble(everything, len(self._records)), rate
-
-
-def _assemble(
-    parts: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
-) -> dict[str, np.ndarray]:
-    """Merges (record indices, predictions) parts into arrays in the order of the records.
-
-    Predictions of batches with fewer positions are padded with zeros.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    for name in parts[0][1]:
-        values = [(indices, found[name]) for indices, found in parts]
-        shape = np.max([value.shape[1:] for _, value in values], axis=0, initial=0)
-        arrays[name] = np.zeros((num_records, *shape.astype(int)), values[0][1].dtype)
-        for indices, value in values:
-            part: tuple[Any, ...] = (indices, *map(slice, value.shape[1:]))
-            arrays[name][part] = value
-    return arrays
+        return in_record_order(everything, len(self._records)), rate

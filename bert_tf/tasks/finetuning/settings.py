@@ -75,7 +75,7 @@ class FinetuningSettings(Settings):
     )
     length_buckets: bool = setting(
         True,
-        "Batch sequences of similar length; off keeps random order and pads to --max_seq_length.",
+        "Train on batches of sequences of similar length; off shuffles, which pads more.",
     )
     seeds: tuple[int, ...] = setting(
         (),

@@ -139,6 +139,14 @@ class Answerer:
         # The sort is stable: the chosen answer comes first and the others keep their order.
         return sorted(found, key=lambda answer: answer.text != chosen)
 
+    def predict(self, inputs: Sequence[tuple[str, str]]) -> list[list[FoundAnswer]]:
+        """The answers to each question about a text, as :meth:`answer` gives them."""
+        return [self.answer(question, context) for question, context in inputs]
+
+    def close(self) -> None:
+        """Frees the network's memory; nothing can be answered any more."""
+        self._predictor.session.close()
+
     def _candidates(self, question: str, context: str, *, shows_progress: bool) -> SpanCandidates:
         """The best start and end positions in every window of the context."""
         context_ids = self._tokenizer.encode(context)

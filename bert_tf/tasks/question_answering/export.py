@@ -1,135 +1,71 @@
-"""Exports a span model as a SavedModel with its signatures."""
+"""What an exported span model takes and returns."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
-from bert_tf.inference.predictor import Predictor
-from bert_tf.inference.versions import choose_version, written_atomically
-from bert_tf.model.config import INPUTS
-from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.inference.export import Exportable, TextSignature, checked_length
+from bert_tf.inference.graph_tokenizer import GraphTokenizer, kept_tokens, with_special_tokens
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tasks.question_answering.text_signature import text_features
-from bert_tf.tasks.question_answering.windows import WindowSettings
-from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.files import PathLike, explain_write_errors
+from bert_tf.tasks.question_answering.windows import NUM_SPECIAL, WindowSettings, fitting_windows
 
-UNIQUE_IDS_SIGNATURE = "with_unique_ids"
-TEXT_SIGNATURE = "text"
-
-_EXTRA_NAME = "assets.extra"  # SavedModel's directory for files that TensorFlow does not read
+UNIQUE_IDS = "unique_ids"
 
 
-def export_squad(
-    model: CompleteModel,
-    export_dir: PathLike,
-    *,
-    version: int | None = None,
-    precision: str | PrecisionPolicy = "fp32",
-    max_seq_length: int | None = None,
-    num_candidates: int = 20,
-    text_windows: WindowSettings | None = None,
-) -> Path:
-    """Exports a model as a SavedModel.
+def exportable_spans(
+    model: CompleteModel, *, num_candidates: int = 20, windows: WindowSettings | None = None
+) -> Exportable:
+    """A span model with its signatures.
+
+    ``with_unique_ids`` takes and returns ``unique_ids``, too, for clients of google-research/bert's
+    and NVIDIA's exports. ``text`` takes questions and contexts, of which the first window counts.
 
     Args:
       model: the model.
-      export_dir: the directory with all versions.
-      version: number of the new version; None for one more than the highest existing.
-      precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation;
-        weights are always float32.
-      max_seq_length: maximum length of a sequence; None for the network's maximum.
       num_candidates: number of best positions to return.
-      text_windows: lengths for the signature that takes strings; None to leave it out.
-
-    Returns: the version's directory.
-
-    Raises:
-      UserError: if the version exists, the weights do not belong to such a model, or a length is
-        too large.
+      windows: lengths for ``text``; None for run_squad.py's, limited to the network's.
     """
-    positions = model.config.max_position_embeddings
-    longest = positions if max_seq_length is None else max_seq_length
-    for length in (longest, text_windows.max_seq_length if text_windows else longest):
-        if length < 1:
-            raise UserError(f"--max_seq_length={length} must be at least 1.")
-        model.config.check_length(length, f"--max_seq_length={length} is")
-    target = choose_version(export_dir, version)
-    predictor = Predictor(
+    windows = windows or fitting_windows(model.config.max_position_embeddings)
+    checked_length(model, windows.max_seq_length)
+
+    def of_texts(
+        network: Network, tokenizer: GraphTokenizer, texts: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        features, left_out = text_features(texts["question"], texts["context"], tokenizer, windows)
+        return {**_outputs(network, features), **features, "tokens_left_out": left_out}
+
+    return Exportable(
         SpanTask(model.config, num_candidates=num_candidates),
-        model.checkpoint,
-        precision=precision,
-        portable=True,
+        _outputs,
+        texts={"text": TextSignature(("question", "context"), of_texts)},
+        returned={f"with_{UNIQUE_IDS}": UNIQUE_IDS},
     )
-    session = predictor.session
-    with predictor.graph.as_default(), session, _new_directory(target) as temporary:
-        signatures = _id_signatures(predictor.network, longest)
-        if text_windows is not None:
-            signatures[TEXT_SIGNATURE] = _text_signature(predictor.network, model, text_windows)
-        builder = tf.saved_model.Builder(str(temporary))
-        builder.add_meta_graph_and_variables(
-            session,
-            [tf.saved_model.SERVING],
-            signature_def_map=signatures,
-            strip_default_attrs=True,
-        )
-        builder.save()
-        extra = temporary / _EXTRA_NAME
-        extra.mkdir()
-        write_model_files(extra, model.config, model.tokenizer_files)
-    return target
 
 
-@contextlib.contextmanager
-def _new_directory(target: Path) -> Iterator[Path]:
-    """Like ``written_atomically``; raises UserError if it cannot be written."""
-    try:
-        with explain_write_errors(target.parent), written_atomically(target) as temporary:
-            yield temporary
-    except tf.errors.OpError as error:
-        raise UserError(
-            f"cannot write {target} ({first_line(error)}); free space there, or choose another "
-            "--export_dir."
-        ) from error
+def text_features(
+    questions: tf.Tensor, contexts: tf.Tensor, tokenizer: GraphTokenizer, windows: WindowSettings
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """The network's inputs for questions and contexts, limited to each context's first window.
 
+    Args:
+      questions, contexts: [B] UTF-8 strings.
+      tokenizer: encodes them.
+      windows: lengths in tokens.
 
-def _id_signatures(network: Network, max_seq_length: int) -> dict[str, SignatureDef]:
-    """The two signatures that take token ids; they share one network."""
-    inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
-    length = tf.shape(inputs["input_ids"])[1]
-    fits = tf.debugging.assert_less_equal(
-        length, max_seq_length, message=f"Sequences are longer than {max_seq_length} tokens."
-    )
-    with tf.control_dependencies([fits]):
-        features = {name: tf.identity(tensor) for name, tensor in inputs.items()}
-    outputs = _outputs(network, features)
-    unique_ids = tf.placeholder(tf.int32, [None], "serving_unique_ids")
-    returned = tf.identity(unique_ids, "returned_unique_ids")
-    predict = tf.saved_model.predict_signature_def
-    return {
-        tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: predict(inputs, outputs),
-        UNIQUE_IDS_SIGNATURE: predict(
-            {"unique_ids": unique_ids, **inputs}, {"unique_ids": returned, **outputs}
-        ),
-    }
-
-
-def _text_signature(
-    network: Network, model: CompleteModel, windows: WindowSettings
-) -> SignatureDef:
-    question = tf.placeholder(tf.string, [None], "serving_question")
-    context = tf.placeholder(tf.string, [None], "serving_context")
-    features, left_out = text_features(question, context, model.tokenizer, windows)
-    outputs = {**_outputs(network, features), **features, "tokens_left_out": left_out}
-    return tf.saved_model.predict_signature_def({"question": question, "context": context}, outputs)
+    Returns:
+      ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, where S is the longest length in
+      the batch, and the number of tokens cut off the end of each context, [B] int32.
+    """
+    question = tokenizer.encode(questions)[:, : windows.max_query_length]
+    context = tokenizer.encode(contexts)
+    tokens = context.row_lengths()
+    kept = tf.minimum(tokens, windows.max_seq_length - NUM_SPECIAL - question.row_lengths())
+    features = with_special_tokens([question, kept_tokens(context, kept)], tokenizer.ids)
+    return features, tf.cast(tokens - kept, tf.int32)
 
 
 def _outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:

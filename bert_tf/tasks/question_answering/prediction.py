@@ -45,7 +45,6 @@ class SpanEvaluation(PredictionEvaluation):
         settings: AnswerSettings,
         ranks: Ranks,
         batch_size: int,
-        length_buckets: bool,
     ) -> None:
         """Prepares to answer ``questions``.
 
@@ -54,14 +53,13 @@ class SpanEvaluation(PredictionEvaluation):
           tokenizer: the tokenizer that the records were made with.
           config: the network's configuration.
           settings: how answers are chosen among spans.
-          ranks, batch_size, length_buckets: as in :class:`PredictionEvaluation`.
+          ranks, batch_size: as in :class:`PredictionEvaluation`.
         """
         super().__init__(
             questions.features,
             config,
             ranks=ranks,
             batch_size=batch_size,
-            length_buckets=length_buckets,
             unit="windows",
         )
         self._questions = questions

@@ -158,7 +158,6 @@ class OpenedSquad:
             settings=settings.answers,
             ranks=run.ranks,
             batch_size=settings.run.evaluation.eval_batch_size,
-            length_buckets=settings.length_buckets,
         )
 
 

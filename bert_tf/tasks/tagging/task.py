@@ -35,9 +35,9 @@ TAGGING_HEAD = Head("tagging head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_ner.py",
 class TaggingTask(EncoderTask):
     """One class per word.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Features in addition to the inputs:
-    ``word_starts`` [B, S], 1 at the first piece of a word; and, as labels, ``label_ids``
-    [B, S], the classes of the words at these positions, 0 elsewhere.
+    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Among the inputs is ``word_starts``
+    [B, S], 1 at the first piece of a word; labels are ``label_ids`` [B, S], the classes of the
+    words at these positions, 0 elsewhere.
 
     Attributes:
       config: the network's configuration.
@@ -48,7 +48,7 @@ class TaggingTask(EncoderTask):
     num_classes: int
 
     heads: ClassVar = (TAGGING_HEAD,)
-    inputs: ClassVar = INPUTS
+    inputs: ClassVar = (*INPUTS, WORD_STARTS)
     terms: ClassVar[Terms] = {LABEL: (ACCURACY,)}
     loss_name: ClassVar = "cross_entropy"
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Union
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.input.length_buckets import padded_length
+from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, parts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.vectors.sequences import SequenceMaker, TokenSequence
 from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VECTORS, VectorSettings
-from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions
-
-# A text, or a pair of texts.
-Text = Union[str, tuple[str, str]]
-
-BATCH_SIZE = 32
-# Tokens per batch on CPUs. The numbers of larger ones do not stay in the caches.
-_MOST_TOKENS_ON_CPU = 512
 
 
 class TextEncoder:
@@ -65,19 +57,18 @@ class TextEncoder:
         model.config.check_length(length, f"--max_seq_length={length} is")
         self.maker = SequenceMaker(model.tokenizer, length)
         self._settings = settings
-        self._max_seq_length, self._batch_size = length, batch_size
+        self._no_vectors = 0, len(layers), model.config.hidden_size
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
-        from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.vectors.task import VectorTask
-        from bert_tf.tuning.hardware import probe_hardware
 
-        on_cpu = not probe_hardware().has_gpu
-        self._most_tokens = _MOST_TOKENS_ON_CPU if on_cpu else batch_size * length
-        self._at_once = (threads or available_cores()) if on_cpu else 1
-
-        task = VectorTask(model.config, layers, settings.pooling, settings.normalize)
-        self._predictor = Predictor(
-            task, model.checkpoint, options=options, threads=threads, gpu=gpu
+        self._predictor = SequencePredictor(
+            VectorTask(model.config, layers, settings.pooling, settings.normalize),
+            model.checkpoint,
+            length,
+            batch_size=batch_size,
+            options=options,
+            threads=threads,
+            gpu=gpu,
         )
 
     def encode(self, texts: Sequence[Text]) -> np.ndarray:
@@ -91,9 +82,13 @@ class TextEncoder:
                 f"pooling={TOKENS!r} gives every token vectors: use TextEncoder.tokens, or choose "
                 "another pooling."
             )
-        vectors = self.vectors([self.maker.sequence(_parts(text)) for text in texts])
-        found = np.stack(vectors) if vectors else np.zeros((0, *self._shape), np.float32)
+        vectors = self.vectors([self.maker.sequence(parts_of(text)) for text in texts])
+        found = np.stack(vectors) if vectors else np.zeros(self._no_vectors, np.float32)
         return found[:, 0] if len(self._settings.chosen_layers) == 1 else found
+
+    def predict(self, texts: Sequence[Text]) -> Sequence[np.ndarray]:
+        """The vectors of each text, as :meth:`encode` or, unpooled, :meth:`tokens` gives them."""
+        return self.tokens(texts) if self._settings.pooling == TOKENS else list(self.encode(texts))
 
     def tokens(self, texts: Sequence[Text]) -> list[np.ndarray]:
         """The vectors of every token, [CLS] and [SEP] included: float32 [tokens, layers, D] each.
@@ -105,7 +100,7 @@ class TextEncoder:
                 f"pooling={self._settings.pooling!r} gives every text one vector: use "
                 f"TextEncoder.encode, or choose pooling={TOKENS!r}."
             )
-        return self.vectors([self.maker.sequence(_parts(text)) for text in texts])
+        return self.vectors([self.maker.sequence(parts_of(text)) for text in texts])
 
     def vectors(self, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
         """The vectors of sequences, in their order: [layers, D], or [tokens, layers, D], each.
@@ -113,41 +108,18 @@ class TextEncoder:
         Sequences of similar length share batches.
         """
         lengths = np.array([len(sequence.ids) for sequence in sequences], np.int64)
-        batches = list(self._batches(lengths))
-        inputs = (
-            self.maker.batch([sequences[number] for number in numbers], longest)
-            for numbers, longest in batches
-        )
+        width = self._predictor.padded(int(lengths.max(initial=0)))
+        features = self.maker.batch(sequences, width)
         found: list[np.ndarray] = [np.empty(0)] * len(sequences)
-        results = self._predictor.run_all(inputs, at_once=self._at_once)
-        for (numbers, _), predictions in zip(batches, results):
+        is_pooled = self._settings.pooling != TOKENS
+        for numbers, predictions in self._predictor.batches(features):
             values = predictions[VECTORS]
-            is_pooled = self._settings.pooling != TOKENS
             ends = np.cumsum(lengths[numbers])[:-1]
             parts: Iterable[np.ndarray] = values if is_pooled else np.split(values, ends)
             for number, part in zip(numbers, parts):
                 found[number] = part
         return found
 
-    def _batches(self, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-        """The numbers of the sequences in each batch, longest first, and its padded length."""
-        order = np.argsort(-lengths, kind="stable")
-        start = 0
-        while start < len(order):
-            longest = padded_length(int(lengths[order[start]]), max_length=self._max_seq_length)
-            size = min(self._batch_size, max(1, self._most_tokens // longest))
-            yield order[start : start + size], longest
-            start += size
-
     def close(self) -> None:
         """Frees the network's memory; the encoder cannot be used any more."""
-        self._predictor.session.close()
-
-    @property
-    def _shape(self) -> tuple[int, int]:
-        task = self._predictor.network.task
-        return len(self._settings.chosen_layers), task.config.hidden_size
-
-
-def _parts(text: Text) -> tuple[str, ...]:
-    return (text,) if isinstance(text, str) else tuple(text)
+        self._predictor.close()

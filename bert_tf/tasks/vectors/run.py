@@ -34,7 +34,7 @@ from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 _WHAT = "computation of vectors"
 # Tokens per piece, which a killed run loses: some seconds of a large network on a CPU.
-_PIECE_TOKENS = 1 << 14
+PIECE_TOKENS = 1 << 14
 # The numbers of a piece's tokens, which are in memory at once.
 _PIECE_BYTES = 1 << 27
 
@@ -149,7 +149,7 @@ def _compute(
     """Computes the missing pieces on all ranks; rank 0 joins them."""
     ranks, layers = run.ranks, settings.vectors.chosen_layers
     length, width = plan["--max_seq_length"], model.config.hidden_size
-    most_tokens = _PIECE_TOKENS
+    most_tokens = PIECE_TOKENS
     if settings.vectors.pooling == TOKENS:
         most_tokens = min(most_tokens, _PIECE_BYTES // (4 * width * len(layers)))
     lines = texts.pieces(most_tokens=most_tokens, max_seq_length=length)

@@ -14,12 +14,12 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import check_initial
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
-from bert_tf.commands.fill_mask import MaskFiller
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.graph import pretraining_specs
+from bert_tf.tasks.pretraining.mask_filler import MaskFiller
 from bert_tf.tasks.question_answering.graph import squad_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError

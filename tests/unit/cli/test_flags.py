@@ -22,6 +22,7 @@ COMMANDS = [
     "bert_tf.commands.from_deepspeed",
     "bert_tf.commands.draw_schedule",
     "bert_tf.commands.doctor",
+    "bert_tf.commands.export",
     "bert_tf.commands.export_squad",
     "bert_tf.commands.launch",
     "bert_tf.commands.ask",

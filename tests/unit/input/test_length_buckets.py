@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from bert_tf.input.length_buckets import (
     LengthBuckets,
     LengthSortedBatches,
+    ShuffledBatches,
     padded_length,
 )
-from bert_tf.input.order import GlobalBatchSlice
+from bert_tf.input.order import GlobalBatchSlice, epoch_permutation
 
 LONGEST = 384
 
@@ -99,6 +100,24 @@ def test_typical_lengths_of_many_records_are_a_sample():
     sample = order.typical_lengths(most_sampled=8 * 32 * 10)
     assert 300 < len(sample) < 340
     assert np.mean(sample) == pytest.approx(np.mean(whole), rel=0.03)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_random_batches_are_padded_to_the_longest_on_any_rank(world_size):
+    lengths, batch_size, origin = lengths_of(37), 4, 6
+    order = ShuffledBatches(
+        lengths, global_batch_size=batch_size, seed=5, max_length=LONGEST, origin=origin
+    )
+    endless = np.concatenate([epoch_permutation(5, epoch, 37) for epoch in range(3)])
+    for position in range(20):
+        parts = [
+            order.indices(position, GlobalBatchSlice(batch_size, rank, world_size, origin))
+            for rank in range(world_size)
+        ]
+        whole = endless[origin + position * batch_size :][:batch_size]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+        longest = lengths[whole].max()
+        assert order.padded_length(position) == padded_length(longest, max_length=LONGEST)
 
 
 @settings(max_examples=60, deadline=None)

@@ -101,6 +101,7 @@ class Built:
         }
 
 
+@pytest.mark.slow
 @forms
 @pytest.mark.parametrize(("precision", "micro_batches"), [("fp32", 1), ("bf16", 2)])
 def test_gradients_are_the_same_bits(config, batch, precision, micro_batches, form):

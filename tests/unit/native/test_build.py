@@ -144,6 +144,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(source, monkeypatch)
         build(["g++"], source)
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_status_2_and_one_line(tmp_path):
     """In a copy of the room, where nothing is built."""
     shutil.copytree(

@@ -240,6 +240,7 @@ def test_what_is_not_a_number_stays_so(operations):
             assert np.isnan(added).sum() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operations")
 def test_the_number_of_threads_changes_no_bit():
     # TensorFlow makes a process's threads once, for its first session.

@@ -116,6 +116,7 @@ def test_a_killed_worker_costs_its_items_only(dask, tmp_path):
     assert len(calls) <= 40 + 6, "what was under way"
 
 
+@pytest.mark.slow
 def test_an_item_that_kills_all_its_workers_is_one_sentence(dask, tmp_path):
     with pytest.raises(RepairableError, match=r"^counting: an item has killed 4 workers, "):
         list(results_of(with_lives(tmp_path, 9), range(12), dask))
@@ -162,6 +163,7 @@ def test_a_scheduler_without_workers(tmp_path):
         cluster.DaskWorkers(empty.scheduler_address, cluster.Patience(at_first=1.0)).check()
 
 
+@pytest.mark.slow
 def test_workers_that_are_gone_for_good(tmp_path, capsys):
     patience = {"without_workers": 1.0, "for_a_result": 1.0}
     with start_cluster(tmp_path, 1) as local:

@@ -173,7 +173,7 @@ def test_records_are_continued(tmp_path):
 
 
 def test_a_full_disk_costs_what_did_not_fit(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1000)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"This is number {number}. It ends here.\n\n" for number in range(300)))
     settings = functools.partial(sentences.Settings, str(text), num_workers=1)

@@ -193,7 +193,7 @@ def test_limit_of_characters_is_googles_not_transformers(tmp_path):
 
 def test_full_caches_are_emptied_and_change_no_id(tmp_path, monkeypatch):
     tokenizer = _load(tmp_path, GOLDEN["vocabulary"], lower_case=True)
-    monkeypatch.setattr(wordpiece, "_CACHED_WORDS", 5)
+    monkeypatch.setattr(wordpiece, "CACHED_WORDS", 5)
     sizes = []
     for case in GOLDEN["cases"] * 2:
         assert tokenizer.encode(case["text"]) == case["ids_uncased"]

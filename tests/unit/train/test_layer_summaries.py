@@ -59,6 +59,7 @@ def trained(directory, every, *, native, **changes):
 SLOW = [pytest.mark.slow]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("native", "changes"),
     [

@@ -129,6 +129,7 @@ def test_a_saved_batch_is_computed_again(scaled_too_much, capsys):
     assert "nan" not in in_float
 
 
+@pytest.mark.slow
 def test_a_batch_of_another_task_is_not_computed(scaled_too_much):
     path = scaled_too_much.run.output_dir / "nonfinite_0" / "rank_0_micro_batch_0.npz"
     other = dataclasses.replace(replayed(scaled_too_much, path), next_sentence=False)

@@ -111,6 +111,7 @@ OPTIMIZERS_BY_FLAGS = {
 }
 
 
+@pytest.mark.slow
 def test_the_optimizer_is_the_one_that_flags_describe(built):
     seen = []
     second = GRADIENT**2 + 1  # bias correction leaves no trace of betas while gradients are equal
@@ -398,6 +399,7 @@ def test_head_only_tuning(train):
     assert "cls/predictions/output_bias/adam_m" in found
 
 
+@pytest.mark.slow
 def test_layers_that_are_trained_from_the_second_half_on(train):
     directory = train(trained_from=((r"^bert/", 0.5),), clip_norm=None)
     saved = [variables_of(directory / f"model.ckpt-{step}") for step in range(3)]

@@ -196,6 +196,7 @@ def test_a_resumed_run_keeps_the_smaller_rate(train, capsys):
     assert log[-1]["learning_rate"] == pytest.approx(RATE * FACTOR)
 
 
+@pytest.mark.slow
 def test_it_gives_up_after_some_roll_backs_and_when_started_again(train):
     for _ in range(2):
         with pytest.raises(UserError, match=r"; after 2 roll-backs, .*\(--max_rollbacks\)"):

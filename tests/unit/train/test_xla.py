@@ -66,6 +66,7 @@ def test_steady_updates_compile_nothing(program):
     assert compiled["first updates False"] == []
 
 
+@pytest.mark.slow
 def test_a_cluster_is_compiled_once_for_each_length(program):
     found, compiled = program
     # That new shapes do compile shows that the counter counts.

@@ -619,6 +619,7 @@ def bert_gradients(*, steps, dropout):
         return session.run([outputs.gradients, outputs.term_sums])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_bert_has_the_same_gradients_and_masks_however_it_is_cut(dropout):
     # With dropout this holds only if each example has the same masks in every cut.

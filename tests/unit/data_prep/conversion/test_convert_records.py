@@ -164,7 +164,7 @@ def test_text_comes_back(made, tmp_path):
 def test_workers_and_batches_change_nothing(made, tmp_path, monkeypatch):
     options = {"masking": "static", "max_predictions_per_seq": 3}
     one = convert(made / "dynamic", tmp_path / "one", "google", **options)
-    monkeypatch.setattr(record_inputs, "_BATCH_RECORDS", 3)
+    monkeypatch.setattr(record_inputs, "BATCH_RECORDS", 3)
     other = convert_records.run(
         Settings(str(made / "dynamic"), str(tmp_path / "two"), "google", num_workers=2, **options)
     )
@@ -187,7 +187,7 @@ def test_google_s_files_need_no_manifest(tmp_path):
     assert len(records_in(out)) == 12
     assert "input_word_ids" not in decode_example(records_in(out)[8])
     assert inspect_records(sorted(out.glob("*.tfrecord"))).num_records == 12
-    with pytest.raises(UserError, match="the vocabulary of the records is needed"):
+    with pytest.raises(UserError, match="the records' vocabulary is needed"):
         convert(tmp_path / "in", tmp_path / "text", "text")
 
 
@@ -207,7 +207,7 @@ def test_any_records_come_back(tmp_path_factory, count, target, batch):
         for record in PRETRAINING_MASKED.encode_batch(examples):
             writer.write(record)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_inputs, "_BATCH_RECORDS", batch)
+        patch.setattr(record_inputs, "BATCH_RECORDS", batch)
         convert(root / "a.tfrecord", root / "there", target)
         back = convert(root / "there", root / "back", "google")
     assert records_in(back) == PRETRAINING_MASKED.encode_batch(examples)
@@ -268,7 +268,7 @@ def test_lddl(made, tmp_path, masked):
     with pytest.raises(UserError, match=r"--max_seq_length=8: record 0 of .* needs 9"):
         options["max_seq_length"] = 8
         convert(tmp_path / "part.0.parquet", tmp_path / "x", "records", **options)
-    with pytest.raises(UserError, match="the vocabulary of the records is needed"):
+    with pytest.raises(UserError, match="the records' vocabulary is needed"):
         convert(tmp_path / "part.0.parquet", tmp_path / "x", "records")
 
 
@@ -339,8 +339,11 @@ def test_a_wrong_row_is_named(tmp_path, changes, sentence):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"input_ids": [1] * 5}, "record 1 of .* has not 4 values of input_ids like the first"),
-        ({"input_ids": None}, "record 1 of .* has not 4 values of input_ids like the first"),
+        (
+            {"input_ids": [1] * 5},
+            "record 1 of .* does not have 4 values of input_ids, as the first",
+        ),
+        ({"input_ids": None}, "record 1 of .* does not have 4 values of input_ids, as the first"),
         ({"input_ids": [1, 2, 3, None]}, "record 0 of .* or one after it has no input_ids"),
         ({"next_sentence_labels": 2}, "record 1 of .* next_sentence_labels contains 2"),
     ],

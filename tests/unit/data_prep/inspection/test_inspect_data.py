@@ -279,7 +279,7 @@ def test_real_records(data, tmp_path, capsys):
 
 def test_workers_find_the_same(data, capsys, monkeypatch):
     said = []
-    monkeypatch.setattr(inspect, "_WORTH_A_POOL", 0)
+    monkeypatch.setattr(inspect, "WORTH_A_POOL", 0)
     for num_workers in (1, 2):
         inspect.run(inspect.Settings(f"{data}/records/train", num_workers=num_workers))
         said.append(capsys.readouterr().out)

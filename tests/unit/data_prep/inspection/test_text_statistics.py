@@ -31,7 +31,7 @@ def test_figures_are_those_counted_by_hand(tmp_path_factory, text, read_bytes):
     path = tmp_path_factory.mktemp("text") / "a.txt"
     path.write_bytes(text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_statistics, "_READ_BYTES", read_bytes)
+        patch.setattr(text_statistics, "READ_BYTES", read_bytes)
         found = count_text(path)
     documents = counted_by_hand(text)
     lines = [line for document in documents for line in document]

@@ -264,7 +264,7 @@ def test_workers_and_batches_change_nothing(tmp_path):
 @given(st.text(alphabet="a \t\u3000"), st.integers(1, 5))
 def test_white_space_of_long_lines(line, at_once):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_text, "_REDUCED_CHARACTERS", at_once)
+        patch.setattr(source_text, "REDUCED_CHARACTERS", at_once)
         assert source_text.reduced([line]) == list(filter(None, [" ".join(line.split())]))
 
 
@@ -272,7 +272,7 @@ def test_long_documents_are_cut_and_counted(tmp_path, monkeypatch):
     from data_prep.sources import plain_text_files
 
     monkeypatch.setattr(plain_text_files, "LONGEST_DOCUMENT_BYTES", 2000)
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1000)
     text = "".join(f"Word{n} ends. " for n in range(1000)).strip()
     (tmp_path / "a.txt").write_text(text)
     out = extract(tmp_path, "a.txt")
@@ -333,7 +333,7 @@ def test_joined_tar_archives_are_refused(tmp_path, compress):
 
 
 def test_bombs_end_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(containers, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(containers, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     bomb = bytes(8 << 20).replace(b"\0", b"a ")
     cases = [gzip.compress(bomb), bz2.compress(bomb), tar_of({"a": bomb}, "w:xz")]
     cases += [zip_of({"a": bomb}), gzip.compress(gzip.compress(bomb))]

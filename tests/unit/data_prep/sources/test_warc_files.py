@@ -218,7 +218,7 @@ def test_records_without_content_have_no_text(tmp_path):
 
 @pytest.mark.parametrize("expands", [False, True])
 def test_text_that_is_too_long_is_left_out(tmp_path, monkeypatch, expands):
-    monkeypatch.setattr(warc_files, "_LONGEST_TEXT_BYTES", 1000)
+    monkeypatch.setattr(warc_files, "LONGEST_TEXT_BYTES", 1000)
     long = b"word " * 201
     record = response(gzip.compress(long), Content_Encoding="gzip") if expands else (long, {})
     out = extract(tmp_path, warc_of(record, (long[:1000], {})))

@@ -138,8 +138,8 @@ def test_bands_are_as_narrow_as_the_threshold_needs(threshold, rows):
 
 @pytest.mark.parametrize("part_documents", [1 << 22, 100, 30])
 def test_parts_change_nothing(tmp_path, monkeypatch, part_documents):
-    monkeypatch.setattr(duplicates, "_PART_DOCUMENTS", part_documents)
-    monkeypatch.setattr(duplicates, "_CHUNK_DOCUMENTS", 11)
+    monkeypatch.setattr(duplicates, "PART_DOCUMENTS", part_documents)
+    monkeypatch.setattr(duplicates, "CHUNK_DOCUMENTS", 11)
     rng = random.Random(0)
     texts = [text_of(rng.randrange(150)) for _ in range(300)]
     path = tmp_path / "sketches"
@@ -184,8 +184,8 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
 
 def test_memory_does_not_grow_with_the_documents(tmp_path, monkeypatch):
     """In parts, with sketches on disk."""
-    monkeypatch.setattr(duplicates, "_PART_DOCUMENTS", 500)
-    monkeypatch.setattr(duplicates, "_CHUNK_DOCUMENTS", 500)
+    monkeypatch.setattr(duplicates, "PART_DOCUMENTS", 500)
+    monkeypatch.setattr(duplicates, "CHUNK_DOCUMENTS", 500)
     peaks = []
     for number in (1000, 5000):
         path = tmp_path / f"{number}"
@@ -210,7 +210,7 @@ def test_the_stage_is_skipped_when_nothing_has_changed(tmp_path, capsys):
 
 def test_pieces_of_a_document_that_is_too_long_are_kept(tmp_path, monkeypatch, capsys):
     """A cut makes no document repetitive or too short, and its pieces no duplicates."""
-    monkeypatch.setattr(clean, "_MAX_DOCUMENT_BYTES", 2000)
+    monkeypatch.setattr(clean, "MAX_DOCUMENT_BYTES", 2000)
     long = "The same sentence stands here again and again, in every line.\n" * 100
     (tmp_path / "a.txt").write_text(f"{long}\n{text_of(1)}\n\n{long}")
     out = run(Settings(str(tmp_path / "a.txt"), str(tmp_path / "out"), num_workers=1))

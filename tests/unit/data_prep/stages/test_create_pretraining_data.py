@@ -95,8 +95,8 @@ def restored_ids(features):
 def small_blocks():
     """Blocks of 8 KiB, so that a small text makes several."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(stage, "_BLOCK_BYTES", 8192)
-    patch.setattr(stage, "_MAX_DOCUMENT_BYTES", 2048)
+    patch.setattr(stage, "BLOCK_BYTES", 8192)
+    patch.setattr(stage, "MAX_DOCUMENT_BYTES", 2048)
     yield
     patch.undo()
 
@@ -436,7 +436,7 @@ def test_the_output_is_the_same_however_many_instances_are_encoded_at_once(
     corpus, tmp_path, static, monkeypatch
 ):
     for at_once in (7, 10_000):
-        monkeypatch.setattr(stage, "_ENCODE_AT_ONCE", at_once)
+        monkeypatch.setattr(stage, "ENCODE_AT_ONCE", at_once)
         other = stage.run(settings_for(corpus, tmp_path / str(at_once)))
         assert contents(other) == contents(static)
 

@@ -222,7 +222,7 @@ def test_a_dump_of_several_compressed_streams(tmp_path):
 
 
 def test_workers_change_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(extract, "_BATCH_BYTES", 500)
+    monkeypatch.setattr(extract, "BATCH_BYTES", 500)
     pages = [page(f"P{n}", f"Sentence {n} of ''many''. " * (n % 40 + 1)) for n in range(100)]
     paths = [
         write(tmp_path, dump(*pages[:60]), "a.xml"),
@@ -265,7 +265,7 @@ def test_what_is_refused(tmp_path, content, sentence):
 
 
 def test_a_page_without_end_ends_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(mediawiki_dump, "_LONGEST_PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(mediawiki_dump, "LONGEST_PAGE_BYTES", 1 << 20)
     content = dump()[: -len("</mediawiki>")] + b"<page><title>x</title><ns>0</ns><text>"
     path = write(tmp_path, content + b"a" * (2 << 20))
     with pytest.raises(UserError, match="a page of more than 1 MiB"):

@@ -83,7 +83,7 @@ def test_documents_keep_their_order_and_lines(tmp_path):
 
 
 def test_the_output_does_not_depend_on_workers(tmp_path, monkeypatch):
-    monkeypatch.setattr(filter_language, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(filter_language, "BLOCK_BYTES", 1000)
     documents = list(ARTICLE.values()) * 5
     alone, one = filter_all(tmp_path, documents, ("fr", "ja"))
     shared, two = filter_all(tmp_path, documents, ("fr", "ja"), "two", num_workers=2)
@@ -114,7 +114,7 @@ def test_capitals_and_line_ends_do_not_matter(tmp_path):
 
 
 def test_a_long_document_is_judged_in_pieces(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(filter_language, "_MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(filter_language, "MAX_DOCUMENT_BYTES", 1000)
     lines = [ARTICLE["de"]] * 10 + [ARTICLE["ru"]] * 10
     kept, manifest = filter_all(tmp_path, ["\n".join(lines)], ("ru",))
     text = "\n".join(kept)

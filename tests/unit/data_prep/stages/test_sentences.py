@@ -126,8 +126,8 @@ def test_lines_that_are_not_wrapped_stay(lines):
 
 @pytest.mark.parametrize("line_breaks", ["auto", "sentence"])
 def test_output_does_not_depend_on_the_number_of_workers(tmp_path, monkeypatch, line_breaks):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 500)
-    monkeypatch.setattr(stage, "_OUTPUT_FILE_BYTES", 9_000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 500)
+    monkeypatch.setattr(stage, "OUTPUT_FILE_BYTES", 9_000)
     text = _prose(200)
     outputs = []
     for num_workers in (1, 2, 3):
@@ -146,10 +146,10 @@ def test_chunks_do_not_change_the_documents(tmp_path, monkeypatch):
     text = _prose(60)
     whole = _run(tmp_path, text)
     for size in (40, 333):
-        monkeypatch.setattr("data_prep.text.documents._READ_BYTES", size)
+        monkeypatch.setattr("data_prep.text.documents.READ_BYTES", size)
         # Chunks that small may cut documents; their sentences stay the same.
         assert _run(tmp_path, text, f"out{size}").split() == whole.split()
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 2000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 2000)
     assert _run(tmp_path, text, "out2000") == whole
 
 
@@ -159,7 +159,7 @@ def test_chunks_hold_every_byte_and_whole_characters(tmp_path_factory, text, siz
     path = tmp_path_factory.mktemp("chunks") / "input.txt"
     path.write_bytes(text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data_prep.text.documents._READ_BYTES", size)
+        patch.setattr("data_prep.text.documents.READ_BYTES", size)
         chunks = list(read_chunks(path))
     assert b"".join(chunk.content for chunk in chunks) == text.encode()
     assert [chunk.offset for chunk in chunks] == [
@@ -171,7 +171,7 @@ def test_chunks_hold_every_byte_and_whole_characters(tmp_path_factory, text, siz
 
 
 def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1000)
     monkeypatch.setattr(sentences, "MAX_DOCUMENT_BYTES", 600)
     text = " ".join(f"This is sentence number {n} of the text." for n in range(200))
     documents = _run(tmp_path, text).split("\n\n")[:-1]
@@ -184,7 +184,7 @@ def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch, capsys):
 
 
 def test_documents_that_are_not_cut_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1000)
     _run(tmp_path, _prose(60))
     assert "cut_documents" not in read_manifest(tmp_path / "out").counts
 
@@ -203,7 +203,7 @@ def test_no_character_is_lost(text):
 
 
 def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 64)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 64)
     content = b"\xef\xbb\xbf" + b"Good text here.\n\n" * 20 + b"caf\xe9 bad\n"
     position = content.index(b"\xe9")
     for num_workers in (1, 2):
@@ -244,8 +244,8 @@ def test_bad_input_is_one_sentence(tmp_path, content, options, message):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1 << 14)
-    monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1 << 14)
+    monkeypatch.setattr(files, "HASH_BLOCK_BYTES", 1 << 14)
     path, sizes, peaks = tmp_path / "input.txt", [], []
     for run_number, num_documents in enumerate((100, 1500, 6000)):  # the first one warms up
         path.write_text(_prose(num_documents))
@@ -312,7 +312,7 @@ def test_text_that_looks_like_wikitext_is_said_to(tmp_path, capsys):
 
 
 def test_articles_are_not_cut_between_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 512)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 512)
     articles = [
         f" = Title {n} = \n \n Text {n} . \n \n = = Part = = \n \n{' More text .' * (n % 9)} \n"
         for n in range(60)

@@ -63,7 +63,7 @@ def test_shards_differ_by_no_more_than_a_document(tmp_path):
 def test_buffers_change_nothing(tmp_path, monkeypatch):
     documents = _documents(100)
     one = _run(tmp_path, documents, num_shards=4)
-    monkeypatch.setattr(shards, "_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(shards, "BUFFER_BYTES", 1000)
     two = _run(tmp_path, documents, "two", num_shards=4)
     names = sorted(path.name for path in one.glob("[!.]*"))
     assert len(names) == 6
@@ -176,8 +176,8 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, documents, options, message
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_BUFFER_BYTES", 1 << 12)
-    monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(shards, "BUFFER_BYTES", 1 << 12)
+    monkeypatch.setattr(files, "HASH_BLOCK_BYTES", 1 << 14)
     peaks = []
     for run_number, count in enumerate((100, 1000, 4000)):  # the first one warms up
         documents = _documents(count)

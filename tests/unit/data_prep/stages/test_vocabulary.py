@@ -117,7 +117,7 @@ def test_pairs_that_are_too_rare_are_no_entries(tmp_path, options, min_frequency
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_does_not_depend_on_the_number_of_workers(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 4000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 4000)
     outputs = []
     for num_workers in (1, 2, 3):
         path = _run(
@@ -142,7 +142,7 @@ def test_output_is_the_same_in_other_processes(tmp_path, kind):
 
 
 def test_sample_is_bounded_and_spread_over_the_text(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 4000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 4000)
     text = _text(2000)
     path = _run(tmp_path, text, vocab_sample_megabytes=0.05)
     sampled = read_manifest(path.parent).counts["sample_bytes"]
@@ -158,7 +158,7 @@ def test_sample_is_bounded_and_spread_over_the_text(tmp_path, monkeypatch):
 
 
 def test_one_repeated_line_stays_within_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 4000)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 4000)
     text = "abc abc abd.\n" * 20_000
     path = _run(tmp_path, text, 14, vocab_sample_megabytes=0.1, character_coverage=1.0)
     assert read_manifest(path.parent).counts["sample_bytes"] <= 0.1e6
@@ -219,8 +219,8 @@ def test_bad_input_is_one_sentence(tmp_path, text, vocab_size, options, message)
 
 
 def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.documents._READ_BYTES", 1 << 12)
-    monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1 << 12)
+    monkeypatch.setattr(files, "HASH_BLOCK_BYTES", 1 << 12)
     peaks = []
     for run_number, num_lines in enumerate((100, 2000, 8000)):  # the first one warms up
         text = _text(2000) * (num_lines // 2000) or _text(num_lines)

@@ -152,7 +152,7 @@ def test_cut_sentences_lose_nothing(sentence, max_bytes):
 
 @pytest.mark.parametrize("text", ["A sentence. " * 300, "ä" * 2000, "word " * 600])
 def test_long_lines_are_cut_or_refused(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(module, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "a.txt"
     path.write_text(f"First.\n{text}\nLast.\n\nOther.\n")
     with pytest.raises(UserError, match=r"line 2 of .* is longer than"):
@@ -169,7 +169,7 @@ def test_long_lines_are_cut_or_refused(tmp_path, monkeypatch, text):
 @given(st.binary(max_size=60), st.integers(1, 9), st.integers(1, 30))
 def test_parts_end_at_borders_unless_these_are_far(content, read_bytes, most_bytes):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_READ_BYTES", read_bytes)
+        patch.setattr(module, "READ_BYTES", read_bytes)
         parts = list(
             module.read_parts(
                 io.BytesIO(content),

@@ -47,7 +47,7 @@ def test_the_whole_text_whatever_the_window(pieces, language):
     text = " ".join("".join(pieces).split())
     for window in (4, 50, 1 << 14):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sentence_splitting, "_WINDOW", window)
+            patch.setattr(sentence_splitting, "WINDOW_CHARACTERS", window)
             assert "".join(split_sentences(text, language)) == text
 
 

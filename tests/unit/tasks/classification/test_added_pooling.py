@@ -166,6 +166,7 @@ def run(start, output_dir, *more, pooling):
     return classification.run(classification_settings(values), pooling=pooling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pooling", "buckets"),
     [(POOLINGS["mean"], "--length_buckets"), (POOLINGS["max"], "--nolength_buckets")],

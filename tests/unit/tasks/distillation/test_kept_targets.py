@@ -144,6 +144,7 @@ def copied_targets(finished, tmp_path):
     return finished
 
 
+@pytest.mark.slow
 def test_the_targets_are_the_teachers_most_probable_words(cached, teacher, tmp_path):
     predictor = Predictor(PretrainingTask(TEACHER, next_sentence=False), teacher)
     found = predictor.run(records())["masked_lm_probabilities"].astype(np.float64)

@@ -117,6 +117,7 @@ def finished_run(teacher, calls, tmp_path_factory):
     return settings
 
 
+@pytest.mark.slow
 def test_a_student_starts_from_every_second_layer(distilled, teacher):
     assert record_of(distilled)["model"]["num_hidden_layers"] == LAYERS // 2
     assert_starts_from(start_of(distilled), weights_of(teacher), [0, 2])

@@ -158,6 +158,7 @@ def assert_handed_over(directory, steps, updates, *, with_slots):
     assert int(last["optimizer/update_count"]) == updates + 4 * with_slots
 
 
+@pytest.mark.slow
 def test_a_phase_resumes_the_one_before(finished):
     assert_handed_over(finished, 7, 3, with_slots=True)
 

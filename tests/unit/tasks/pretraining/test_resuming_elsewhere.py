@@ -88,6 +88,7 @@ def test_the_same_directory_runs_on_to_the_end(whole, half, tmp_path):
     assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["directory", "checkpoint", "file"])
 def test_a_run_in_another_directory_equals_the_uninterrupted_one(
     whole, half, tmp_path, capsys, named

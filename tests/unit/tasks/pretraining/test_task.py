@@ -281,6 +281,7 @@ def more(trained, tmp_path_factory):
     return settings
 
 
+@pytest.mark.slow
 def test_a_model_directory_is_all_that_the_next_command_needs(trained, more):
     model = trained.run.output_dir
     [copy] = trained.data.train_files[0].parent.glob("*.vocab")

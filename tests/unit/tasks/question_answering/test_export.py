@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
+from bert_tf.inference import graph_tokenizer
+from bert_tf.inference.export import export_saved_model
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import find_model
-from bert_tf.tasks.question_answering.export import export_squad
+from bert_tf.tasks.question_answering.export import exportable_spans
+from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
+from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.util.errors import UserError
 from tests.helpers.files import no_room
-from tests.helpers.small_span_model import CONFIG, VOCABULARY, predictor_of, write_model
+from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model
 
 OUTPUTS = {
     "start_logits",
@@ -24,6 +28,12 @@ OUTPUTS = {
     "null_logits",
 }
 LOWEST = np.finfo(np.float32).min
+WINDOWS = WindowSettings(max_seq_length=24, max_query_length=6)
+
+
+def export_squad(parts, export_dir, *, num_candidates=20, windows=WINDOWS, **options):
+    exportable = exportable_spans(parts, num_candidates=num_candidates, windows=windows)
+    return export_saved_model(parts, exportable, export_dir, **options)
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +176,47 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr("bert_tf.tasks.question_answering.export.write_model_files", fail)
+    monkeypatch.setattr("bert_tf.inference.export.write_model_files", fail)
     with pytest.raises(OSError, match="no space"):
         export_squad(parts, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_signature_from_strings(tmp_path):
+    pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
+    parts = find_model(write_model(tmp_path / "model"))
+    target = export_squad(parts, tmp_path / "squad", text_signatures=True)
+    loaded = tf2.saved_model.load(str(target))
+    questions = ["Who wrote the book?", "Where did she live in town by the sea?", ""]
+    contexts = [TEXT, "Anna", "by the sea"]
+    found = loaded.signatures["text"](
+        question=tf2.constant(questions), context=tf2.constant(contexts)
+    )
+    found = {name: value.numpy() for name, value in found.items()}
+
+    model = predictor_of(parts, native_ops=False)
+    for row, (question, context) in enumerate(zip(questions, contexts)):
+        ids = parts.tokenizer.encode(context)
+        first, *_ = question_windows(parts.tokenizer.encode(question), len(ids), WINDOWS)
+        features = sequence_arrays([(first, ids)], parts.tokenizer, first.length)
+        for name, expected in features.items():
+            padding = [(0, 0), (0, found[name].shape[1] - first.length)]
+            np.testing.assert_array_equal(found[name][row : row + 1], np.pad(expected, padding))
+        start = found["start_logits"][row, : first.length]
+        np.testing.assert_allclose(start, model.run(features)["start_logits"][0], atol=1e-5)
+        assert found["tokens_left_out"][row] == len(ids) - first.num_tokens
+    assert found["tokens_left_out"][0] > 0
+
+
+def test_without_the_library_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(graph_tokenizer.importlib, "import_module", missing)
+    parts = find_model(write_model(tmp_path / "model"))
+    with pytest.raises(UserError, match="pip install --no-deps tensorflow-text"):
+        export_squad(parts, tmp_path / "squad", text_signatures=True)
+    assert not list((tmp_path / "squad").iterdir())
 
 
 def test_no_room_for_an_export(parts, tmp_path):

@@ -64,7 +64,6 @@ def evaluation(tokenizer, golds, **settings):
         settings=AnswerSettings(**settings),
         ranks=SingleProcess(),
         batch_size=len(golds),
-        length_buckets=True,
     )
 
 

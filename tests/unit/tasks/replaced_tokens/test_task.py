@@ -184,6 +184,7 @@ def test_no_gradient_flows_through_the_sample(network):
         assert (gradient is not None) == (is_shared or name.startswith("generator/")), name
 
 
+@pytest.mark.slow
 def test_shared_embeddings_get_both_gradients(network):
     tables = [v for v in tf.global_variables() if "word_embeddings" in v.op.name]
     assert [table.op.name for table in tables] == [WORD_EMBEDDINGS]

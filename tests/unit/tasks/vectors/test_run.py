@@ -56,7 +56,7 @@ def settings_of(model, output_file, **changes):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Several pieces of few texts."""
-    monkeypatch.setattr(vectors, "_PIECE_TOKENS", 64)
+    monkeypatch.setattr(vectors, "PIECE_TOKENS", 64)
 
 
 def encoder_of(model, **settings):
@@ -146,7 +146,7 @@ def whole(model, tmp_path_factory):
     """The bytes of uninterrupted runs, by the names of their files."""
     directory = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectors, "_PIECE_TOKENS", 64)
+        patch.setattr(vectors, "PIECE_TOKENS", 64)
         for name, changes in FORMS.items():
             vectors.run(settings_of(model, directory / name, **changes))
     return {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -163,6 +163,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 4])
 @pytest.mark.parametrize("name", FORMS)
 def test_a_run_that_was_killed_resumes_to_the_same_bytes(
@@ -208,6 +209,7 @@ def stopped(model, output, monkeypatch, **changes):
         vectors.run(settings_of(model, output, **changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [({"pooling": "max"}, r"--pooling mean, not max"), ({"layers": (0,)}, r"--layers \[-1\], not")],

@@ -1,4 +1,4 @@
-"""Converts strings of questions and contexts to the network's inputs inside the graph.
+"""Converts strings to the network's inputs inside the graph.
 
 tensorflow-text's BERT tokenizers do not reproduce google-research/bert's ids: they normalize with
 NFKC, split words at control characters rather than dropping these, and do not handle final sigma.
@@ -15,11 +15,11 @@ import functools
 import importlib
 import itertools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.tasks.question_answering.windows import NUM_SPECIAL, WindowSettings
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
@@ -31,7 +31,11 @@ _BLOCK = 256
 
 
 class GraphTokenizer:
-    """A WordPiece tokenizer made of graph operations."""
+    """A WordPiece tokenizer made of graph operations.
+
+    Attributes:
+      ids: the tokenizer that it equals, for the ids of special tokens.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises UserError unless the vocabulary is WordPiece and tensorflow-text is installed."""
@@ -40,6 +44,7 @@ class GraphTokenizer:
                 "--text_signature needs a WordPiece vocabulary, which this model does not have; "
                 "leave the flag out and send token ids."
             )
+        self.ids = tokenizer
         self._ops = _import_tensorflow_text()
         self._lower_case = tokenizer.lower_case
         [self._unknown] = tokenizer.convert_ids_to_tokens([tokenizer.unk_id])
@@ -70,40 +75,39 @@ class GraphTokenizer:
         return replace(texts, f"[^ ]{{{MAX_CHARS_PER_WORD + 1},}}", f" {self._unknown} ")
 
 
-def text_features(
-    questions: tf.Tensor, contexts: tf.Tensor, tokenizer: Tokenizer, windows: WindowSettings
-) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """The network's inputs for questions and contexts, limited to each context's first window.
+def with_special_tokens(
+    parts: Sequence[tf.RaggedTensor], tokenizer: Tokenizer
+) -> dict[str, tf.Tensor]:
+    """The network's inputs for ``[CLS] first [SEP]`` and, with two parts, ``second [SEP]``.
 
     Args:
-      questions, contexts: [B] UTF-8 strings.
-      tokenizer: a WordPiece tokenizer.
-      windows: lengths in tokens.
+      parts: [B, (tokens)] int32 each.
+      tokenizer: has the ids of the special tokens.
 
-    Returns:
-      ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, where S is the longest length in
-      the batch, and the number of tokens cut off the end of each context, [B] int32.
+    Returns: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, where S is the longest
+      length in the batch.
     """
-    graph_tokenizer = GraphTokenizer(tokenizer)
-    question = graph_tokenizer.encode(questions)[:, : windows.max_query_length]
-    context = graph_tokenizer.encode(contexts)
-    tokens = context.row_lengths()
-    room = windows.max_seq_length - NUM_SPECIAL - question.row_lengths()
-    kept = tf.minimum(tokens, room)
-    positions = tf.ragged.range(tokens)
-    context = tf.ragged.boolean_mask(context, positions < tf.expand_dims(room, 1))
-
-    special = tf.fill([tf.size(questions), 1], tokenizer.sep_id)
-    first = tf.concat([tf.fill(tf.shape(special), tokenizer.cls_id), question, special], axis=1)
-    second = tf.concat([context, special], axis=1)
-    segments = tf.concat([tf.zeros_like(first), tf.ones_like(second)], axis=1)
-    ids = tf.concat([first, second], axis=1)
-    features = {
+    separator = tf.fill([parts[0].nrows(tf.int32), 1], tokenizer.sep_id)
+    segments = [tf.concat([part, separator], axis=1) for part in parts]
+    segments[0] = tf.concat([tf.fill(tf.shape(separator), tokenizer.cls_id), segments[0]], axis=1)
+    ids = tf.concat(segments, axis=1)
+    numbers = [tf.ones_like(segment) * number for number, segment in enumerate(segments)]
+    return {
         "input_ids": ids.to_tensor(tokenizer.pad_id),
         "input_mask": tf.ones_like(ids).to_tensor(0),
-        "segment_ids": segments.to_tensor(0),
+        "segment_ids": tf.concat(numbers, axis=1).to_tensor(0),
     }
-    return features, tf.cast(tokens - kept, tf.int32)
+
+
+def kept_tokens(
+    tokens: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor | int = 0
+) -> tf.RaggedTensor:
+    """The ``first`` and ``last`` [B] int64 tokens of each row; those in between are left out."""
+    counts = tf.expand_dims(tokens.row_lengths(), 1)
+    places = tf.ragged.range(tokens.row_lengths())
+    is_first = places < tf.expand_dims(first, 1)
+    is_last = places >= counts - tf.reshape(tf.cast(last, tf.int64), [-1, 1])
+    return tf.ragged.boolean_mask(tokens, is_first | is_last)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,192 @@
+"""Exports a model of any task as a SavedModel with its signatures."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+
+from bert_tf.inference.predictor import Predictor
+from bert_tf.inference.versions import choose_version, written_atomically
+from bert_tf.model.config import INPUTS
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.task import Features, Network, Task
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.model_directory.labels import Labels
+from bert_tf.model_directory.text_classes import TextClasses
+from bert_tf.model_directory.writing import write_model_files
+from bert_tf.util.errors import UserError, first_line
+from bert_tf.util.files import PathLike, explain_write_errors
+
+if TYPE_CHECKING:
+    from bert_tf.inference.graph_tokenizer import GraphTokenizer
+
+_EXTRA_NAME = "assets.extra"  # SavedModel's directory for files that TensorFlow does not read
+
+Tensors = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSignature:
+    """A signature that takes strings.
+
+    Attributes:
+      inputs: its names of inputs, [B] strings each.
+      outputs: makes outputs like those of :class:`Exportable` from these, in the current graph.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: Callable[[Network, GraphTokenizer, Mapping[str, tf.Tensor]], Tensors]
+
+
+def _no_strings(_: Tensors) -> Tensors:
+    return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Exportable:
+    """A network with what its signatures take and return. The first dimension of all is B.
+
+    Attributes:
+      task: the network's task.
+      outputs: makes the numbers of interest from features ``INPUTS``, [B, S] int32 each.
+      strings: makes further outputs from these: the names that numbers stand for.
+      texts: name -> signature that takes strings.
+      returned: name -> [B] int32 input that a signature takes and returns besides the others.
+      labels, text_classes: what is stored with the model for clients.
+    """
+
+    task: Task
+    outputs: Callable[[Network, Features], Tensors]
+    strings: Callable[[Tensors], Tensors] = _no_strings
+    texts: Mapping[str, TextSignature] = dataclasses.field(default_factory=dict)
+    returned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    labels: Labels | None = None
+    text_classes: TextClasses | None = None
+
+
+def export_saved_model(
+    model: CompleteModel,
+    exportable: Exportable,
+    export_dir: PathLike,
+    *,
+    version: int | None = None,
+    precision: str | PrecisionPolicy = "fp32",
+    max_seq_length: int | None = None,
+    text_signatures: bool = False,
+) -> Path:
+    """Exports a model as a SavedModel, which only TensorFlow is needed to load.
+
+    Args:
+      model: the model.
+      exportable: its network and signatures.
+      export_dir: the directory with all versions.
+      version: number of the new version; None for one more than the highest existing.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation;
+        weights are always float32.
+      max_seq_length: maximum length of a sequence of token ids; None for the network's maximum.
+      text_signatures: whether to add those that take strings, for which tensorflow-text is needed.
+
+    Returns: the version's directory.
+
+    Raises:
+      UserError: if the version exists, the weights do not belong to such a model, a length is too
+        large, or tensorflow-text is missing.
+    """
+    longest = checked_length(model, max_seq_length)
+    target = choose_version(export_dir, version)
+    predictor = Predictor(exportable.task, model.checkpoint, precision=precision, portable=True)
+    session = predictor.session
+    with predictor.graph.as_default(), session, _new_directory(target) as temporary:
+        signatures = _id_signatures(predictor.network, exportable, longest)
+        if text_signatures:
+            signatures.update(_text_signatures(predictor.network, exportable, model))
+        builder = tf.saved_model.Builder(str(temporary))
+        builder.add_meta_graph_and_variables(
+            session,
+            [tf.saved_model.SERVING],
+            signature_def_map=signatures,
+            strip_default_attrs=True,
+        )
+        builder.save()
+        extra = temporary / _EXTRA_NAME
+        extra.mkdir()
+        write_model_files(
+            extra,
+            model.config,
+            model.tokenizer_files,
+            labels=exportable.labels,
+            text_classes=exportable.text_classes,
+        )
+    return target
+
+
+def checked_length(model: CompleteModel, max_seq_length: int | None) -> int:
+    """The length, None being the network's; raises UserError if the network lacks positions."""
+    if max_seq_length is None:
+        return model.config.max_position_embeddings
+    if max_seq_length < 1:
+        raise UserError(f"--max_seq_length={max_seq_length} must be at least 1.")
+    model.config.check_length(max_seq_length, f"--max_seq_length={max_seq_length} is")
+    return max_seq_length
+
+
+@contextlib.contextmanager
+def _new_directory(target: Path) -> Iterator[Path]:
+    """Like ``written_atomically``; raises UserError if it cannot be written."""
+    try:
+        with explain_write_errors(target.parent), written_atomically(target) as temporary:
+            yield temporary
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"cannot write {target} ({first_line(error)}); free space there, or choose another "
+            "--export_dir."
+        ) from error
+
+
+def _id_signatures(
+    network: Network, exportable: Exportable, max_seq_length: int
+) -> dict[str, SignatureDef]:
+    """The signatures that take token ids; they share one network."""
+    inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
+    length = tf.shape(inputs["input_ids"])[1]
+    fits = tf.debugging.assert_less_equal(
+        length, max_seq_length, message=f"Sequences are longer than {max_seq_length} tokens."
+    )
+    with tf.control_dependencies([fits]):
+        features = {name: tf.identity(tensor) for name, tensor in inputs.items()}
+    outputs = exportable.outputs(network, features)
+    outputs.update(exportable.strings(outputs))
+    predict = tf.saved_model.predict_signature_def
+    signatures = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: predict(inputs, outputs)}
+    for signature, name in exportable.returned.items():
+        given = tf.placeholder(tf.int32, [None], f"serving_{name}")
+        returned = tf.identity(given, f"returned_{name}")
+        signatures[signature] = predict({name: given, **inputs}, {name: returned, **outputs})
+    return signatures
+
+
+def _text_signatures(
+    network: Network, exportable: Exportable, model: CompleteModel
+) -> dict[str, SignatureDef]:
+    from bert_tf.inference.graph_tokenizer import GraphTokenizer
+
+    tokenizer = GraphTokenizer(model.tokenizer)
+    signatures = {}
+    for name, signature in exportable.texts.items():
+        inputs = {n: tf.placeholder(tf.string, [None], f"{name}_{n}") for n in signature.inputs}
+        outputs = signature.outputs(network, tokenizer, inputs)
+        outputs.update(exportable.strings(outputs))
+        signatures[name] = tf.saved_model.predict_signature_def(inputs, outputs)
+    return signatures
+
+
+def names_of(numbers: tf.Tensor, names: tf.Tensor | list[str]) -> tf.Tensor:
+    """The strings that integers of any shape stand for; "" for -1."""
+    table = tf.concat([tf.constant([""]), tf.convert_to_tensor(names)], axis=0)
+    return tf.gather(table, numbers + 1)

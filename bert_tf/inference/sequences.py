@@ -1,0 +1,115 @@
+"""Predicts any number of texts or sequences with a network that is kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Union
+
+import numpy as np
+
+from bert_tf.input.length_buckets import in_record_order, padded_length
+from bert_tf.util.environment import available_cores
+from bert_tf.util.files import PathLike
+
+if TYPE_CHECKING:
+    from bert_tf.model.options import ForwardOptions
+    from bert_tf.model.task import Task
+
+# A text, or a pair of texts.
+Text = Union[str, tuple[str, str]]
+
+BATCH_SIZE = 32
+# Tokens per batch on CPUs. The numbers of larger ones do not stay in the caches.
+_MOST_TOKENS_ON_CPU = 512
+
+
+def parts_of(text: Text) -> tuple[str, ...]:
+    """The one or two texts that a sequence is made of."""
+    return (text,) if isinstance(text, str) else tuple(text)
+
+
+class SequencePredictor:
+    """Predicts sequences in batches of similar lengths.
+
+    Attributes:
+      max_seq_length: the most tokens of a sequence.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        checkpoint: PathLike,
+        max_seq_length: int,
+        *,
+        batch_size: int = BATCH_SIZE,
+        options: ForwardOptions | None = None,
+        threads: int | None = None,
+        gpu: int | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          task: the task to predict for.
+          checkpoint: a file or directory with the weights.
+          max_seq_length: no batch is padded beyond this many tokens.
+          batch_size: maximum number of sequences per batch.
+          options, threads, gpu: as for :class:`bert_tf.inference.predictor.Predictor`.
+
+        Raises:
+          UserError: the weights do not fit the task's network, or it has fewer positions.
+        """
+        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+        from bert_tf.inference.predictor import Predictor
+        from bert_tf.tuning.hardware import probe_hardware
+
+        task.config.check_length(max_seq_length, f"--max_seq_length={max_seq_length} is")
+        self.max_seq_length, self._batch_size = max_seq_length, batch_size
+        on_cpu = not probe_hardware().has_gpu
+        self._most_tokens = _MOST_TOKENS_ON_CPU if on_cpu else batch_size * max_seq_length
+        self._at_once = (threads or available_cores()) if on_cpu else 1
+        self._predictor = Predictor(task, checkpoint, options=options, threads=threads, gpu=gpu)
+
+    def padded(self, length: int) -> int:
+        """The width of features whose longest sequence has ``length`` tokens."""
+        return padded_length(length, max_length=self.max_seq_length)
+
+    def batches(
+        self, features: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Yields batches, longest first: the numbers of their sequences, and the predictions.
+
+        ``features`` are the task's inputs, integers [N, :meth:`padded`] padded at the end, with
+        ``input_mask``.
+        """
+        lengths = features["input_mask"].sum(axis=1)
+        batches = list(self._batches(lengths))
+        inputs = (
+            {name: features[name][numbers, :longest] for name in self._predictor.inputs}
+            for numbers, longest in batches
+        )
+        results = self._predictor.run_all(inputs, at_once=self._at_once)
+        for (numbers, _), predictions in zip(batches, results):
+            yield numbers, predictions
+
+    def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The task's predictions for all sequences, [N, ...] each, in their order.
+
+        ``features`` are as for :meth:`batches`; there is at least one sequence. Predictions of
+        shorter batches are padded with zeros.
+        """
+        found = list(self.batches(features))
+        return in_record_order(found, len(features["input_mask"]))
+
+    def close(self) -> None:
+        """Frees the network's memory; nothing can be predicted any more."""
+        self._predictor.session.close()
+
+    def _batches(self, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+        """The numbers of the sequences in each batch, longest first, and its padded length."""
+        order = np.argsort(-lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            longest = self.padded(int(lengths[order[start]]))
+            size = min(self._batch_size, max(1, self._most_tokens // longest))
+            yield order[start : start + size], longest
+            start += size

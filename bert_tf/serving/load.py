@@ -1,0 +1,134 @@
+"""Opens a model directory of any task in a program.
+
+    from bert_tf.serving.load import load_model
+
+    model = load_model("model")
+    print(model.predict(["A text.", "Another text."]))
+
+The model is loaded once and stays in memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bert_tf.model.config import BertConfig
+from bert_tf.serving import trained
+from bert_tf.serving.trained import TrainedModel, open_trained
+from bert_tf.util.console import say
+from bert_tf.util.files import PathLike
+
+if TYPE_CHECKING:
+    from bert_tf.model.options import ForwardOptions
+
+# The batches with which precision="auto" is measured.
+_USUAL_SEQUENCES, _USUAL_LENGTH = 8, 128
+
+
+class LoadedModel(Protocol):
+    """A network with its weights that predicts as its task does."""
+
+    def predict(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """One prediction per input, in their order."""
+
+    def close(self) -> None:
+        """Frees the network's memory; nothing can be predicted any more."""
+
+
+def load_model(
+    model_dir: PathLike,
+    *,
+    task: str | None = None,
+    precision: str = "fp32",
+    threads: int | None = None,
+    **settings: Any,
+) -> LoadedModel:
+    """Loads a model; its ``predict`` takes a list of inputs and returns a list of predictions.
+
+    | task | class | an input | a prediction |
+    |---|---|---|---|
+    | ``classification`` | ``TextClassifier`` | a text, or a pair of texts | ``ClassifiedText`` |
+    | ``tagging`` | ``Tagger`` | a list of words, or a text | ``TaggedText`` |
+    | ``question_answering`` | ``Answerer`` | a question and a text | list of ``FoundAnswer`` |
+    | ``masked_words`` | ``MaskFiller`` | a text with ``[MASK]`` | list of ``Guess`` per mask |
+    | ``vectors`` | ``TextEncoder`` | a text, or a pair of texts | float32 [D] |
+
+    Args:
+      model_dir: the output directory of a training run, a directory of one of its checkpoints, or
+        a published model.
+      task: a name from the table; None for the task of the model's head, vectors without one.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the fastest, which is measured.
+      threads: number of threads; None for one per core.
+      **settings: further arguments of the task's class. Those that a training run in the directory
+        was given are the default: ``max_seq_length`` for texts and words, and what is read of texts
+        that are too long.
+
+    Raises:
+      UserError: a part of the model is missing or malformed, or it has no such head.
+    """
+    found = open_trained(model_dir, task)
+    for note in found.model.notes:
+        say(note, stream=sys.stderr)
+    options = _options(found.model.config, precision)
+    return _OPENERS[found.task](found, {**settings, "options": options, "threads": threads})
+
+
+def _options(config: BertConfig, precision: str) -> ForwardOptions:
+    """How layers are computed: with native operations on CPUs if they are built."""
+    from bert_tf.inference.arithmetic import measured_options, prediction_options
+    from bert_tf.model.precision import PrecisionPolicy
+
+    if precision == "fp32":
+        return prediction_options(PrecisionPolicy(), None)
+    length = min(_USUAL_LENGTH, config.max_position_embeddings)
+    options, warnings = measured_options(
+        config, precision=precision, sequences=_USUAL_SEQUENCES, length=length
+    )
+    for warning in warnings:
+        say(f"warning: {warning}", stream=sys.stderr)
+    return options
+
+
+def _classifier(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
+    from bert_tf.tasks.classification.classifier import TextClassifier
+
+    assert found.text_classes is not None
+    length = {"max_seq_length": found.max_seq_length, "long_texts": found.long_texts}
+    return TextClassifier(found.model, found.text_classes, **{**length, **settings})
+
+
+def _tagger(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
+    from bert_tf.tasks.tagging.tagger import Tagger
+
+    length = {"max_seq_length": found.max_seq_length}
+    return Tagger(found.model, found.labels, **{**length, **settings})
+
+
+def _answerer(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
+    from bert_tf.tasks.question_answering.answerer import Answerer
+
+    return Answerer(found.model, **settings)
+
+
+def _mask_filler(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
+    from bert_tf.tasks.pretraining.mask_filler import MaskFiller
+
+    model = found.model
+    return MaskFiller(model.config, model.tokenizer, model.checkpoint, **settings)
+
+
+def _encoder(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
+    from bert_tf.tasks.vectors.encoder import TextEncoder
+
+    return TextEncoder(found.model, **settings)
+
+
+_OPENERS: Mapping[str, Callable[[TrainedModel, Mapping[str, Any]], LoadedModel]] = {
+    trained.CLASSIFICATION: _classifier,
+    trained.TAGGING: _tagger,
+    trained.QUESTION_ANSWERING: _answerer,
+    trained.MASKED_WORDS: _mask_filler,
+    trained.VECTORS: _encoder,
+}

@@ -1,0 +1,144 @@
+"""Classifies or rates texts with a model kept in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, parts_of
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.model_directory.text_classes import MULTI_LABEL, TextClasses
+from bert_tf.records.sequences import padded
+from bert_tf.tasks.classification.answers import Answers, logits_of_texts
+from bert_tf.tasks.classification.features import check_length, sequences_of
+from bert_tf.tasks.classification.long_texts import CUT_OFF, LongTexts
+from bert_tf.tasks.classification.text_task import Row, TextTask
+
+if TYPE_CHECKING:
+    from bert_tf.model.options import ForwardOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifiedText:
+    """What is predicted of a text.
+
+    Attributes:
+      labels: its class; where a text may have any number of classes, those from the model's
+        threshold on; () for a rating.
+      probabilities: the probability of every class; {} for a rating.
+      rating: the predicted number; None for classes.
+    """
+
+    labels: tuple[str, ...]
+    probabilities: Mapping[str, float]
+    rating: float | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The only class; None for a rating, and if there are several classes or none."""
+        return self.labels[0] if len(self.labels) == 1 else None
+
+    @property
+    def probability(self) -> float | None:
+        """The probability of :attr:`label`."""
+        return None if self.label is None else self.probabilities[self.label]
+
+
+class TextClassifier:
+    """A classification network with its weights.
+
+    Attributes:
+      classes: what its outputs mean.
+    """
+
+    def __init__(
+        self,
+        model: CompleteModel,
+        classes: TextClasses,
+        *,
+        max_seq_length: int | None = None,
+        long_texts: LongTexts = CUT_OFF,
+        batch_size: int = BATCH_SIZE,
+        options: ForwardOptions | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          model: the model, from ``model_directory.complete.find_model``.
+          classes: what its outputs mean, from ``ModelDirectory.text_classes``.
+          max_seq_length: the most tokens of a sequence; None for the network's positions.
+          long_texts: what is read of texts with more tokens.
+          batch_size: maximum number of sequences per batch.
+          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
+            float32, with native operations on CPUs if they are built.
+          threads: number of threads; None for one per core.
+
+        Raises:
+          UserError: the weights do not belong to such a model, or it has fewer positions.
+        """
+        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+        from bert_tf.tasks.classification.task import ClassificationTask
+
+        self.classes, self._tokenizer, self._long_texts = classes, model.tokenizer, long_texts
+        self._task = TextTask(
+            "texts",
+            "text",
+            None,
+            None,
+            metrics=(),
+            classes=classes.labels,
+            multi_label=classes.kind == MULTI_LABEL,
+        )
+        length = max_seq_length or model.config.max_position_embeddings
+        check_length(self._task, length)
+        self._predictor = SequencePredictor(
+            ClassificationTask(model.config, self._task.num_outputs),
+            model.checkpoint,
+            length,
+            batch_size=batch_size,
+            options=options,
+            threads=threads,
+        )
+
+    def predict(self, texts: Sequence[Text]) -> list[ClassifiedText]:
+        """What is predicted of texts or pairs of texts, in their order.
+
+        A model that was trained on pairs needs pairs.
+        """
+        if not texts:
+            return []
+        answers = self.answers(texts)
+        if self._task.is_regression:
+            return [ClassifiedText((), {}, rating) for rating in answers.predicted.tolist()]
+        names = self._task.classes
+        return [
+            ClassifiedText(answers.names(number), dict(zip(names, row)))
+            for number, row in enumerate(answers.probabilities.tolist())
+        ]
+
+    def answers(self, texts: Sequence[Text]) -> Answers:
+        """The predictions for at least one text, as arrays."""
+        length, pad = self._predictor.max_seq_length, self._tokenizer.pad_id
+        parts = map(parts_of, texts)
+        rows = [Row(first, second[0] if second else None, None) for first, *second in parts]
+        encoded = [sequences_of(row, self._tokenizer, length, self._long_texts)[0] for row in rows]
+        sequences = [sequence for of_row in encoded for sequence in of_row]
+        width = self._predictor.padded(max(len(ids) for ids, _ in sequences))
+        found = self._predictor.run(
+            {
+                "input_ids": padded([ids for ids, _ in sequences], width, fill=pad),
+                "input_mask": padded([[1] * len(ids) for ids, _ in sequences], width),
+                "segment_ids": padded([segments for _, segments in sequences], width),
+            }
+        )
+        windows = np.array([len(of_row) for of_row in encoded])
+        logits = logits_of_texts(found["logits"], windows)
+        return Answers(self._task, logits, self.classes.threshold)
+
+    def close(self) -> None:
+        """Frees the network's memory; the classifier cannot be used any more."""
+        self._predictor.close()

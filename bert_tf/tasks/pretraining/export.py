@@ -1,0 +1,87 @@
+"""What an exported masked language model takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.inference.export import Exportable, TextSignature, checked_length, names_of
+from bert_tf.inference.graph_tokenizer import GraphTokenizer, kept_tokens, with_special_tokens
+from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.tasks.pretraining.mask_filler import MASK
+from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.text.tokenizer import Tokenizer
+
+
+def exportable_mask_filler(
+    model: CompleteModel, *, top: int = 5, max_seq_length: int | None = None
+) -> Exportable:
+    """A masked language model with its signatures, of which ``text`` takes texts with [MASK].
+
+    Args:
+      model: the model.
+      top: number of best words K per [MASK].
+      max_seq_length: the most tokens that are read of a text; None for the network's positions.
+    """
+    length, tokenizer = checked_length(model, max_seq_length), model.tokenizer
+    entries = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+
+    def outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
+        """``positions`` [B, P] of the masks, ``word_ids`` and ``probabilities`` [B, P, K].
+
+        P is the largest number of masks of a sequence; others have -1, and probability 0.
+        """
+        positions = mask_positions(features["input_ids"], tokenizer)
+        is_mask = positions >= 0
+        at_masks = {**features, "masked_lm_positions": tf.maximum(positions, 0)}
+        found = network.predictions(at_masks)["masked_lm_probabilities"]
+        # A model can have more outputs than the vocabulary has entries.
+        best = tf.math.top_k(found[:, :, : len(entries)], k=min(top, len(entries)))
+        of_mask = is_mask[:, :, tf.newaxis]
+        return {
+            "positions": positions,
+            "word_ids": tf.where_v2(of_mask, best.indices, -1),
+            "probabilities": tf.where_v2(of_mask, best.values, 0.0),
+        }
+
+    def strings(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """``words`` [B, P, K], the vocabulary entries of ``word_ids``."""
+        return {"words": names_of(numbers["word_ids"], entries)}
+
+    def of_texts(
+        network: Network, graph_tokenizer: GraphTokenizer, texts: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        tokens = encode_with_masks(texts["text"], graph_tokenizer)
+        kept = tf.minimum(tokens.row_lengths(), length - 2)
+        features = with_special_tokens([kept_tokens(tokens, kept)], tokenizer)
+        left_out = tf.cast(tokens.row_lengths() - kept, tf.int32)
+        return {**outputs(network, features), "tokens_left_out": left_out}
+
+    return Exportable(
+        PretrainingTask(model.config, next_sentence=False),
+        outputs,
+        strings=strings,
+        texts={"text": TextSignature(("text",), of_texts)},
+    )
+
+
+def mask_positions(ids: tf.Tensor, tokenizer: Tokenizer) -> tf.Tensor:
+    """The positions of [MASK] in [B, S] ids, ascending: [B, P] int32, filled up with -1."""
+    S = tf.shape(ids)[1]
+    is_mask = tf.cast(tf.equal(ids, tokenizer.mask_id), tf.int32)
+    most = tf.reduce_max(tf.reduce_sum(is_mask, axis=1))
+    # The earlier a mask is, the higher it ranks.
+    ranks = tf.math.top_k(is_mask * (S - tf.range(S)), k=most).values
+    return tf.where_v2(ranks > 0, S - ranks, -1)
+
+
+def encode_with_masks(texts: tf.Tensor, tokenizer: GraphTokenizer) -> tf.RaggedTensor:
+    """Like ``mask_filler.encode_with_masks`` for [B] strings, without [CLS] and [SEP]."""
+    parts = tf.strings.split(texts, MASK, result_type="RaggedTensor")
+    tokens = tokenizer.encode(parts.flat_values)
+    masks = tf.fill([tokens.nrows(), 1], tokenizer.ids.mask_id)
+    # Every part follows a mask, but for the first one.
+    joined = parts.with_flat_values(tf.concat([masks, tokens], axis=1))
+    return joined.merge_dims(1, -1)[:, 1:]

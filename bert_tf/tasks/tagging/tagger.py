@@ -1,0 +1,159 @@
+"""Labels the words of sentences with a model kept in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.model_directory.labels import Labels
+from bert_tf.records.layouts import WORD_STARTS
+from bert_tf.records.sequences import padded
+from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
+from bert_tf.tasks.tagging.features import sequences_of
+from bert_tf.tasks.tagging.windows import WindowSettings
+
+if TYPE_CHECKING:
+    from bert_tf.model.options import ForwardOptions
+
+# A text, or the words of one.
+Words = Union[str, Sequence[str]]
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class NamedEntity(NamedTuple):
+    """An entity: its type, its text, and the characters [start, end) that it takes."""
+
+    type: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedText:
+    """What is predicted of a sentence.
+
+    Attributes:
+      words: its words.
+      labels: the label of each word.
+      entities: if the model's labels mark entities, those of the sentence, in order. Their
+        characters are those of the text that was given or, if words were given, of these words
+        separated by blanks.
+    """
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...]
+    entities: tuple[NamedEntity, ...]
+
+
+class Tagger:
+    """A tagging network with its weights.
+
+    Attributes:
+      labels: its labels, by class number.
+    """
+
+    def __init__(
+        self,
+        model: CompleteModel,
+        labels: Labels,
+        *,
+        max_seq_length: int | None = None,
+        batch_size: int = BATCH_SIZE,
+        options: ForwardOptions | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          model: the model, from ``model_directory.complete.find_model``.
+          labels: its labels by class number, from ``ModelDirectory.labels``.
+          max_seq_length: the most tokens of a sequence; a longer sentence becomes overlapping ones,
+            and each word is labelled where it has the most context. None for the network's
+            positions.
+          batch_size: maximum number of sequences per batch.
+          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
+            float32, with native operations on CPUs if they are built.
+          threads: number of threads; None for one per core.
+
+        Raises:
+          UserError: the weights do not belong to such a model, or it has fewer positions.
+        """
+        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+        from bert_tf.tasks.tagging.task import TaggingTask
+
+        length = max_seq_length or model.config.max_position_embeddings
+        self._windows = WindowSettings(length)
+        self._windows.validate()
+        self.labels, self._tokenizer = labels, model.tokenizer
+        self._predictor = SequencePredictor(
+            TaggingTask(model.config, len(labels)),
+            model.checkpoint,
+            length,
+            batch_size=batch_size,
+            options=options,
+            threads=threads,
+        )
+
+    def predict(self, sentences: Sequence[Words]) -> list[TaggedText]:
+        """The labels of sentences, in their order.
+
+        Sentences are lists of words, or text: its words are then runs of letters and digits, and
+        each other character by itself. Divide words as the training data of the model does.
+        """
+        texts = [s if isinstance(s, str) else " ".join(s) for s in sentences]
+        spans = [
+            [match.span() for match in _WORD.finditer(sentence)]
+            if isinstance(sentence, str)
+            else _spans_of_words(sentence)
+            for sentence in sentences
+        ]
+        words = [[text[slice(*span)] for span in own] for text, own in zip(texts, spans)]
+        return [
+            TaggedText(tuple(of_text), tuple(labels), self._entities(labels, text, own))
+            for of_text, labels, text, own in zip(words, self._labels_of(words), texts, spans)
+        ]
+
+    def _labels_of(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The predicted labels of each sentence's words."""
+        tokenizer, windows = self._tokenizer, self._windows
+        sequences = [s for words in sentences for s in sequences_of(words, tokenizer, windows)]
+        if not sequences:
+            return [[] for _ in sentences]
+        ids = [sequence.ids for sequence in sequences]
+        width = self._predictor.padded(max(map(len, ids)))
+        found = self._predictor.run(
+            {
+                "input_ids": padded(ids, width, fill=tokenizer.pad_id),
+                "input_mask": padded([[1] * len(row) for row in ids], width),
+                "segment_ids": padded([[]] * len(ids), width),
+                WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
+            }
+        )
+        numbers = found["labels"][found[WORD_STARTS] > 0].tolist()
+        following = (self.labels[number] for number in numbers)
+        return [list(itertools.islice(following, len(words))) for words in sentences]
+
+    def _entities(
+        self, labels: Sequence[str], text: str, spans: Sequence[tuple[int, int]]
+    ) -> tuple[NamedEntity, ...]:
+        if not are_of_entities(self.labels):
+            return ()
+        places = [(e.type, spans[e.start][0], spans[e.end - 1][1]) for e in entities_of(labels)]
+        return tuple(NamedEntity(kind, text[start:end], start, end) for kind, start, end in places)
+
+    def close(self) -> None:
+        """Frees the network's memory; the tagger cannot be used any more."""
+        self._predictor.close()
+
+
+def _spans_of_words(words: Sequence[str]) -> list[tuple[int, int]]:
+    """The characters [start, end) of each word in the words separated by blanks."""
+    ends = itertools.accumulate(len(word) + 1 for word in words)
+    return [(end - 1 - len(word), end - 1) for word, end in zip(words, ends)]

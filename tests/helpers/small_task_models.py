@@ -1,0 +1,55 @@
+"""Model directories for every task, small enough for any test, with weights drawn at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bert_tf.model_directory.text_classes import (
+    MULTI_LABEL,
+    REGRESSION,
+    SINGLE_LABEL,
+    TextClasses,
+)
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.pretraining.graph import pretraining_specs
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.helpers.small_span_model import CONFIG, write_model, write_weights
+
+WORD_LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
+CLASSES = {
+    "single": TextClasses(SINGLE_LABEL, ("good", "bad", "neither")),
+    "several": TextClasses(MULTI_LABEL, ("good", "long", "old"), threshold=0.375),
+    "rating": TextClasses(REGRESSION),
+}
+
+
+def write_classifier(directory: Path, kind: str = "single") -> Path:
+    """A classifier with one of ``CLASSES``."""
+    classes = CLASSES[kind]
+    specs = ClassificationTask(CONFIG, len(classes.labels) or 1).specs()
+    return write_weights(directory, specs, text_classes=classes)
+
+
+def write_tagger(directory: Path) -> Path:
+    """A tagger with ``WORD_LABELS``."""
+    specs = TaggingTask(CONFIG, len(WORD_LABELS)).specs()
+    return write_weights(directory, specs, labels=WORD_LABELS)
+
+
+def write_pretrained(directory: Path) -> Path:
+    """A model with a masked-LM head and one for next sentences."""
+    return write_weights(directory, pretraining_specs(CONFIG, next_sentence=True))
+
+
+def write_encoder(directory: Path) -> Path:
+    """A model without a head."""
+    return write_model(directory, span_head=False)
+
+
+WRITERS = {
+    "classification": write_classifier,
+    "tagging": write_tagger,
+    "question_answering": write_model,
+    "masked_words": write_pretrained,
+    "vectors": write_encoder,
+}

@@ -1,0 +1,251 @@
+"""Exports of every task give what the loaded model predicts, from ids and from strings."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf2  # the loader of SavedModels that users have
+
+from bert_tf.inference.export import export_saved_model
+from bert_tf.model_directory.labels import read_labels
+from bert_tf.model_directory.text_classes import read_text_classes
+from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings, exportable_of
+from bert_tf.serving.load import load_model
+from bert_tf.serving.trained import open_trained
+from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
+from bert_tf.tasks.vectors.settings import VectorSettings
+from bert_tf.util.errors import UserError
+from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY
+from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
+
+# Lengths differ, and some are longer than a sequence of 16 tokens.
+TEXTS = ["Who wrote the book?", "anna", TEXT, "", "book, " * 20, "élan Anna\u200bs\ttown ."]
+PAIRS = [(first, second) for first in TEXTS for second in TEXTS]
+MASKED = ["The [MASK] by sea.", "[MASK]", f"{TEXT} [MASK] in the [MASK]", "[MASK][MASK] book"]
+
+
+def export(directory, export_dir, *, task=None, **settings):
+    """The signatures of an exported model, under their names; they are functions of arrays."""
+    found = open_trained(directory, task)
+    settings = ExportSettings(**settings)
+    target = export_saved_model(
+        found.model,
+        exportable_of(found, settings),
+        export_dir,
+        max_seq_length=settings.length.max_seq_length,
+        text_signatures=settings.length.text_signature,
+    )
+    loaded = tf2.saved_model.load(str(target))
+
+    def call(signature, **inputs):
+        assert loaded is not None  # it owns the variables
+        found = loaded.signatures[signature](**{n: tf2.constant(v) for n, v in inputs.items()})
+        arrays = {name: value.numpy() for name, value in found.items()}
+        return {n: v.astype(str) if v.dtype == object else v for n, v in arrays.items()}
+
+    call.extra = target / "assets.extra"
+    return call
+
+
+def with_strings(length=None):
+    pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
+    return LengthSettings(max_seq_length=length, text_signature=True)
+
+
+def ids_of(sequences, width):
+    """Features of rows of ids without segments."""
+    ids = np.zeros([len(sequences), width], np.int32)
+    mask = np.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)], mask[row, : len(sequence)] = sequence, 1
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
+
+
+def encoded(directory, texts):
+    tokenizer = open_trained(directory).model.tokenizer
+    rows = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in texts]
+    return ids_of(rows, max(map(len, rows)) + 3)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_classifier(tmp_path, kind):
+    directory = write_classifier(tmp_path / "model", kind)
+    call = export(directory, tmp_path / "export")
+    found = call("serving_default", **encoded(directory, TEXTS))
+    expected = load_model(directory).predict(TEXTS)
+    assert read_text_classes(call.extra) == CLASSES[kind]
+    if kind == "rating":
+        np.testing.assert_allclose(found["rating"], [one.rating for one in expected], atol=1e-5)
+        return
+    assert found["classes"].tolist() == [list(CLASSES[kind].labels)] * len(TEXTS)
+    probabilities = [list(one.probabilities.values()) for one in expected]
+    np.testing.assert_allclose(found["probabilities"], probabilities, atol=1e-5)
+    if kind == "several":
+        named = [tuple(row[chosen]) for row, chosen in zip(found["classes"], found["predicted"])]
+        assert named == [one.labels for one in expected]
+    else:
+        assert found["label"].tolist() == [one.label for one in expected]
+        assert found["classes"][0][found["label_id"][0]] == found["label"][0]
+
+
+@pytest.mark.parametrize("long_texts", ["head", "tail", "head_tail", "windows"])
+def test_a_classifier_from_strings(tmp_path, long_texts):
+    directory = write_classifier(tmp_path / "model")
+    flags = {"max_seq_length": 16, "long_texts": long_texts, "doc_stride": 4}
+    record = {"ledger": {}, "flags": flags, "model": CONFIG.to_dict()}
+    (directory / "run.json").write_text(json.dumps(record))
+    call = export(directory, tmp_path / "export", length=with_strings())
+    # Of several windows, only the first one is read.
+    read = LongTexts("head" if long_texts == "windows" else long_texts)
+    model = load_model(directory, long_texts=read)
+    columns = dict(zip(("text", "other_text"), map(list, zip(*PAIRS))))
+    for signature, texts, inputs in (
+        ("text", TEXTS, {"text": TEXTS}),
+        ("text_pair", PAIRS, columns),
+    ):
+        found = call(signature, **inputs)
+        expected = [list(one.probabilities.values()) for one in model.predict(texts)]
+        np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
+        assert found["tokens_left_out"].max() > 0
+    # Sequences of ids may still be as long as the network allows.
+    assert call("serving_default", **encoded(directory, [TEXT]))["label"].shape == (1,)
+
+
+def test_a_tagger(tmp_path):
+    directory = WRITERS["tagging"](tmp_path / "model")
+    call = export(directory, tmp_path / "export")
+    features = encoded(directory, ["anna wrote the book", "in a town by sea"])
+    found = call("serving_default", **features)
+    expected = load_model(directory).predict(["anna wrote the book", "in a town by sea"])
+    for row, one in enumerate(expected):
+        assert tuple(found["labels"][row, 1 : 1 + len(one.words)]) == one.labels
+    is_token = features["input_mask"] > 0
+    assert set(found["labels"][is_token]) <= set(WORD_LABELS)
+    assert set(found["labels"][~is_token]) == {""}
+    assert found["probabilities"][~is_token].max() == 0
+    assert read_labels(call.extra) == WORD_LABELS
+
+
+def test_a_tagger_from_strings(tmp_path):
+    directory = WRITERS["tagging"](tmp_path / "model")
+    call = export(directory, tmp_path / "export", length=with_strings(12))
+    model = load_model(directory, max_seq_length=64)
+    sentences = [text.split() for text in TEXTS]
+    found = call("text", text=[" ".join(words) for words in sentences])
+    for row, words in enumerate(sentences):
+        read = len(words) - found["words_left_out"][row]
+        labels = found["labels"][row]
+        assert set(labels[read:]) <= {""}
+        # What does not fit is not seen by the words before it.
+        assert tuple(labels[:read]) == model.predict([words[:read]])[0].labels
+        pieces = [len(model._tokenizer.encode(word)) or 1 for word in words]
+        assert read == int((np.cumsum(pieces) <= 10).sum())
+    assert found["words_left_out"].max() > 0
+    assert found["probabilities"].shape == found["label_ids"].shape == found["labels"].shape
+
+
+def test_masked_words(tmp_path):
+    directory = WRITERS["masked_words"](tmp_path / "model")
+    tokenizer = open_trained(directory).model.tokenizer
+    rows = [encode_with_masks(text, tokenizer) for text in MASKED]
+    call = export(directory, tmp_path / "export", top=3)
+    found = call("serving_default", **ids_of([*rows, [2, 5, 3]], 40))
+    assert found["positions"][-1].tolist() == [-1, -1]
+    assert set(found["words"][-1].ravel()) == {""}
+    assert_guesses(found, load_model(directory).predict(MASKED, top=3))
+    for row, ids in enumerate(rows):
+        places = np.flatnonzero(np.array(ids) == tokenizer.mask_id)
+        assert found["positions"][row, : len(places)].tolist() == places.tolist()
+    none = call("serving_default", **ids_of([[2, 5, 3]], 3))
+    assert none["words"].shape == (1, 0, 3)
+
+
+def assert_guesses(found, expected):
+    for row, masks in enumerate(expected):
+        for number, guesses in enumerate(masks):
+            assert found["words"][row, number].tolist() == [guess.token for guess in guesses]
+            probabilities = [guess.probability for guess in guesses]
+            np.testing.assert_allclose(found["probabilities"][row, number], probabilities, 1e-3)
+
+
+def test_masked_words_from_strings(tmp_path):
+    directory = WRITERS["masked_words"](tmp_path / "model")
+    call = export(directory, tmp_path / "export", length=with_strings(), top=4)
+    found = call("text", text=[*MASKED, "no mask"])
+    assert_guesses(found, load_model(directory).predict(MASKED, top=4))
+    assert found["positions"][-1].tolist() == [-1, -1]
+    assert found["tokens_left_out"].tolist() == [0] * 5
+    cut = export(directory, tmp_path / "cut", length=with_strings(8))("text", text=MASKED)
+    assert cut["positions"][2].tolist() == [-1, -1]
+    assert cut["tokens_left_out"][2] > 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [VectorSettings("mean"), VectorSettings("cls", normalize=True), VectorSettings("max", (0, -1))],
+)
+def test_vectors(tmp_path, settings):
+    directory = WRITERS["vectors"](tmp_path / "model")
+    call = export(directory, tmp_path / "export", vectors=settings)
+    expected = load_model(directory, settings=settings).predict(TEXTS)
+    found = call("serving_default", **encoded(directory, TEXTS))
+    np.testing.assert_allclose(found["vectors"], expected, atol=2e-5)
+
+
+def test_vectors_from_strings(tmp_path):
+    directory = WRITERS["vectors"](tmp_path / "model")
+    call = export(directory, tmp_path / "export", length=with_strings(16))
+    expected = load_model(directory, max_seq_length=16).predict(TEXTS)
+    np.testing.assert_allclose(call("text", text=TEXTS)["vectors"], expected, atol=2e-5)
+
+
+def test_questions(tmp_path):
+    directory = WRITERS["question_answering"](tmp_path / "model")
+    call = export(directory, tmp_path / "export", spans=SpanExportSettings(n_best_size=3))
+    found = call("with_unique_ids", unique_ids=[7], **encoded(directory, [TEXT]))
+    assert found["top_start_indices"].shape == (1, 3)
+    assert found["unique_ids"].tolist() == [7]
+
+
+@pytest.mark.parametrize("task", WRITERS)
+def test_every_task_takes_any_batch_and_length(tmp_path, task):
+    directory = WRITERS[task](tmp_path / "model")
+    call = export(directory, tmp_path / "export", length=LengthSettings(max_seq_length=20))
+    for shape in ((1, 3), (4, 20)):
+        ids = np.full(shape, 4, np.int32)  # [MASK]
+        found = call("serving_default", input_ids=ids, input_mask=ids // 4, segment_ids=ids * 0)
+        assert {len(value) for value in found.values()} == {shape[0]}
+    with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 20 tokens"):
+        ids = np.full((1, 21), 4, np.int32)
+        call("serving_default", input_ids=ids, input_mask=ids // 4, segment_ids=ids * 0)
+
+
+def test_unpooled_vectors_cannot_be_exported(tmp_path):
+    with pytest.raises(UserError, match="--pooling=none gives texts of different lengths"):
+        export(WRITERS["vectors"](tmp_path), tmp_path / "export", vectors=VectorSettings("none"))
+
+
+def test_lengths_of_questions(tmp_path):
+    spans = SpanExportSettings(max_query_length=62)
+    with pytest.raises(UserError, match="--max_seq_length=64 leaves no room"):
+        export(
+            WRITERS["question_answering"](tmp_path),
+            tmp_path / "export",
+            spans=spans,
+            length=LengthSettings(text_signature=True),
+        )
+
+
+def test_a_vocabulary_that_is_smaller_than_the_network(tmp_path):
+    """The surplus outputs are never among the words."""
+    from bert_tf.tasks.pretraining.graph import pretraining_specs
+    from tests.helpers.small_span_model import write_weights
+
+    config = dataclasses.replace(CONFIG, vocab_size=len(VOCABULARY) + 9)
+    specs = pretraining_specs(config, next_sentence=False)
+    directory = write_weights(tmp_path / "model", specs, config)
+    call = export(directory, tmp_path / "export", top=len(VOCABULARY) + 5)
+    found = call("serving_default", **ids_of([[2, 4, 3]], 3))
+    assert sorted(found["words"][0, 0].tolist()) == sorted(VOCABULARY)
