@@ -89,7 +89,7 @@ class Source:
     def shapes(self) -> dict[str, Shape]:
         """Name and shape of every variable, including run state."""
         return {
-            name: _shape_of(file.entries[stored].shape, transposed)
+            name: file.entries[stored].shape[:: -1 if transposed else 1]
             for name, (file, stored, transposed) in self.stored.items()
         }
 
@@ -175,10 +175,6 @@ class ConfiguredSource(Source):
         return self.files.config
 
 
-def _shape_of(shape: Shape, transposed: bool) -> Shape:
-    return shape[::-1] if transposed else shape
-
-
 def open_source(path: PathLike) -> Source:
     """Opens a checkpoint.
 
@@ -220,26 +216,29 @@ def _with_labels_of_head(source: Source) -> ModelDirectory:
 
 
 def _may_be_tensorflow(path: Path) -> bool:
-    return path.suffix in (".index", ".meta") or ".data-" in path.name or _has_index(path)
-
-
-def _has_index(path: Path) -> bool:
-    return path.with_name(f"{path.name}.index").is_file()
+    has_index = path.with_name(f"{path.name}.index").is_file()
+    return path.suffix in (".index", ".meta") or ".data-" in path.name or has_index
 
 
 def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
     # Imported here, since finding a vocabulary or configuration does not need TensorFlow.
-    from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
+    from bert_tf.checkpoint import tensorflow_file as tensorflow
 
-    file = TensorflowCheckpoint(resolve_checkpoint(path))
-    file.check_size()
+    checkpoint = tensorflow.TensorflowCheckpoint(tensorflow.resolve_checkpoint(path), objects=True)
+    checkpoint.check_size()
+    file: ArrayFile = checkpoint
+    notes: tuple[str, ...] = ()
+    if tensorflow.OBJECT_GRAPH in checkpoint.entries:
+        from bert_tf.checkpoint.model_garden import open_model_garden
+
+        file, notes = open_model_garden(checkpoint, files)
     origin = names.tensorflow_origin(list(file.entries))
     stored = {name: StoredArray(file, name) for name in file.entries}
     for name in file.entries:
         # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
         if f"{name}/shadow" in stored:
             stored[name] = StoredArray(file, f"{name}/shadow")
-    return Source(file.path, origin, files, stored)
+    return Source(file.path, origin, files, stored, notes)
 
 
 def _open_pytorch(path: Path, files: ModelDirectory) -> Source:

@@ -25,7 +25,7 @@ _DATA_FILE = re.compile(r"\.data-\d{5}-of-(\d{5})$")
 _FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _NUMBERED = re.compile(r"(.*)-(\d+)", re.DOTALL)
 # Written by tf.train.Checkpoint, whose names are paths of objects in a program.
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Exceptions that TensorFlow's checkpoint reader raises for damaged checkpoints.
 _DAMAGE = (tf.errors.OpError, ValueError, TypeError, RuntimeError, IndexError)
 
@@ -124,8 +124,8 @@ class TensorflowCheckpoint(ArrayFile):
 
     is_tensorflow = True
 
-    def __init__(self, checkpoint: str) -> None:
-        """Reads the index of a resolved checkpoint; raises UserError if it is damaged."""
+    def __init__(self, checkpoint: str, *, objects: bool = False) -> None:
+        """Reads a resolved checkpoint's index; UserError if damaged, or of unwanted ``objects``."""
         self.path = checkpoint
         try:
             self._reader = tf.train.load_checkpoint(checkpoint)
@@ -136,10 +136,10 @@ class TensorflowCheckpoint(ArrayFile):
         self.entries = {
             name: Entry(tuple(shape), self._dtypes[name].name) for name, shape in shapes.items()
         }
-        if _OBJECT_GRAPH in self.entries:
+        if OBJECT_GRAPH in self.entries and not objects:
             raise UserError(
-                f"checkpoint {checkpoint} was written by TensorFlow 2's tf.train.Checkpoint, whose "
-                "names are not BERT's; give a TensorFlow 1 or Hugging Face checkpoint."
+                f"checkpoint {checkpoint} was written by TensorFlow 2's tf.train.Checkpoint; "
+                "convert it to --format=bert_tf first (bert_tf.commands.convert)."
             )
 
     def check_size(self) -> None:

@@ -37,6 +37,7 @@ def convert(
     *,
     include_optimizer: bool = False,
     generator: bool = False,
+    card: bool = True,
     add_files: Callable[[Path], None] | None = None,
 ) -> list[str]:
     """Writes a checkpoint as a model directory.
@@ -51,6 +52,8 @@ def convert(
       include_optimizer: also write optimizer slots, counters and the like, unchanged.
       generator: write the generator of a checkpoint of run_electra.py rather than its other
         network; only for Hugging Face's format, since a generator is not a BERT model.
+      card: add a model card to a Hugging Face directory. It describes the run that made the
+        weights, so they must not have been changed.
       add_files: adds files to the directory before it appears.
 
     Returns:
@@ -87,6 +90,10 @@ def convert(
         if network.tokenizer_files.file is None:
             for vocabulary in known_vocabularies(network.files)[:1]:
                 name_vocabulary(directory, vocabulary.sha256)
+        if card and target == "huggingface":
+            from bert_tf.checkpoint.model_card import write_model_card
+
+            write_model_card(directory, network, name=Path(output_dir).absolute().name)
         if add_files is not None:
             add_files(directory)
         written = sorted(path.name for path in directory.iterdir())

@@ -162,7 +162,7 @@ def _write(
             write_json(directory / CONFIG_NAME, extended.config.to_dict())
         _write_words(directory / WORDS_NAME, extension, source)
 
-    lines = [*convert(extended, output_dir, target, add_files=add_files), *notes]
+    lines = [*convert(extended, output_dir, target, card=False, add_files=add_files), *notes]
     return [line.partition(" (--")[0] for line in lines]  # without flags that this command lacks
 
 

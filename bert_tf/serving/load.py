@@ -102,7 +102,7 @@ def _classifier(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel
 def _tagger(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
     from bert_tf.tasks.tagging.tagger import Tagger
 
-    length = {"max_seq_length": found.max_seq_length}
+    length = {"max_seq_length": found.max_seq_length, "doc_stride": found.kept.get("doc_stride")}
     return Tagger(found.model, found.labels, **{**length, **settings})
 
 

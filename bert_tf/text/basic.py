@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Callable, NamedTuple
 
-_IDEOGRAPHS = (
+IDEOGRAPHS = (  # ranges of code points
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -123,7 +123,7 @@ def _clean(char: str) -> str:
         return ""
     if category == "Zs":
         return " "
-    if any(low <= ord(char) <= high for low, high in _IDEOGRAPHS):
+    if any(low <= ord(char) <= high for low, high in IDEOGRAPHS):
         return f" {char} "
     return char
 

@@ -65,6 +65,7 @@ class Tagger:
         labels: Labels,
         *,
         max_seq_length: int | None = None,
+        doc_stride: int | None = None,
         batch_size: int = BATCH_SIZE,
         options: ForwardOptions | None = None,
         threads: int | None = None,
@@ -74,9 +75,9 @@ class Tagger:
         Args:
           model: the model, from ``model_directory.complete.find_model``.
           labels: its labels by class number, from ``ModelDirectory.labels``.
-          max_seq_length: the most tokens of a sequence; a longer sentence becomes overlapping ones,
-            and each word is labelled where it has the most context. None for the network's
-            positions.
+          max_seq_length: the most tokens of a sequence, of which a long sentence becomes several;
+            None for the network's positions.
+          doc_stride: tokens between the starts of these; None for run_ner.py's default.
           batch_size: maximum number of sequences per batch.
           options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
@@ -89,9 +90,9 @@ class Tagger:
         from bert_tf.tasks.tagging.task import TaggingTask
 
         length = max_seq_length or model.config.max_position_embeddings
-        self._windows = WindowSettings(length)
-        self._windows.validate()
         self.labels, self._tokenizer = labels, model.tokenizer
+        self._windows = WindowSettings(length, doc_stride)
+        self._windows.validate()
         self._predictor = SequencePredictor(
             TaggingTask(model.config, len(labels)),
             model.checkpoint,
@@ -122,15 +123,18 @@ class Tagger:
 
     def _labels_of(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """The predicted labels of each sentence's words."""
-        tokenizer, windows = self._tokenizer, self._windows
-        sequences = [s for words in sentences for s in sequences_of(words, tokenizer, windows)]
+        sequences = [
+            sequence
+            for words in sentences
+            for sequence in sequences_of(words, self._tokenizer, self._windows)
+        ]
         if not sequences:
             return [[] for _ in sentences]
-        ids = [sequence.ids for sequence in sequences]
+        ids, pad = [sequence.ids for sequence in sequences], self._tokenizer.pad_id
         width = self._predictor.padded(max(map(len, ids)))
         found = self._predictor.run(
             {
-                "input_ids": padded(ids, width, fill=tokenizer.pad_id),
+                "input_ids": padded(ids, width, fill=pad),
                 "input_mask": padded([[1] * len(row) for row in ids], width),
                 "segment_ids": padded([[]] * len(ids), width),
                 WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),

@@ -455,7 +455,7 @@ def test_truncated_and_foreign_tensorflow_files(google, tmp_path):
     with pytest.raises(UserError, match="missing does not exist"):
         open_source(tmp_path / "missing")
     write_checkpoint(str(tmp_path / "v2"), {"_CHECKPOINTABLE_OBJECT_GRAPH": np.zeros(1)})
-    with pytest.raises(UserError, match=r"TensorFlow 2's tf\.train\.Checkpoint"):
+    with pytest.raises(UserError, match=r"v2 cannot be read"):
         open_source(tmp_path / "v2")
 
 

@@ -98,7 +98,7 @@ def test_the_tokenizer_is_the_one_of_the_directory(tmp_path):
     save_google(tmp_path / "google", "BertModel")
     convert(open_source(tmp_path / "google"), tmp_path / "hf", "huggingface")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    assert (tokenizer.do_lower_case, tokenizer.model_max_length) == (False, 16)
+    assert (tokenizer.init_kwargs["do_lower_case"], tokenizer.model_max_length) == (False, 16)
     assert tokenizer.convert_tokens_to_ids(["[PAD]", "w0"]) == [1, 5]
 
 

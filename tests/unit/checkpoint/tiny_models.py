@@ -97,8 +97,11 @@ def huggingface_outputs(model):
     return {name: value.numpy() for name, value in output.items()}
 
 
-def our_outputs(checkpoint, class_name):
-    """What this toolkit computes from any checkpoint, under the same names."""
+def our_outputs(checkpoint, class_name, batch=(IDS, MASK, SEGMENTS)):
+    """What this toolkit computes from any checkpoint, under the same names.
+
+    ``batch`` has input ids, mask and segments.
+    """
     source = open_source(checkpoint)
     shapes = network_shapes(source.config, source.shapes, labels=source.labels)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -107,21 +110,18 @@ def our_outputs(checkpoint, class_name):
         report = initialise_from_checkpoint(checkpoint, variables.all(), config=source.config)
         assert not report.fresh
         assert not report.notes
-        outputs = _build(variables, source.config, class_name)
+        outputs = _build(variables, source.config, class_name, batch)
         session.run(tf.global_variables_initializer())
         return session.run(outputs)
 
 
-def _build(variables: Variables, config: BertConfig, class_name: str):
+def _build(variables: Variables, config: BertConfig, class_name: str, batch):
     policy = policy_for("fp32")
+    size, length = batch[0].shape
     hidden = bert_output(
         variables,
         config,
-        {
-            "input_ids": tf.constant(IDS),
-            "input_mask": tf.constant(MASK),
-            "segment_ids": tf.constant(SEGMENTS),
-        },
+        dict(zip(("input_ids", "input_mask", "segment_ids"), map(tf.constant, batch))),
         ForwardOptions(policy),
     ).sequence_output
 
@@ -131,9 +131,9 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
         return tf.reshape(flat, [*x.shape[:-1], weights.shape[0]])
 
     def words():
-        everywhere = tf.tile(tf.range(8)[tf.newaxis], [2, 1])
+        everywhere = tf.tile(tf.range(length)[tf.newaxis], [size, 1])
         scores = masked_lm_scores(hidden, everywhere, variables, config=config, policy=policy)
-        return tf.reshape(scores.logits(policy), [2, 8, -1])
+        return tf.reshape(scores.logits(policy), [size, length, -1])
 
     def pooled():
         return pooled_output(hidden, variables, policy=policy)
@@ -159,28 +159,45 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
     return {"logits": classes(hidden, names.CLASSES)}
 
 
-def save_google(directory, class_name, *, activation="gelu", extra=None, seed=1):
-    """A directory as google-research/bert publishes them, with random weights for a class."""
+def save_google(
+    directory,
+    class_name,
+    *,
+    activation="gelu",
+    extra=None,
+    seed=1,
+    tokenizer_files=None,
+    num_classes=3,
+):
+    """A directory as google-research/bert publishes them, with random weights for a class.
+
+    ``num_classes`` is the number of classes of a text; the vocabulary is made up if not given.
+    """
     config = BertConfig(**SIZES, hidden_act=activation)
     if class_name.startswith("DistilBert"):
         config = dataclasses.replace(config, type_vocab_size=0)
+    if tokenizer_files is None:
+        vocab = directory.parent / "entries.txt"
+        words = "".join(f"w{i}\n" for i in range(35))
+        vocab.write_text(f"[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n{words}")
+        tokenizer_files = TokenizerFiles(vocab, do_lower_case=False)
+    else:
+        config = dataclasses.replace(config, vocab_size=tokenizer_files.load().vocab_size)
     labels = LABELS if class_name.endswith("TokenClassification") else None
-    shapes = network_shapes(config, _names_of(class_name), labels=labels)
+    shapes = network_shapes(config, _names_of(class_name, num_classes), labels=labels)
     generator = np.random.default_rng(seed)
     arrays = {
         name: generator.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()
     }
     directory.mkdir()
     write_checkpoint(str(directory / "bert_model.ckpt"), {**arrays, **(extra or {})})
-    vocab = directory.parent / "entries.txt"
-    vocab.write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n" + "".join(f"w{i}\n" for i in range(35)))
-    write_model_files(directory, config, TokenizerFiles(vocab, do_lower_case=False), labels)
+    write_model_files(directory, config, tokenizer_files, labels)
     text = (directory / "bert_config.json").read_text()
     (directory / "bert_config.json").write_text(text.replace("gelu_tanh", "gelu"))
     return arrays
 
 
-def _names_of(class_name):
+def _names_of(class_name, num_classes):
     """Google's names and shapes of the heads and the pooler that a class has."""
     pooler = {"bert/pooler/dense/bias": (12,)}
     next_sentence = {"cls/seq_relationship/output_bias": (2,)}
@@ -191,7 +208,7 @@ def _names_of(class_name):
         "BertForMaskedLM": masked_lm,
         "BertForNextSentencePrediction": next_sentence,
         "BertForQuestionAnswering": {"cls/squad/output_bias": (2,)},
-        "BertForSequenceClassification": {"output_bias": (3,)},
+        "BertForSequenceClassification": {"output_bias": (num_classes,)},
         "BertForTokenClassification": {"output_bias": (3,)},
         "DistilBertModel": {},
         "DistilBertForMaskedLM": masked_lm,

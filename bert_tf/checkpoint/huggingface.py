@@ -1,0 +1,207 @@
+"""Writes a model as a directory that Hugging Face's transformers loads whole."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from bert_tf.checkpoint import names
+from bert_tf.model.bert import WORD_EMBEDDINGS
+from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
+from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
+from bert_tf.model_directory.writing import write_tokenizer_config
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_json import TOKENIZER_JSON_NAME, tokenizer_json
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import write_json
+
+if TYPE_CHECKING:
+    from bert_tf.checkpoint.formats import ConfiguredDirectory
+
+# If there are several heads, the first determines the class name, after "Bert" and the like.
+_ARCHITECTURES: tuple[tuple[set[str], str], ...] = (
+    ({names.DISCRIMINATOR}, "ForPreTraining"),
+    ({names.GENERATOR_MASKED_LM}, "ForMaskedLM"),
+    ({names.SQUAD}, "ForQuestionAnswering"),
+    ({names.CLASSES}, "ForSequenceClassification"),
+    ({names.MASKED_LM, names.NEXT_SENTENCE}, "ForPreTraining"),
+    ({names.MASKED_LM}, "ForMaskedLM"),
+    ({names.NEXT_SENTENCE}, "ForNextSentencePrediction"),
+    (set(), "Model"),
+)
+
+# All versions of transformers know "gelu_new"; their "gelu" is the exact one.
+_HUGGINGFACE_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}
+
+# transformers' class for a tokenizer.json as it is. From version 5 on, its BertTokenizer takes no
+# more than the entries from that file, and its own rules give other ids for some characters.
+_TOKENIZER_CLASS = "PreTrainedTokenizerFast"
+
+
+def write_huggingface(
+    directory: Path, weights: Mapping[str, np.ndarray], files: ConfiguredDirectory
+) -> list[str]:
+    """Writes ``config.json``, weights, vocabulary and tokenizer; returns notes for the user.
+
+    Args:
+      directory: an existing, empty directory.
+      weights: float32 arrays under Google's names.
+      files: the files next to the weights.
+
+    Raises:
+      UserError: transformers has no class for such a network, or the vocabulary is malformed.
+      OSError: the disk is full.
+    """
+    naming = naming_for(files.config, names.heads_of(weights))
+    _check_place(naming, names.heads_of(weights), files)
+    rows = {name: naming.by_google(name) for name in weights}
+    heads = names.heads_of(name for name, row in rows.items() if row)
+    tokenizer_files, notes = _with_casing(files.tokenizer_files)
+    config = huggingface_config(files, heads, _num_labels(weights))
+    config["pad_token_id"] = _write_tokenizer(directory, tokenizer_files, files.config, notes)
+    if naming is names.ELECTRA:
+        config["embedding_size"] = weights[WORD_EMBEDDINGS].shape[1]
+    write_json(directory / HUGGINGFACE_CONFIG_NAME, config)
+    arrays = {}
+    for name, row in rows.items():
+        if row is not None:
+            # Names in a network without a head have no prefix.
+            key = row.huggingface if heads else row.huggingface[len(naming.prefix) :]
+            values = weights[name].T if row.transposed else weights[name]
+            arrays[key] = np.ascontiguousarray(values)
+    weights_file = directory / "model.safetensors"
+    save_file(arrays, weights_file, metadata={"format": "pt"})
+    # The library makes the file private; copy the mode of another file, which has the umask's.
+    shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
+    return [*_notes_on_variables([name for name, row in rows.items() if row is None]), *notes]
+
+
+def naming_for(config: BertConfig, heads: set[str]) -> names.Naming:
+    """Hugging Face's naming of a network; its BERT classes always have token types."""
+    if heads & {names.DISCRIMINATOR, names.GENERATOR_MASKED_LM}:
+        return names.ELECTRA
+    return names.BERT if config.type_vocab_size else names.DISTILBERT
+
+
+def _check_place(naming: names.Naming, heads: set[str], files: ConfiguredDirectory) -> None:
+    if naming is names.ELECTRA and not files.config.type_vocab_size:
+        raise UserError(
+            "the network has no token types (type_vocab_size 0), and Hugging Face's ELECTRA always "
+            "has them; convert it to another format."
+        )
+    if naming is names.DISTILBERT and names.CLASSES in heads and files.labels is None:
+        raise UserError(
+            "the checkpoint has a text classification head but no token types, and DistilBERT, "
+            "Hugging Face's form of a network without them, has no pooler for that head; convert "
+            "it to another format."
+        )
+
+
+def huggingface_config(
+    files: ConfiguredDirectory, heads: set[str], num_labels: int | None
+) -> dict[str, Any]:
+    """The content of ``config.json`` for a network with these heads, without padding."""
+    naming = naming_for(files.config, heads)
+    settings = files.config.to_dict()
+    activation = files.config.hidden_act
+    settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS.get(activation, activation)
+    if naming is names.DISTILBERT:
+        del settings["type_vocab_size"]
+        settings = {DISTILBERT_KEYS.get(name, name): value for name, value in settings.items()}
+        # The position table is stored, whether it was computed or trained.
+        settings["sinusoidal_pos_embds"] = False
+    else:
+        settings.update(layer_norm_eps=1e-12, position_embedding_type="absolute")
+    class_name = next(name for needed, name in _ARCHITECTURES if needed <= heads)
+    if class_name == "ForSequenceClassification" and files.labels is not None:
+        class_name = "ForTokenClassification"
+    settings.update(
+        model_type=naming.model_type,
+        architectures=[f"{naming.class_prefix}{class_name}"],
+        torch_dtype="float32",
+    )
+    if num_labels is not None:
+        settings.update(_classes(files, num_labels))
+    return settings
+
+
+def _classes(files: ConfiguredDirectory, num_labels: int) -> dict[str, Any]:
+    """The names of the classes, and what the outputs mean if they are not one of them."""
+    from bert_tf.model_directory.text_classes import SINGLE_LABEL
+
+    classes = files.text_classes
+    known = files.labels or (classes.labels if classes else ())
+    if len(known) == num_labels:
+        labels = {str(index): label for index, label in enumerate(known)}
+    else:
+        labels = {str(index): f"LABEL_{index}" for index in range(num_labels)}
+    settings: dict[str, Any] = {
+        "id2label": labels,
+        "label2id": {label: int(index) for index, label in labels.items()},
+    }
+    if classes and files.labels is None and classes.kind != SINGLE_LABEL:
+        settings["problem_type"] = classes.kind
+    return settings
+
+
+def _num_labels(weights: Mapping[str, np.ndarray]) -> int | None:
+    bias = weights.get(f"{names.CLASSES}output_bias")
+    return None if bias is None else len(bias)
+
+
+def _with_casing(files: TokenizerFiles) -> tuple[TokenizerFiles, list[str]]:
+    """The vocabulary with its casing, and a note if that was inferred."""
+    if files.file is None or files.do_lower_case is not None:
+        return files, []
+    files = files.with_casing(None)
+    return files, [
+        "nothing records whether the vocabulary is lower-cased; it is taken as "
+        f"{'lower-cased' if files.do_lower_case else 'cased'} (--do_lower_case or "
+        "--nodo_lower_case decides it)"
+    ]
+
+
+def _write_tokenizer(
+    directory: Path, files: TokenizerFiles, config: BertConfig, notes: list[str]
+) -> int:
+    """Writes the vocabulary's files, adds to ``notes``, and returns the id of padding."""
+    settings: dict[str, Any] = {
+        "tokenizer_class": _TOKENIZER_CLASS,
+        "model_max_length": config.max_position_embeddings,
+    }
+    if not config.type_vocab_size:
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    padding = 0
+    if files.file is not None:
+        tokenizer = files.load()
+        padding = tokenizer.pad_id
+        for role in ("pad", "unk", "cls", "sep", "mask"):
+            index = getattr(tokenizer, f"{role}_id")
+            settings[f"{role}_token"] = tokenizer.convert_ids_to_tokens([index])[0]
+        if files.vocab_file is not None:
+            settings.update(strip_accents=None, tokenize_chinese_chars=True)
+        content, reason = tokenizer_json(files)
+        if content is None:
+            notes.append(
+                f"warning: {TOKENIZER_JSON_NAME} is left out, since it cannot give the ids of this "
+                f"SentencePiece model: {reason}; encode texts by other means"
+            )
+        else:
+            write_json(directory / TOKENIZER_JSON_NAME, content)
+        files.copy_to(directory)
+    write_tokenizer_config(directory, files, **settings)
+    return padding
+
+
+def _notes_on_variables(left_out: Sequence[str]) -> list[str]:
+    if not left_out:
+        return []
+    return [
+        f"{len(left_out)} of these left out, since DistilBERT, Hugging Face's form of a network "
+        f"without token types, has no pooler: {', '.join(left_out)}"
+    ]

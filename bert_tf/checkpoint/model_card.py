@@ -1,0 +1,249 @@
+"""A model card: the README.md of a directory for Hugging Face's hub.
+
+It states what the model directory records, and nothing else. Language and licence, which no file
+records, are left as comments to fill in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_tf.checkpoint.formats import ConfiguredSource
+from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
+from bert_tf.util.files import atomic_open, read_json_object
+
+# Title and value; rows without a value are left out.
+Rows = Iterator[tuple[str, Any]]
+
+CARD_NAME = "README.md"
+_RESULTS_NAME = "eval_results.json"
+
+# The end of a class name in transformers: the hub's task for it, the class that loads it, and what
+# the model is.
+_TASKS = {
+    "ForQuestionAnswering": (
+        "question-answering",
+        "AutoModelForQuestionAnswering",
+        "marks answers to questions in a text",
+    ),
+    "ForSequenceClassification": (
+        "text-classification",
+        "AutoModelForSequenceClassification",
+        "classifies texts",
+    ),
+    "ForTokenClassification": (
+        "token-classification",
+        "AutoModelForTokenClassification",
+        "labels tokens",
+    ),
+    "ForMaskedLM": ("fill-mask", "AutoModelForMaskedLM", "predicts masked tokens"),
+    "ForPreTraining": (
+        "fill-mask",
+        "AutoModelForPreTraining",
+        "predicts masked tokens, and whether a text follows another one",
+    ),
+    "ForNextSentencePrediction": (
+        None,
+        "AutoModelForNextSentencePrediction",
+        "tells whether a text follows another one",
+    ),
+    "Model": ("feature-extraction", "AutoModel", "computes a vector for each token"),
+}
+
+# The hub's metrics, and how their names begin in eval_results.json, without "eval_".
+_METRICS = {
+    "accuracy": ("accuracy", "masked_lm_accuracy"),
+    "f1": ("f1", "macro_f1", "micro_f1"),
+    "precision": ("precision",),
+    "recall": ("recall",),
+    "exact_match": ("exact_match",),
+    "matthews_correlation": ("matthews_correlation",),
+    "pearsonr": ("pearson",),
+    "spearmanr": ("spearman",),
+    "perplexity": ("masked_lm_perplexity",),
+}
+_MOST_CLASSES = 50
+_NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
+
+# Rows of the table on training: their titles, and where run.json's ledger has them.
+_TRAINING = (
+    ("Updates", "steps", "last_step"),
+    ("Updates of the warm-up", "steps", "warmup_steps"),
+    ("Sequences per update (global batch)", "batch", "global_batch"),
+    ("Ramp of the global batch", "batch", "batch_ramp"),
+    ("Ramp of the sequence length", "batch", "length_ramp"),
+    ("Sequences in all", "consumption", "sequences"),
+    ("Epochs", "consumption", "epochs"),
+    ("Optimizer", "optimizer", "name"),
+    ("Peak learning rate", "learning_rate", "peak"),
+    ("Schedule of the learning rate", "learning_rate", "schedule"),
+    ("Weight decay", "optimizer", "weight_decay"),
+    ("Precision", "precision", "policy"),
+    ("Ranks", "ranks", "world_size"),
+    ("Seed", "data", "seed"),
+)
+_DATA = (
+    ("Task", "task"),
+    ("Training records", "train_records"),
+    ("SHA-256 of the training data", "sha256"),
+    ("SHA-256 of the evaluation data", "eval_sha256"),
+    ("Masking", "masking"),
+    ("Probability of a mask", "masked_lm_prob"),
+)
+_DATA_FLAGS = ("input_file", "train_file", "data_dir", "eval_file", "predict_file")
+
+
+def write_model_card(directory: Path, source: ConfiguredSource, *, name: str) -> None:
+    """Writes the card of a directory that :func:`huggingface.write_huggingface` has filled.
+
+    A card that stands next to the weights is copied instead. ``name`` is the model's.
+    """
+    own = Path(source.path).parent / CARD_NAME
+    config = read_json_object(directory / HUGGINGFACE_CONFIG_NAME, what="configuration")
+    with atomic_open(directory / CARD_NAME) as file:
+        if _is_card(own):
+            file.write(own.read_text(encoding="utf-8"))
+        else:
+            file.writelines(f"{line}\n" for line in _card(config, source, name))
+
+
+def _is_card(path: Path) -> bool:
+    """Whether this is a model card, which begins with its metadata, unlike any other README."""
+    if not path.is_file():
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().rstrip() == "---"
+
+
+def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Iterator[str]:
+    class_name = config["architectures"][0]
+    ending = next(end for end in _TASKS if class_name.endswith(end))
+    task, auto_class, purpose = _TASKS[ending]
+    if class_name == "ElectraForPreTraining":
+        task, purpose = "feature-extraction", "tells replaced tokens from original ones"
+    flags = source.files.run_record.content.get("flags") if source.files.run_record else None
+    flags = flags if isinstance(flags, dict) else {}
+    scores = _scores(source)
+    base = Path(str(flags.get("init_checkpoint") or "")).name
+    yield from _metadata(config["model_type"], task, base, scores)
+    yield from ("", f"# {name}", "", f"`{class_name}`: a network that {purpose}.", "")
+    yield from _table(_about_network(config, source))
+    labels = config.get("id2label")
+    if labels:
+        listed = [f"`{label}`" for label in labels.values()][:_MOST_CLASSES]
+        more = [f"and {len(labels) - len(listed)} more"] if len(labels) > len(listed) else []
+        yield from ("", f"Classes, in the order of its outputs: {', '.join([*listed, *more])}.")
+    yield from ("", "## Use", "", "```python")
+    yield f"from transformers import {auto_class}, AutoTokenizer"
+    yield f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})"
+    yield f"model = {auto_class}.from_pretrained({json.dumps(name)})"
+    yield "```"
+    if source.files.run_record is not None:
+        yield from _section("Data", _about_data(source, flags))
+        yield from _section("Training", _about_training(source, base))
+    yield from _section("Evaluation", ((key, f"{value:g}") for key, value in scores.items()))
+
+
+def _metadata(
+    model_type: str, task: str | None, base: str, scores: Mapping[str, float]
+) -> Iterator[str]:
+    """The front matter, in YAML; strings are quoted as in JSON, which YAML reads."""
+    yield "---"
+    yield "library_name: transformers"
+    if task:
+        yield f"pipeline_tag: {task}"
+    yield from ("tags:", f"- {model_type}", "- bert_tf")
+    yield "# language: en"
+    yield "# license: apache-2.0"
+    if base:
+        yield f"base_model: {json.dumps(base, ensure_ascii=False)}"
+    bare = {key.removeprefix("eval_") for key in scores}
+    metrics = [metric for metric, ours in _METRICS.items() if bare.intersection(ours)]
+    if metrics:
+        yield from ("metrics:", *(f"- {metric}" for metric in metrics))
+    yield "---"
+
+
+def _about_network(config: Mapping[str, Any], source: ConfiguredSource) -> Rows:
+    ours = source.config
+    yield "Layers", ours.num_hidden_layers
+    yield "Width", ours.hidden_size
+    yield "Attention heads", ours.num_attention_heads
+    yield "Width of the inner layers", ours.intermediate_size
+    yield "Longest sequence", ours.max_position_embeddings
+    yield "Activation", config.get("hidden_act", config.get("activation"))
+    files = source.tokenizer_files
+    if files.file is not None:
+        kind = "WordPiece" if files.vocab_file else "SentencePiece"
+        casing = {True: ", lower-cased", False: ", cased", None: ""}[files.do_lower_case]
+        yield "Vocabulary", f"{files.load().vocab_size} entries, {kind}{casing}"
+
+
+def _about_data(source: ConfiguredSource, flags: Mapping[str, Any]) -> Rows:
+    for name in _DATA_FLAGS:
+        value = flags.get(name)
+        if isinstance(value, str) and value:
+            yield f"`--{name}`", ", ".join(Path(part).name for part in value.split(","))
+    for title, name in _DATA:
+        yield title, _fact(source, "data", name)
+
+
+def _about_training(source: ConfiguredSource, base: str) -> Rows:
+    if base:
+        yield "Started from", base
+    step = _step(source)
+    if step is not None:
+        yield "Updates until these weights", step
+    for title, section, name in _TRAINING:
+        yield title, _fact(source, section, name)
+    versions = source.files.run_record.content.get("versions") if source.files.run_record else None
+    if isinstance(versions, dict):
+        yield "Programs", ", ".join(f"{program} {version}" for program, version in versions.items())
+
+
+def _fact(source: ConfiguredSource, section: str, name: str) -> Any:
+    """An entry of the ledger; None if it is not there."""
+    record = source.files.run_record
+    return record.ledger.get(section, {}).get(name) if record else None
+
+
+def _scores(source: ConfiguredSource) -> dict[str, float]:
+    """The results of the last evaluation, if it was that of these weights."""
+    path = Path(source.path).parent / _RESULTS_NAME
+    if not path.is_file():
+        return {}
+    results = read_json_object(path, what="evaluation results")
+    step = _step(source)
+    if step is None or results.get("global_step") != step:
+        return {}
+    return {
+        name: value
+        for name, value in results.items()
+        if name not in _NO_SCORES and isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
+def _step(source: ConfiguredSource) -> int | None:
+    """The number of updates in the name of a run's checkpoint."""
+    number = Path(source.path).name.rpartition("ckpt-")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def _section(title: str, rows: Rows) -> Iterator[str]:
+    lines = list(_table(rows))
+    if lines:
+        yield from ("", f"## {title}", "", *lines)
+
+
+def _table(rows: Rows) -> Iterator[str]:
+    """A table of the rows whose value is known; nothing without any."""
+    known = [(title, value) for title, value in rows if value is not None]
+    if known:
+        yield from ("| | |", "|---|---|")
+    for title, value in known:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        yield f"| {title} | {' '.join(text.replace('|', chr(92) + '|').split())} |"

@@ -1,0 +1,241 @@
+"""A vocabulary as ``tokenizer.json``, the file of Hugging Face's tokenizers library.
+
+It describes each rule as data: a normalizer, a splitter into words, a model for their pieces, a
+template for special tokens, and the way back to text. The library's own rules for BERT drop or keep
+a few other characters than google-research/bert's (see ``wordpiece.py``), so the rules of
+``basic.py`` are written as patterns of characters instead, which gives the same ids. What differs
+is intended there: the name of a special token in a text, such as [MASK], means that token.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bert_tf.text.basic import IDEOGRAPHS
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
+
+TOKENIZER_JSON_NAME = "tokenizer.json"
+
+_Json = dict[str, Any]
+
+# Rule 1 of basic.py.
+_DROPPED = "(?![\\t\\n\\r])[\\p{Cc}\\p{Cf}\ufffd]"
+# The end of a word, as Python's str.lower and the Unicode standard (section 3.13) determine it.
+_FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
+_ACCENT = r"\p{Mn}"
+_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
+_EXTRA_SPACES = "^ +| +$|(?<= ) +"
+
+# Categories of characters for which SentencePiece's rules may differ from NFKC.
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")
+# Its rules for Japanese keep this one; a code point that no text has stands in for it.
+_WIDE_TILDE, _STAND_IN = "\uff5e", "\ufdd0"
+
+
+def tokenizer_json(files: TokenizerFiles) -> tuple[_Json | None, str]:
+    """The content of the file for a vocabulary whose casing is known; or None, and why not.
+
+    Raises UserError if the vocabulary is malformed.
+    """
+    tokenizer = files.load()
+    if files.spm_model_file is None:
+        return _wordpiece(tokenizer), ""
+    from bert_tf.text.sentencepiece_model import CONTROL, UNKNOWN, read_sentencepiece_model
+
+    model = read_sentencepiece_model(files.spm_model_file)
+    reason = _why_not(model)
+    if reason:
+        return None, reason
+    special = [index for index, p in enumerate(model.pieces) if p.type in (CONTROL, UNKNOWN)]
+    return _sentencepiece(files.spm_model_file, tokenizer, model, special), ""
+
+
+def _wordpiece(tokenizer: Tokenizer) -> _Json:
+    ideographs = "".join(f"{chr(low)}-{chr(high)}" for low, high in IDEOGRAPHS)
+    entries = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    strip = [{"type": "NFD"}, _replace(_ACCENT, "")] if tokenizer.lower_case else []
+    return _tokenizer(
+        tokenizer,
+        special=tokenizer.special_ids,
+        normalizers=[_replace(_DROPPED, ""), *_lower_case(tokenizer), *strip],
+        pre_tokenizer={
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "WhitespaceSplit"},
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": f"[{_PUNCTUATION}{ideographs}]"},
+                    "behavior": "Isolated",
+                    "invert": False,
+                },
+            ],
+        },
+        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+        model={
+            "type": "WordPiece",
+            "unk_token": entries[tokenizer.unk_id],
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": MAX_CHARS_PER_WORD,
+            "vocab": {entry: index for index, entry in enumerate(entries)},
+        },
+    )
+
+
+def _sentencepiece(path: Path, tokenizer: Tokenizer, model: Any, special: Iterable[int]) -> _Json:
+    from bert_tf.text.sentencepiece import WORD_START
+    from bert_tf.text.sentencepiece_model import IDENTITY, NORMAL, USER_DEFINED
+
+    spec = model.normalizer_spec
+    best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
+    normalizers = _lower_case(tokenizer)
+    if spec.name != IDENTITY:
+        normalizers += _compatibility_form(path)
+    normalizers.append(_replace(_EXTRA_SPACES, ""))
+    blank = {
+        "type": "Metaspace",
+        "replacement": WORD_START,
+        "prepend_scheme": "always" if spec.add_dummy_prefix else "never",
+        # Adjacent unknown characters of two words are one piece if U+2581 is unknown as well.
+        "split": any(piece.piece == WORD_START for piece in model.pieces)
+        and not any(WORD_START in piece.piece[1:] for piece in model.pieces),
+    }
+    return _tokenizer(
+        tokenizer,
+        special=special,
+        normalizers=normalizers,
+        pre_tokenizer=blank,
+        decoder=blank,
+        model={
+            "type": "Unigram",
+            "unk_id": tokenizer.unk_id,
+            "byte_fallback": False,
+            "vocab": [
+                [
+                    piece.piece,
+                    # So that it is always chosen (SentencePiece's unigram_model.cc).
+                    len(piece.piece.encode()) * best - 0.1
+                    if piece.type == USER_DEFINED
+                    else piece.score,
+                ]
+                for piece in model.pieces
+            ],
+        },
+    )
+
+
+def _compatibility_form(path: Path) -> list[_Json]:
+    """NFKC, with the model's own rules for white space and characters that are not shown.
+
+    The model's table of all rules could be written as it is, but the library applies that to whole
+    graphemes, which loses characters, and fails on some texts (version 0.22). The model's rules
+    differ from NFKC for sequences of accents in an unusual order only.
+    """
+    import sentencepiece
+
+    from bert_tf.text.sentencepiece import WORD_START
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    dropped = blank = ""
+    for char in map(chr, range(1, sys.maxunicode + 1)):
+        if unicodedata.category(char) in _UNSEEN or char == "\ufffd":
+            normal = processor.normalize(f"a{char}b").lstrip(WORD_START)
+            dropped += char if normal == "ab" else ""
+            blank += char if normal == f"a{WORD_START}b" else ""
+    rules = [_replace(f"[{blank}]", " ")]
+    if dropped:
+        rules.append(_replace(f"[{dropped}]", ""))
+    if processor.normalize(_WIDE_TILDE).lstrip(WORD_START) != _WIDE_TILDE:
+        return [*rules, {"type": "NFKC"}]
+    hidden, shown = _replace(_WIDE_TILDE, _STAND_IN), _replace(_STAND_IN, _WIDE_TILDE)
+    return [*rules, hidden, {"type": "NFKC"}, shown]
+
+
+def _why_not(model: Any) -> str:
+    """Why a SentencePiece model has no equal in this format; "" if it has."""
+    from bert_tf.text import sentencepiece_model as spm
+
+    kind, spec = model.trainer_spec.model_type, model.normalizer_spec
+    known = (spm.NORMAL, spm.UNKNOWN, spm.CONTROL, spm.USER_DEFINED)
+    if kind != spm.UNIGRAM:
+        return f"it is a {spm.MODEL_TYPES.get(kind, 'new')} model rather than a unigram model"
+    if model.trainer_spec.byte_fallback:
+        return "it splits unknown characters into bytes"
+    if spec.name not in (spm.IDENTITY, "nfkc", "nmt_nfkc"):
+        return f"its normalization ({spec.name}) is neither nmt_nfkc nor nfkc"
+    if any(piece.type not in known for piece in model.pieces):
+        return "it has unused pieces"
+    if not spec.remove_extra_whitespaces:
+        return "it keeps all white space"
+    if model.trainer_spec.treat_whitespace_as_suffix or not spec.escape_whitespaces:
+        return "it does not mark the beginnings of words"
+    return ""
+
+
+def _tokenizer(
+    tokenizer: Tokenizer,
+    *,
+    special: Iterable[int],
+    normalizers: list[_Json],
+    pre_tokenizer: _Json,
+    decoder: _Json,
+    model: _Json,
+) -> _Json:
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": index,
+                "content": tokenizer.convert_ids_to_tokens([index])[0],
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for index in sorted(special)
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": _template(tokenizer),
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def _template(tokenizer: Tokenizer) -> _Json:
+    """[CLS] first text [SEP], or [CLS] first text [SEP] second text [SEP], with segments."""
+    cls, sep = tokenizer.convert_ids_to_tokens([tokenizer.cls_id, tokenizer.sep_id])
+
+    def token(name: str, segment: int) -> _Json:
+        return {"SpecialToken": {"id": name, "type_id": segment}}
+
+    def text(name: str, segment: int) -> _Json:
+        return {"Sequence": {"id": name, "type_id": segment}}
+
+    single = [token(cls, 0), text("A", 0), token(sep, 0)]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), token(sep, 1)],
+        "special_tokens": {
+            name: {"id": name, "ids": [index], "tokens": [name]}
+            for name, index in ((cls, tokenizer.cls_id), (sep, tokenizer.sep_id))
+        },
+    }
+
+
+def _lower_case(tokenizer: Tokenizer) -> list[_Json]:
+    """str.lower of Python; the library's rule for a character does not look at its neighbours."""
+    return [_replace(_FINAL_SIGMA, "ς"), {"type": "Lowercase"}] if tokenizer.lower_case else []
+
+
+def _replace(pattern: str, replacement: str) -> _Json:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": replacement}
