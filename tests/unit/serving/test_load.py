@@ -64,6 +64,17 @@ def test_tagging_text_and_words(tmp_path):
     assert model.predict([]) == []
 
 
+def test_a_long_sentence_is_tagged_in_overlapping_windows(tmp_path):
+    """Ten words fit: of words 0-9, 5-14 and 10-19 each window labels those it has in its middle."""
+    model = load(tmp_path, "tagging", max_seq_length=12)
+    words = [entry for entry in VOCABULARY[5:] if entry.isalpha()]
+    sentence = [words[(7 * number) % len(words)] for number in range(20)]
+    first, second, third = model.predict([sentence[:10], sentence[5:15], sentence[10:]])
+    [found] = model.predict([sentence])
+    assert found.labels == first.labels[:8] + second.labels[3:8] + third.labels[3:]
+    assert len(set(found.labels)) > 1, "the test would not notice a difference"
+
+
 def test_entities_are_those_of_the_labels(tmp_path):
     model = load(tmp_path, "tagging")
     sentences = [[word, "wrote", "the", "book", "in", word] for word in VOCABULARY[5:]]
