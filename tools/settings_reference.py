@@ -15,7 +15,7 @@ from bert_tf.config.declared import Settings, groups_of, options_of
 from bert_tf.util.options import Option, shown
 from tools.flag_reference import ROOT, as_markdown, write_if_changed
 
-# Where tasks declare settings; none of these imports TensorFlow.
+# Where tasks and exports declare settings; none of these imports TensorFlow.
 _MODULES_OF_TASKS = (
     *("settings.py", "replaced_tokens/objective.py"),
     *("classification/long_texts.py", "classification/own_files.py", "finetuning/layer_rates.py"),
@@ -28,6 +28,7 @@ def settings_classes() -> list[type[Settings]]:
     files = [
         *sorted((ROOT / "bert_tf/config").glob("*.py")),
         *sorted(path for name in _MODULES_OF_TASKS for path in tasks.rglob(name)),
+        ROOT / "bert_tf/serving/export.py",
     ]
     found = []
     for path in files:

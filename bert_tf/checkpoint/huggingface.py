@@ -170,12 +170,13 @@ def _write_tokenizer(
     directory: Path, files: TokenizerFiles, config: BertConfig, notes: list[str]
 ) -> int:
     """Writes the vocabulary's files, adds to ``notes``, and returns the id of padding."""
+    segments = ["token_type_ids"] if config.type_vocab_size else []
     settings: dict[str, Any] = {
         "tokenizer_class": _TOKENIZER_CLASS,
         "model_max_length": config.max_position_embeddings,
+        # The class's default differs between versions of transformers.
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
     }
-    if not config.type_vocab_size:
-        settings["model_input_names"] = ["input_ids", "attention_mask"]
     padding = 0
     if files.file is not None:
         tokenizer = files.load()

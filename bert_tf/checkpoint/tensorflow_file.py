@@ -158,7 +158,8 @@ class TensorflowCheckpoint(ArrayFile):
             raise damaged(self.path, error) from error
         if self._dtypes[name] == tf.bfloat16:
             return values.astype(np.float32)
-        return np.asarray(values)
+        # An array of numpy's own type for bytes would lose zeros at the end.
+        return np.asarray(values, dtype=object if isinstance(values, bytes) else None)
 
 
 def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""Exports a trained model of any task as a SavedModel for servers.
+"""Exports a trained model of any task for servers: as a SavedModel or ONNX.
 
     python -m bert_tf.commands.export --model_dir=classes --export_dir=serving/classes
 
@@ -11,11 +11,17 @@ vectors for a model without a head. Loading the export needs only TensorFlow. It
   tensorflow-text, for the other signatures too.
 
 ``assets.extra`` has the vocabulary, the configuration and the labels, for clients that tokenize.
+
+``--server`` chooses the layout and the configuration file next to the versions: TensorFlow
+Serving's ``models.config``, or Triton's ``config.pbtxt``. ``--format=onnx`` writes the numbers that
+``serving_default`` returns as ONNX, compared with the network; ``--int8`` quantizes it.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -29,6 +35,14 @@ from bert_tf.serving.export import (
     SpanExportSettings,
     VectorExportSettings,
 )
+from bert_tf.serving.server_files import (
+    SERVERS,
+    TENSORFLOW_SERVING,
+    TRITON,
+    TRITON_SAVED_MODEL,
+    write_serving_config,
+    write_triton_config,
+)
 from bert_tf.serving.trained import TASKS
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util import environment
@@ -38,7 +52,15 @@ from bert_tf.util.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bert_tf.inference.export import Exportable
     from bert_tf.model_directory.complete import CompleteModel
+
+    # Writes an export, and returns its version's directory and lines to print.
+    Writer = Callable[
+        [flags.FlagValues, CompleteModel, Exportable, ExportSettings], tuple[Path, list[str]]
+    ]
+
+SAVED_MODEL, ONNX = "saved_model", "onnx"
 
 # The batches for which --precision=auto measures.
 _USUAL_BATCH = 8
@@ -48,6 +70,7 @@ def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags()
     define_target_flags()
+    _define_format_flags()
     _define_task_flags()
 
 
@@ -57,6 +80,19 @@ def define_target_flags() -> None:
     flags.DEFINE_string("export_dir", None, "Directory for all versions.", required=True)
     flags.DEFINE_integer("version", None, "Version number (default: the next one).")
     Definer(flags.FLAGS).settings(LengthSettings)
+
+
+@flag_group("Format and server")
+def _define_format_flags() -> None:
+    flags.DEFINE_enum("format", SAVED_MODEL, [SAVED_MODEL, ONNX], "Format of the export.")
+    flags.DEFINE_enum(
+        "server",
+        None,
+        list(SERVERS),
+        "Server whose layout and configuration are written (default: tensorflow_serving for a "
+        "SavedModel, triton for ONNX).",
+    )
+    flags.DEFINE_bool("int8", False, "ONNX: 8-bit integers in the products (dynamic quantization).")
 
 
 @flag_group("Task")
@@ -70,12 +106,41 @@ def _define_task_flags() -> None:
 
 
 def main(_: object) -> None:
-    """Writes the SavedModel and prints its path."""
+    """Writes the export and its server's configuration, and prints where they are."""
     values = flags.FLAGS
-    export(values, values.task)
+    is_onnx = values.format == ONNX
+    server = values.server or (TRITON if is_onnx else TENSORFLOW_SERVING)
+    if is_onnx:
+        _check_onnx(values)
+    elif values.int8:
+        raise UserError("--int8 is for --format=onnx; a SavedModel takes --precision=bf16.")
+    if is_onnx:
+        target = export(values, values.task, _write_onnx)
+    else:
+        inside = TRITON_SAVED_MODEL if server == TRITON else ""
+        target = export(values, values.task, functools.partial(write_saved_model, inside=inside))
+    if server == TRITON:
+        print(write_triton_config(target))
+    else:
+        print(write_serving_config(target.parent))
 
 
-def export(values: flags.FlagValues, task: str | None) -> None:
+def _check_onnx(values: flags.FlagValues) -> None:
+    """Raises UserError for flags that only a SavedModel has."""
+    problem = ""
+    if values.server == TENSORFLOW_SERVING:
+        problem = f"--server={TENSORFLOW_SERVING} serves no ONNX"
+    elif values.text_signature:
+        problem = "--text_signature is for SavedModels: ONNX has no tokenizer"
+    elif values.precision != "fp32" or values.precision_policy:
+        problem = "--precision and --precision_policy are for SavedModels; ONNX takes --int8"
+    elif values.max_seq_length is not None:
+        problem = "--max_seq_length is for SavedModels: ONNX does not check the length"
+    if problem:
+        raise UserError(f"{problem}; leave the flag out, or --format=onnx.")
+
+
+def export(values: flags.FlagValues, task: str | None, write: Writer) -> Path:
     """Exports a model for a task, None being that of its head, and prints where it is."""
     environment.prepare_environment(verbose=False, use_xla=False)
     settings = from_flags(ExportSettings, values)
@@ -84,20 +149,30 @@ def export(values: flags.FlagValues, task: str | None) -> None:
     model = model_from_flags(values)
     for note in model.notes:
         say(note, stream=sys.stderr)
-    target = _write(values, model, task, settings)
-    print(f"exported {model.checkpoint} to {target}")
-
-
-def _write(
-    values: flags.FlagValues, model: CompleteModel, task: str | None, settings: ExportSettings
-) -> Path:
     # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
-    from bert_tf.inference.export import export_saved_model
     from bert_tf.serving.export import exportable_of
     from bert_tf.serving.trained import trained_model
 
     environment.quiet_tensorflow(verbose=False)
     exportable = exportable_of(trained_model(model, task), settings)
+    target, remarks = write(values, model, exportable, settings)
+    print(f"exported {model.checkpoint} to {target}")
+    for remark in remarks:
+        print(remark)
+    return target
+
+
+def write_saved_model(
+    values: flags.FlagValues,
+    model: CompleteModel,
+    exportable: Exportable,
+    settings: ExportSettings,
+    *,
+    inside: str = "",
+) -> tuple[Path, list[str]]:
+    """Writes a SavedModel; ``inside`` is its directory in that of the version."""
+    from bert_tf.inference.export import export_saved_model
+
     # Warnings about this machine are dropped, since the export may be for another one.
     options, _ = options_from_flags(
         values,
@@ -106,7 +181,7 @@ def _write(
         sequences=_USUAL_BATCH,
         length=model.config.max_position_embeddings,
     )
-    return export_saved_model(
+    target = export_saved_model(
         model,
         exportable,
         values.export_dir,
@@ -114,7 +189,27 @@ def _write(
         precision=options.policy,
         max_seq_length=settings.length.max_seq_length,
         text_signatures=settings.length.text_signature,
+        inside=inside,
     )
+    return target, []
+
+
+def _write_onnx(
+    values: flags.FlagValues,
+    model: CompleteModel,
+    exportable: Exportable,
+    settings: ExportSettings,
+) -> tuple[Path, list[str]]:
+    """Writes ONNX, and says how far it is from the network."""
+    from bert_tf.inference.onnx_export import export_onnx
+
+    del settings
+    found = export_onnx(
+        model, exportable, values.export_dir, version=values.version, int8=values.int8
+    )
+    how = "in 8-bit integers" if values.int8 else "in float32"
+    line = f"largest difference of onnxruntime's outputs {how} from the network's: "
+    return found.path, [f"{line}{found.difference:.1e}"]
 
 
 def run() -> None:

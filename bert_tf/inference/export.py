@@ -79,6 +79,7 @@ def export_saved_model(
     precision: str | PrecisionPolicy = "fp32",
     max_seq_length: int | None = None,
     text_signatures: bool = False,
+    inside: str = "",
 ) -> Path:
     """Exports a model as a SavedModel, which only TensorFlow is needed to load.
 
@@ -91,6 +92,7 @@ def export_saved_model(
         weights are always float32.
       max_seq_length: maximum length of a sequence of token ids; None for the network's maximum.
       text_signatures: whether to add those that take strings, for which tensorflow-text is needed.
+      inside: the SavedModel's directory in that of the version; "" for the version's own.
 
     Returns: the version's directory.
 
@@ -102,11 +104,12 @@ def export_saved_model(
     target = choose_version(export_dir, version)
     predictor = Predictor(exportable.task, model.checkpoint, precision=precision, portable=True)
     session = predictor.session
-    with predictor.graph.as_default(), session, _new_directory(target) as temporary:
+    with predictor.graph.as_default(), session, new_directory(target) as temporary:
+        directory = temporary / inside
         signatures = _id_signatures(predictor.network, exportable, longest)
         if text_signatures:
             signatures.update(_text_signatures(predictor.network, exportable, model))
-        builder = tf.saved_model.Builder(str(temporary))
+        builder = tf.saved_model.Builder(str(directory))
         builder.add_meta_graph_and_variables(
             session,
             [tf.saved_model.SERVING],
@@ -114,16 +117,21 @@ def export_saved_model(
             strip_default_attrs=True,
         )
         builder.save()
-        extra = temporary / _EXTRA_NAME
-        extra.mkdir()
-        write_model_files(
-            extra,
-            model.config,
-            model.tokenizer_files,
-            labels=exportable.labels,
-            text_classes=exportable.text_classes,
-        )
+        write_extra_files(directory, model, exportable)
     return target
+
+
+def write_extra_files(directory: Path, model: CompleteModel, exportable: Exportable) -> None:
+    """Writes what clients need that tokenize, and the labels, to ``assets.extra``."""
+    extra = directory / _EXTRA_NAME
+    extra.mkdir()
+    write_model_files(
+        extra,
+        model.config,
+        model.tokenizer_files,
+        labels=exportable.labels,
+        text_classes=exportable.text_classes,
+    )
 
 
 def checked_length(model: CompleteModel, max_seq_length: int | None) -> int:
@@ -137,7 +145,7 @@ def checked_length(model: CompleteModel, max_seq_length: int | None) -> int:
 
 
 @contextlib.contextmanager
-def _new_directory(target: Path) -> Iterator[Path]:
+def new_directory(target: Path) -> Iterator[Path]:
     """Like ``written_atomically``; raises UserError if it cannot be written."""
     try:
         with explain_write_errors(target.parent), written_atomically(target) as temporary:

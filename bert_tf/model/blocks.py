@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
-from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm, operand, product
+from bert_tf.model.layers import (
+    EXACT_GELU,
+    TANH_GELUS,
+    activate,
+    computed_in,
+    layer_norm,
+    operand,
+    product,
+)
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import Dimension, shape_of
@@ -213,9 +221,10 @@ class NativeBlocks(PlainBlocks):
 
     def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
         """See :meth:`PlainBlocks.activated`."""
-        if activation not in TANH_GELUS:
+        exact = activation == EXACT_GELU
+        if not exact and activation not in TANH_GELUS:
             return super().activated(x, variables, activation)
-        return self._operations.bert_tf_bias_gelu(product=x, bias=variables["bias"])
+        return self._operations.bert_tf_bias_gelu(product=x, bias=variables["bias"], exact=exact)
 
     def close_residual(
         self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
@@ -260,7 +269,8 @@ def native_operations() -> Any:
     @tf.RegisterGradient("BertTfBiasGelu")
     def _bias_gelu(operation: tf.Operation, dy: tf.Tensor) -> object:
         product_, bias = operation.inputs
-        return operations.bert_tf_bias_gelu_grad(product=product_, bias=bias, dy=dy)
+        exact = operation.get_attr("exact")
+        return operations.bert_tf_bias_gelu_grad(product=product_, bias=bias, dy=dy, exact=exact)
 
     @tf.RegisterGradient("BertTfDivergence")
     def _divergence(operation: tf.Operation, dlosses: tf.Tensor, *_: tf.Tensor) -> object:

@@ -80,9 +80,10 @@ def _gelu_erf(x: tf.Tensor) -> tf.Tensor:
 
 
 TANH_GELUS = ("gelu", "gelu_tanh")
+EXACT_GELU = "gelu_erf"
 _ACTIVATIONS = {
     **dict.fromkeys(TANH_GELUS, _gelu_tanh),
-    "gelu_erf": _gelu_erf,
+    EXACT_GELU: _gelu_erf,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
     "linear": tf.identity,

@@ -45,6 +45,7 @@ struct Draw {
 template <class T>
 struct GeluArgs {
   int64_t width;
+  bool exact;  // rather than the tanh form
   const T* product;
   const float* bias;
   T* y;
@@ -140,10 +141,12 @@ namespace generic {
 #if defined(__x86_64__)
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
+#define BERT_TF_AVX2
 namespace avx2 {
 #include "simd.inc"
 #include "block_kernels.inc"
 }  // namespace avx2
+#undef BERT_TF_AVX2
 #pragma GCC pop_options
 
 #pragma GCC push_options
@@ -348,33 +351,40 @@ class DrawingKernel : public OpKernel {
 template <class T>
 class BiasGeluOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit BiasGeluOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("exact", &exact_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Tensor &product = context->input(0), &bias = context->input(1);
     Tensor* y;
     OP_REQUIRES_OK(context, context->allocate_output(0, product.shape(), &y));
     if (product.NumElements() == 0) return;
-    GeluArgs<KernelType<T>> args{bias.NumElements()};
+    GeluArgs<KernelType<T>> args{bias.NumElements(), exact_};
     args.product = Read<T>(product);
     args.bias = Read<float>(bias);
     args.y = Write<T>(y);
     ForRows(context, product.NumElements() / args.width, 2 * args.width,
             [&](int64_t begin, int64_t end) { BERT_TF_RUN(BiasGelu, args, begin, end); });
   }
+
+ private:
+  bool exact_;
 };
 
 template <class T>
 class BiasGeluGradOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit BiasGeluGradOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("exact", &exact_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Tensor &product = context->input(0), &bias = context->input(1);
     Tensor *dproduct, *dbias;
     OP_REQUIRES_OK(context, context->allocate_output(0, product.shape(), &dproduct));
     OP_REQUIRES_OK(context, context->allocate_output(1, bias.shape(), &dbias));
-    GeluArgs<KernelType<T>> args{bias.NumElements()};
+    GeluArgs<KernelType<T>> args{bias.NumElements(), exact_};
     args.product = Read<T>(product);
     args.bias = Read<float>(bias);
     args.dy = Read<T>(context->input(2));
@@ -386,6 +396,9 @@ class BiasGeluGradOp : public OpKernel {
                                           },
                                           {dbias}));
   }
+
+ private:
+  bool exact_;
 };
 
 template <class T>
@@ -809,6 +822,7 @@ REGISTER_OP("BertTfBiasGelu")
     .Input("bias: float")
     .Output("y: T")
     .Attr("T: {float, bfloat16}")
+    .Attr("exact: bool = false")
     .SetShapeFn(LikeInputs({0}));
 
 REGISTER_OP("BertTfBiasGeluGrad")
@@ -818,6 +832,7 @@ REGISTER_OP("BertTfBiasGeluGrad")
     .Output("dproduct: T")
     .Output("dbias: float")
     .Attr("T: {float, bfloat16}")
+    .Attr("exact: bool = false")
     .SetShapeFn(LikeInputs({0, 1}));
 
 REGISTER_OP("BertTfResidualNorm")

@@ -52,7 +52,8 @@ def tokenizer_json(files: TokenizerFiles) -> tuple[_Json | None, str]:
     reason = _why_not(model)
     if reason:
         return None, reason
-    special = [index for index, p in enumerate(model.pieces) if p.type in (CONTROL, UNKNOWN)]
+    others = {index for index, p in enumerate(model.pieces) if p.type in (CONTROL, UNKNOWN)}
+    special = tokenizer.special_ids | others
     return _sentencepiece(files.spm_model_file, tokenizer, model, special), ""
 
 

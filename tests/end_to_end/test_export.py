@@ -5,6 +5,7 @@ No TensorFlow Serving is needed: the conversions of its REST interface are writt
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,10 @@ def test_models_of_every_task(tmp_path, task):
     done = run(
         "-m", "bert_tf.commands.export", f"--model_dir={model}", f"--export_dir={export_dir}"
     )
-    assert done.stdout.startswith(f"exported {model} to {export_dir / '1'}\n")
+    assert done.stdout.splitlines() == [
+        f"exported {model} to {export_dir / '1'}",
+        f"{export_dir / 'models.config'} is for TensorFlow Serving",
+    ]
     rows = [{**row, "input_ids": [4, *row["input_ids"][1:]]} for row in ROWS]  # [MASK]
     found = answer(export_dir / "1", {"instances": rows}, tmp_path)["predictions"]
     assert len(found) == len(rows)
@@ -139,6 +143,38 @@ def test_models_of_every_task(tmp_path, task):
         features = {"input_ids": [[2, 5, 6, 3]], "input_mask": [[1] * 4], "segment_ids": [[0] * 4]}
         answered = answer(export_dir / "1", {"inputs": features}, tmp_path)["outputs"]
         assert answered["labels"][0][1:3] == list(tagged.labels)
+
+
+def test_a_repository_for_triton(tmp_path):
+    model = WRITERS["classification"](tmp_path / "model")
+    flags = [f"--model_dir={model}", f"--export_dir={tmp_path / 'served'}", "--server=triton"]
+    done = run("-m", "bert_tf.commands.export", *flags)
+    assert done.stdout.endswith(f"{tmp_path / 'served/config.pbtxt'} is for Triton\n")
+    assert "tensorflow_savedmodel" in (tmp_path / "served/config.pbtxt").read_text()
+    found = answer(tmp_path / "served/1/model.savedmodel", {"inputs": COLUMNS}, tmp_path)["outputs"]
+    assert [len(row) for row in found["classes"]] == [3, 3]
+    # A second version leaves the file alone, which may have been changed.
+    done = run("-m", "bert_tf.commands.export", *flags)
+    assert done.stdout.splitlines() == [
+        f"exported {model} to {tmp_path / 'served/2'}",
+        f"{tmp_path / 'served/config.pbtxt'} was there and is kept",
+    ]
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_onnx(tmp_path, int8):
+    for name in ("onnxruntime", "tf2onnx"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    model = WRITERS["classification"](tmp_path / "model")
+    flags = [f"--model_dir={model}", f"--export_dir={tmp_path / 'served'}", "--format=onnx"]
+    done = run("-m", "bert_tf.commands.export", *flags, f"--int8={int8}")
+    exported, difference, config = done.stdout.splitlines()
+    assert exported == f"exported {model} to {tmp_path / 'served/1'}"
+    how = "in 8-bit integers" if int8 else "in float32"
+    assert re.fullmatch(rf"largest difference of .* {how} .*: \d\.\de[-+]\d\d", difference)
+    assert config == f"{tmp_path / 'served/config.pbtxt'} is for Triton"
+    assert not done.stderr
+    assert "onnxruntime_onnx" in (tmp_path / "served/config.pbtxt").read_text()
 
 
 def saved_model_cli(*arguments):
@@ -185,6 +221,22 @@ BAD = [
     ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train"),
     ("no candidates", ["--n_best_size=0"], "--n_best_size=0"),
     ("too long", ["--max_seq_length=100"], "--max_seq_length=100"),
+    ("8 bits of another format", ["--task=vectors", "--int8"], "--int8 is for --format=onnx"),
+    (
+        "server without ONNX",
+        ["--task=vectors", "--format=onnx", "--server=tensorflow_serving"],
+        "--server=tensorflow_serving serves no ONNX",
+    ),
+    (
+        "strings in ONNX",
+        ["--task=vectors", "--format=onnx", "--text_signature"],
+        "--text_signature is for SavedModels",
+    ),
+    (
+        "precision of ONNX",
+        ["--task=vectors", "--format=onnx", "--precision=bf16"],
+        "--precision and --precision_policy are for SavedModels",
+    ),
     ("another head", ["--task=tagging"], "no head of labels; give a model that run_ner.py"),
     ("unknown precision", ["--precision=fp8"], "--precision=fp8"),
     ("no policy", ["--precision_policy={vocabulary}"], "--precision_policy: "),

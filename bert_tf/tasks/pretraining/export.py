@@ -31,7 +31,8 @@ def exportable_mask_filler(
     def outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
         """``positions`` [B, P] of the masks, ``word_ids`` and ``probabilities`` [B, P, K].
 
-        P is the largest number of masks of a sequence; others have -1, and probability 0.
+        P is the largest number of masks of a sequence, at least 1; others have -1 and probability
+        0 there.
         """
         positions = mask_positions(features["input_ids"], tokenizer)
         is_mask = positions >= 0
@@ -68,10 +69,13 @@ def exportable_mask_filler(
 
 
 def mask_positions(ids: tf.Tensor, tokenizer: Tokenizer) -> tf.Tensor:
-    """The positions of [MASK] in [B, S] ids, ascending: [B, P] int32, filled up with -1."""
+    """The positions of [MASK] in [B, S] ids, ascending: [B, P] int32, filled up with -1.
+
+    P is at least 1, since a dimension of 0 means another one in ONNX's reshapes.
+    """
     S = tf.shape(ids)[1]
     is_mask = tf.cast(tf.equal(ids, tokenizer.mask_id), tf.int32)
-    most = tf.reduce_max(tf.reduce_sum(is_mask, axis=1))
+    most = tf.maximum(tf.reduce_max(tf.reduce_sum(is_mask, axis=1)), 1)
     # The earlier a mask is, the higher it ranks.
     ranks = tf.math.top_k(is_mask * (S - tf.range(S)), k=most).values
     return tf.where_v2(ranks > 0, S - ranks, -1)

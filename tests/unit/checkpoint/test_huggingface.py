@@ -9,6 +9,8 @@ from safetensors.numpy import load_file
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands.convert import convert
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.helpers.sentencepiece_models import train_sentencepiece
 from tests.unit.checkpoint.tiny_models import (
     CLASSES,
     huggingface_model,
@@ -100,6 +102,27 @@ def test_the_tokenizer_is_the_one_of_the_directory(tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert (tokenizer.init_kwargs["do_lower_case"], tokenizer.model_max_length) == (False, 16)
     assert tokenizer.convert_tokens_to_ids(["[PAD]", "w0"]) == [1, 5]
+
+
+def test_a_casing_that_nothing_records_is_inferred_and_told(tmp_path):
+    save_google(tmp_path / "google", "BertModel")
+    (tmp_path / "google/tokenizer_config.json").unlink()
+    lines = convert(open_source(tmp_path / "google"), tmp_path / "hf", "huggingface")
+    told = "nothing records whether the vocabulary is lower-cased; it is taken as lower-cased"
+    assert any(line.startswith(told) for line in lines)
+    assert open_source(tmp_path / "hf").tokenizer_files.do_lower_case is True
+
+
+def test_a_sentencepiece_model_without_an_equal_is_kept_and_told(tmp_path):
+    path = train_sentencepiece(tmp_path / "spm.model", model_type="bpe")
+    files = TokenizerFiles(spm_model_file=path, do_lower_case=False)
+    save_google(tmp_path / "google", "BertModel", tokenizer_files=files)
+    lines = convert(open_source(tmp_path / "google"), tmp_path / "hf", "huggingface")
+    told = [line for line in lines if line.startswith("warning: tokenizer.json is left out")]
+    assert len(told) == 1
+    assert "it is a BPE model rather than a unigram model; encode texts by other means" in told[0]
+    assert not (tmp_path / "hf/tokenizer.json").exists()
+    assert (tmp_path / "hf/spm.model").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 
 from bert_tf.checkpoint.formats import open_source
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
 from bert_tf.commands.convert import convert
 from bert_tf.util.errors import UserError
 from tests.unit.checkpoint.tiny_models import IDS, MASK, SEGMENTS, SIZES, our_outputs
@@ -277,3 +278,12 @@ def test_a_missing_layer_is_named(tmp_path):
         UserError, match="it lacks bert/encoder/layer_2/attention/self/query/kernel"
     ):
         convert(open_source(tmp_path), tmp_path / "out", "bert_tf")
+
+
+def test_bytes_are_read_with_zeros_at_their_end(tmp_path):
+    """As the table of objects may have them."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = tf.Variable(b"\x0a\x00", name="table")
+        session.run(table.initializer)
+        path = tf.train.Saver([table]).save(session, str(tmp_path / "ckpt"))
+    assert TensorflowCheckpoint(path).read("table").item() == b"\x0a\x00"

@@ -41,9 +41,10 @@ CONFIGS = {
     # Widths and lengths that are not multiples of vectors, and ones that are.
     "odd": network(45, 5, 70),
     "even": network(64, 2, 128, hidden_act="gelu_tanh"),
-    "other activation": network(32, 2, 33, hidden_act="gelu_erf", hidden_dropout_prob=0.0),
+    "exact GELU": network(45, 5, 33, hidden_act="gelu_erf"),
+    "other activation": network(32, 2, 33, hidden_act="relu", hidden_dropout_prob=0.0),
 }
-LENGTHS = {"odd": 19, "even": 32, "other activation": 17}
+LENGTHS = {"odd": 19, "even": 32, "exact GELU": 21, "other activation": 17}
 
 
 def batch(config, length, *, known):

@@ -46,6 +46,7 @@ def inputs(dtype):
         "dmerged": normal(len(PLACES), D),
         "learnt": normal(ROWS, CLASSES, scale=4.0),
         "known": normal(ROWS, CLASSES, scale=4.0),
+        "exact_inner": normal(B, S, INNER, scale=4.0),
     }
     padding = np.where(np.arange(S) < np.array([[S], [5], [1]]), 0, -10000).astype(np.float32)
     dlosses = normal(ROWS)
@@ -64,6 +65,7 @@ def inputs(dtype):
         "dlosses": dlosses,
         "learnt_bias": normal(CLASSES),
         "known_bias": normal(CLASSES),
+        "exact_inner_bias": normal(INNER),
     }
     given = {name: tf.cast(tf.constant(value), dtype) for name, value in in_dtype.items()}
     return {**given, **{name: tf.constant(value) for name, value in in_float.items()}}
@@ -81,7 +83,12 @@ def compute(dtype):
     row_of = np.full(B * S, -1, np.int32)
     row_of[PLACES] = np.arange(len(PLACES))
     places = {"places": tf.constant(PLACES), "row_of": tf.constant(row_of.reshape(B, S))}
-    y = native.bert_tf_bias_gelu(product=given["inner"], bias=given["inner_bias"])
+    gelus = {
+        name: native.bert_tf_bias_gelu(
+            product=given[inner], bias=given[f"{inner}_bias"], exact=name == "exact gelu"
+        )
+        for name, inner in (("gelu", "inner"), ("exact gelu", "exact_inner"))
+    }
     full, half, _ = native.bert_tf_residual_norm(
         **{name: given[name] for name in ("product", "bias", "residual", "gamma", "beta")},
         **draw,
@@ -104,10 +111,11 @@ def compute(dtype):
         known_bias=given["known_bias"],
         temperature=TEMPERATURE,
     )
-    found = {"gelu": y, "full": full, "half": half, **softmax._asdict(), **heads._asdict()}
+    found = {**gelus, "full": full, "half": half, **softmax._asdict(), **heads._asdict()}
     found.update(loss._asdict(), merged=merged, divergences=divergence.losses)
     gradients = {
-        ("inner", "inner_bias"): ([y], ["dinner"]),
+        ("inner", "inner_bias"): ([gelus["gelu"]], ["dinner"]),
+        ("exact_inner", "exact_inner_bias"): ([gelus["exact gelu"]], ["dinner"]),
         ("product", "bias", "residual", "gamma", "beta"): ([full, half], ["dy", "dhalf"]),
         ("scores",): ([softmax.dropped], ["ddropped"]),
         ("joined", "joined_bias"): (heads, ["dquery", "dkey", "dvalue"]),
@@ -136,7 +144,9 @@ def compute_not_numbers(dtype):
     native = native_operations()
     biases = tf.constant(not_numbers())
     zeros = tf.zeros([1, not_numbers().size], dtype)
-    y = native.bert_tf_bias_gelu(product=zeros, bias=biases)
+    y, exact = (
+        native.bert_tf_bias_gelu(product=zeros, bias=biases, exact=exact) for exact in (False, True)
+    )
     width, chosen = 20, not_numbers()[::37]
     spread = np.random.default_rng(2).standard_normal((chosen.size, width)).astype(np.float32)
     spread[np.arange(chosen.size), np.arange(chosen.size) % width] = chosen
@@ -161,6 +171,8 @@ def compute_not_numbers(dtype):
     found = {
         "gelu": y,
         "gelu's gradient": tf.gradients(y, zeros)[0],
+        "exact gelu": exact,
+        "exact gelu's gradient": tf.gradients(exact, zeros)[0],
         "probabilities": softmax.probabilities,
         "losses": loss.losses,
         "loss's gradient": tf.gradients(loss.losses, logits)[0],
@@ -173,10 +185,13 @@ def compute_not_numbers(dtype):
 def compute_extremes(dtype):
     """GELU of the largest, the smallest and the infinite, and of zeros."""
     given = np.float32([np.inf, -np.inf, 3e38, -3e38, 88, -88, 1e-40, -1e-40, 1e-45, 0.0, -0.0])
-    y = native_operations().bert_tf_bias_gelu(
-        product=tf.zeros([1, given.size], dtype), bias=tf.constant(given)
-    )
-    return {"extremes": tf.cast(y, tf.float32)}
+    found = {
+        name: native_operations().bert_tf_bias_gelu(
+            product=tf.zeros([1, given.size], dtype), bias=tf.constant(given), exact=exact
+        )
+        for name, exact in (("extremes", False), ("extremes of exact gelu", True))
+    }
+    return {name: tf.cast(y, tf.float32) for name, y in found.items()}
 
 
 def main(path, threads):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from scipy import stats
 
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.dropout import Draw, numbers_like
@@ -87,6 +88,32 @@ def test_gelu(found):
     assert_close(found, "gradient of inner", dx)
     # The sum is of what was not rounded yet.
     assert_close(found, "gradient of inner_bias", dx.sum((0, 1)), TOLERANCE["float32"])
+
+
+def test_exact_gelu(found):
+    x = found["exact_inner"] + found["exact_inner_bias"]
+    below, density = stats.norm.cdf(x), stats.norm.pdf(x)
+    assert_close(found, "exact gelu", x * below)
+    dx = found["dinner"] * (below + x * density)
+    assert_close(found, "gradient of exact_inner", dx)
+    assert_close(found, "gradient of exact_inner_bias", dx.sum((0, 1)), TOLERANCE["float32"])
+
+
+def test_exact_gelu_on_both_sides_of_zero():
+    """Its error, in units of what it is near, does not grow where it is small itself."""
+    given = np.linspace(-12.5, 12.5, 100_001, dtype=np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant(given[np.newaxis])
+        y = native_operations().bert_tf_bias_gelu(
+            product=x, bias=tf.zeros([given.size]), exact=True
+        )
+        found, slope = session.run([y, tf.gradients(y, x)[0]])
+    below, density = stats.norm.cdf(np.float64(given)), stats.norm.pdf(np.float64(given))
+    np.testing.assert_allclose(found[0], given * below, rtol=1e-5, atol=1e-35)
+    np.testing.assert_array_less(
+        np.abs(found[0] - given * below), 1.5e-7 * np.maximum(1, np.abs(given))
+    )
+    np.testing.assert_allclose(slope[0], below + given * density, rtol=0, atol=4e-7)
 
 
 def test_dropout_residual_and_norm(found):
@@ -259,15 +286,16 @@ def test_the_first_of_equal_classes_is_best_and_a_label_must_be_one():
 def test_what_is_not_a_number_stays_so_whatever_its_bits(computed, instructions):
     """Also where it is rounded to bfloat16, whose bits would be those of infinity."""
     found = {n: a for n, a in computed[instructions].items() if n.startswith("not a number/")}
-    assert len(found) == 14
+    assert len(found) == 18
     assert not_numbers().size > 3000
     assert np.isnan(not_numbers()).all()
     for name, array in found.items():
         assert np.isnan(array).all(), (name, np.argwhere(~np.isnan(array))[:5])
 
 
-def test_gelu_of_extremes(found):
-    largest, least, much, little, some, none, *tiny = found["extremes"].ravel()
+@pytest.mark.parametrize("name", ["extremes", "extremes of exact gelu"])
+def test_gelu_of_extremes(found, name):
+    largest, least, much, little, some, none, *tiny = found[name].ravel()
     assert largest == np.inf
     assert not np.isfinite(least)
     assert much == pytest.approx(3e38, rel=2.0**-8)
