@@ -47,18 +47,18 @@ def load_model(
 ) -> LoadedModel:
     """Loads a model; its ``predict`` takes a list of inputs and returns a list of predictions.
 
-    | task | class | an input | a prediction |
-    |---|---|---|---|
-    | ``classification`` | ``TextClassifier`` | a text, or a pair of texts | ``ClassifiedText`` |
-    | ``tagging`` | ``Tagger`` | a list of words, or a text | ``TaggedText`` |
-    | ``question_answering`` | ``Answerer`` | a question and a text | list of ``FoundAnswer`` |
-    | ``masked_words`` | ``MaskFiller`` | a text with ``[MASK]`` | list of ``Guess`` per mask |
-    | ``vectors`` | ``TextEncoder`` | a text, or a pair of texts | float32 [D] |
+    By task, the class that is returned, its inputs and its predictions:
+
+    * ``classification``: ``TextClassifier``, texts or pairs of texts, ``ClassifiedText``;
+    * ``tagging``: ``Tagger``, lists of words or texts, ``TaggedText``;
+    * ``question_answering``: ``Answerer``, questions with texts, lists of ``FoundAnswer``;
+    * ``masked_words``: ``MaskFiller``, texts with ``[MASK]``, for each mask a list of ``Guess``;
+    * ``vectors``: ``TextEncoder``, texts or pairs of texts, float32 arrays [D].
 
     Args:
       model_dir: the output directory of a training run, a directory of one of its checkpoints, or
         a published model.
-      task: a name from the table; None for the task of the model's head, vectors without one.
+      task: a name from the list; None for the task of the model's head, vectors without one.
       precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the fastest, which is measured.
       threads: number of threads; None for one per core.
       **settings: further arguments of the task's class. Those that a training run in the directory
