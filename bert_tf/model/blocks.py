@@ -18,15 +18,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
-from bert_tf.model.layers import (
-    EXACT_GELU,
-    TANH_GELUS,
-    activate,
-    computed_in,
-    layer_norm,
-    operand,
-    product,
-)
+from bert_tf.model.layers import GELUS, activate, computed_in, layer_norm, operand, product
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import Dimension, shape_of
@@ -221,10 +213,11 @@ class NativeBlocks(PlainBlocks):
 
     def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
         """See :meth:`PlainBlocks.activated`."""
-        exact = activation == EXACT_GELU
-        if not exact and activation not in TANH_GELUS:
+        if activation not in GELUS:
             return super().activated(x, variables, activation)
-        return self._operations.bert_tf_bias_gelu(product=x, bias=variables["bias"], exact=exact)
+        return self._operations.bert_tf_bias_gelu(
+            product=x, bias=variables["bias"], exact=GELUS[activation]
+        )
 
     def close_residual(
         self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite

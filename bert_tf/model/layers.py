@@ -79,11 +79,10 @@ def _gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
 
 
-TANH_GELUS = ("gelu", "gelu_tanh")
-EXACT_GELU = "gelu_erf"
+# The forms of GELU, and whether each is the exact one.
+GELUS = {"gelu": False, "gelu_tanh": False, "gelu_erf": True}
 _ACTIVATIONS = {
-    **dict.fromkeys(TANH_GELUS, _gelu_tanh),
-    EXACT_GELU: _gelu_erf,
+    **{name: _gelu_erf if exact else _gelu_tanh for name, exact in GELUS.items()},
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
     "linear": tf.identity,
