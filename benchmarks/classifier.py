@@ -27,7 +27,6 @@ from benchmarks.results import Result
 from benchmarks.script import (
     REQUIRED,
     run_benchmark,
-    start_tensorflow,
     threads_from_flags,
     whole_numbers,
 )
@@ -90,7 +89,6 @@ Predict = Callable[[Sequence[str]], list[tuple[str, float]]]
 
 
 def _ours(job: ClassifierJob, settings: Mapping[str, Any]) -> Predict:
-    start_tensorflow()
     from bert_tf.serving.load import load_model
 
     model = load_model(

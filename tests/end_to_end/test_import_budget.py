@@ -63,7 +63,7 @@ def squad(directory):
     [
         ("run_pretraining.py", pretraining, [], 115, 21_000),
         ("run_squad.py", squad, [], 125, 23_000),
-        ("run_squad.py", squad, ["--do_predict"], 145, 25_200),
+        pytest.param("run_squad.py", squad, ["--do_predict"], 145, 25_200, marks=pytest.mark.slow),
     ],
 )
 def test_a_default_run_loads_no_more_than_it_did(

@@ -14,7 +14,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     "stage",
     [
-        "create_pretraining_data",
+        pytest.param("create_pretraining_data", marks=SLOW),
         "sentences",
         pytest.param("filter_language", marks=SLOW),
         pytest.param("clean", marks=SLOW),

@@ -65,7 +65,14 @@ def same_files(directory, other):
 
 @requires_horovod
 @pytest.mark.parallel
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("tokens.jsonl", marks=pytest.mark.slow),
+        pytest.param("tokens.npy", marks=pytest.mark.slow),
+        "texts.npy",
+    ],
+)
 def test_two_ranks_write_the_bytes_of_one(single, flags, tmp_path, name):
     done = mpirun(2, SCRIPT, "--horovod", *flags, *FORMS[name], f"--output_file={tmp_path / name}")
     assert done.stdout.count("were cut") == 1, "rank 0 alone prints"

@@ -95,6 +95,7 @@ def test_after_every_micro_batch_there_are_as_many_rounds_as_these(one_group, cu
     assert list(others.values()) == [UPDATES], others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_communicating_after_every_micro_batch_gives_the_same_updates(one_group, cut):
     updates, _ = one_group

@@ -90,7 +90,13 @@ def test_a_classifier(tmp_path, kind):
         assert found["classes"][0][found["label_id"][0]] == found["label"][0]
 
 
-@pytest.mark.parametrize("long_texts", ["head", "tail", "head_tail", "windows"])
+@pytest.mark.parametrize(
+    "long_texts",
+    [
+        "head",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tail", "head_tail", "windows")),
+    ],
+)
 def test_a_classifier_from_strings(tmp_path, long_texts):
     directory = write_classifier(tmp_path / "model")
     flags = {"max_seq_length": 16, "long_texts": long_texts, "doc_stride": 4}
@@ -128,6 +134,7 @@ def test_a_tagger(tmp_path):
     assert read_labels(call.extra) == WORD_LABELS
 
 
+@pytest.mark.slow
 def test_a_tagger_from_strings(tmp_path):
     directory = WRITERS["tagging"](tmp_path / "model")
     call = export(directory, tmp_path / "export", length=with_strings(12))
@@ -170,6 +177,7 @@ def assert_guesses(found, expected):
             np.testing.assert_allclose(found["probabilities"][row, number], probabilities, 1e-3)
 
 
+@pytest.mark.slow
 def test_masked_words_from_strings(tmp_path):
     directory = WRITERS["masked_words"](tmp_path / "model")
     call = export(directory, tmp_path / "export", length=with_strings(), top=4)
@@ -194,6 +202,7 @@ def test_vectors(tmp_path, settings):
     np.testing.assert_allclose(found["vectors"], expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_vectors_from_strings(tmp_path):
     directory = WRITERS["vectors"](tmp_path / "model")
     call = export(directory, tmp_path / "export", length=with_strings(16))

@@ -78,6 +78,7 @@ def test_a_cluster_is_compiled_once_for_each_length(program):
     assert total <= len(LENGTHS) * found["xla"]["clusters"][0]
 
 
+@pytest.mark.slow
 def test_products_stay_outside(program):
     found, _ = program
     assert len(found["plain"]["products"]) > 0
