@@ -69,6 +69,12 @@ def run_script(command: Sequence[str], output: Path) -> int:
     return done.returncode
 
 
+def processor_seconds() -> float:
+    """CPU time of all finished child processes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def script_command(script: str, flags: Mapping[str, object]) -> list[str]:
     """The command line of an entry script, without the interpreter."""
     return [str(ROOT / script), *(as_flag(name, value) for name, value in flags.items())]

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +39,7 @@ from benchmarks.script import (
     whole_numbers,
 )
 from benchmarks.speed.load import ForeignLoad
-from benchmarks.speed.process import Found, run_in_process
+from benchmarks.speed.process import Found, processor_seconds, run_in_process
 from benchmarks.speed.subjects import MALLOC, OURS, Subject, by_name
 from benchmarks.speed.turns import rotated
 from benchmarks.studies.fine_tuning_jobs import NER, TABLE, FineTuningJob, train_ours
@@ -106,13 +105,13 @@ def _once(subject: Subject, job: FineTuningJob, root: Path) -> Found:
     kept = path.with_name(f"{path.name}.json")
     if kept.exists():
         return read_json(kept, what="findings")
-    load, started = ForeignLoad(), _processor_seconds()
+    load, started = ForeignLoad(), processor_seconds()
     found = (
         train_ours(job, subject.settings, path)
         if subject.is_ours
         else run_in_process(subject, dataclasses.asdict(job), "train")
     )
-    found["cpu_seconds"] = _processor_seconds() - started
+    found["cpu_seconds"] = processor_seconds() - started
     found["foreign_share"] = load.share()
     write_json(kept, found)
     print(
@@ -121,12 +120,6 @@ def _once(subject: Subject, job: FineTuningJob, root: Path) -> Found:
         flush=True,
     )
     return found
-
-
-def _processor_seconds() -> float:
-    """CPU time of all finished child processes."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _results(found: Mapping[str, Sequence[Found]], config: Mapping[str, Any]) -> Iterator[Result]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import resource
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.process import run_in_process, run_script, script_command
+from benchmarks.speed.process import processor_seconds, run_in_process, run_script, script_command
 from benchmarks.to_loss.contenders import Contender
 from benchmarks.to_loss.curves import Curve, checkpoint_losses
 from benchmarks.to_loss.trainings import HUGGINGFACE, PREFIX, TrainingJob
@@ -120,15 +119,9 @@ def _train(contender: Contender, job: TrainingJob, plan: Plan) -> dict[str, Any]
     shutil.rmtree(job.directory, ignore_errors=True)  # left by a killed training
     Path(job.directory).mkdir(parents=True)
     subject = dataclasses.replace(contender.subject, settings=plan.settings_of(contender))
-    before = _processor_seconds()
+    before = processor_seconds()
     found = run_in_process(subject, job.to_json(), "train")
-    return {**found, "processor_seconds": _processor_seconds() - before}
-
-
-def _processor_seconds() -> float:
-    """CPU time of all finished child processes."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return {**found, "processor_seconds": processor_seconds() - before}
 
 
 def _evaluate(job: TrainingJob, plan: Plan) -> dict[int, float]:

@@ -112,10 +112,9 @@ def main(_: object) -> None:
     server = values.server or (TRITON if is_onnx else TENSORFLOW_SERVING)
     if is_onnx:
         _check_onnx(values)
+        target = export(values, values.task, _write_onnx)
     elif values.int8:
         raise UserError("--int8 is for --format=onnx; a SavedModel takes --precision=bf16.")
-    if is_onnx:
-        target = export(values, values.task, _write_onnx)
     else:
         inside = TRITON_SAVED_MODEL if server == TRITON else ""
         target = export(values, values.task, functools.partial(write_saved_model, inside=inside))

@@ -110,6 +110,24 @@ def kept_tokens(
     return tf.ragged.boolean_mask(tokens, is_first | is_last)
 
 
+def first_sequence(
+    tokens: tf.RaggedTensor, tokenizer: Tokenizer, max_seq_length: int
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """The network's inputs for single texts, which lose their end if they are too long.
+
+    Args:
+      tokens: [B, (tokens)] int32.
+      tokenizer: has the ids of the special tokens.
+      max_seq_length: the most tokens of a sequence, [CLS] and [SEP] included.
+
+    Returns: what :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
+    """
+    counts = tokens.row_lengths()
+    kept = tf.minimum(counts, max_seq_length - 2)
+    features = with_special_tokens([kept_tokens(tokens, kept)], tokenizer)
+    return features, tf.cast(counts - kept, tf.int32)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Patterns:
     """Regular expressions for characters, by what happens to them.

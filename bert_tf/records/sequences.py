@@ -213,6 +213,21 @@ def padded(rows: Sequence[Sequence[int]], width: int, *, fill: int = 0) -> np.nd
     return array
 
 
+def padded_inputs(
+    ids: Sequence[Sequence[int]],
+    width: int,
+    *,
+    pad_id: int,
+    segments: Sequence[Sequence[int]] | None = None,
+) -> dict[str, np.ndarray]:
+    """The network's inputs for sequences of token ids, int32 [N, width] each; segment 0 if None."""
+    return {
+        "input_ids": padded(ids, width, fill=pad_id),
+        "input_mask": padded([[1] * len(row) for row in ids], width),
+        "segment_ids": padded([[]] * len(ids) if segments is None else segments, width),
+    }
+
+
 def encode_and_write(
     directory: Path,
     items: Iterable[Item],

@@ -11,7 +11,7 @@ import numpy as np
 from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, parts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.model_directory.text_classes import MULTI_LABEL, TextClasses
-from bert_tf.records.sequences import padded
+from bert_tf.records.sequences import padded_inputs
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
 from bert_tf.tasks.classification.features import check_length, sequences_of
 from bert_tf.tasks.classification.long_texts import CUT_OFF, LongTexts
@@ -122,19 +122,19 @@ class TextClassifier:
 
     def answers(self, texts: Sequence[Text]) -> Answers:
         """The predictions for at least one text, as arrays."""
-        length, pad = self._predictor.max_seq_length, self._tokenizer.pad_id
+        length = self._predictor.max_seq_length
         parts = map(parts_of, texts)
         rows = [Row(first, second[0] if second else None, None) for first, *second in parts]
         encoded = [sequences_of(row, self._tokenizer, length, self._long_texts)[0] for row in rows]
         sequences = [sequence for of_row in encoded for sequence in of_row]
         width = self._predictor.padded(max(len(ids) for ids, _ in sequences))
-        found = self._predictor.run(
-            {
-                "input_ids": padded([ids for ids, _ in sequences], width, fill=pad),
-                "input_mask": padded([[1] * len(ids) for ids, _ in sequences], width),
-                "segment_ids": padded([segments for _, segments in sequences], width),
-            }
+        features = padded_inputs(
+            [ids for ids, _ in sequences],
+            width,
+            pad_id=self._tokenizer.pad_id,
+            segments=[segments for _, segments in sequences],
         )
+        found = self._predictor.run(features)
         windows = np.array([len(of_row) for of_row in encoded])
         logits = logits_of_texts(found["logits"], windows)
         return Answers(self._task, logits, self.classes.threshold)

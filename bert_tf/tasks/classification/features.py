@@ -21,7 +21,7 @@ from bert_tf.records.sequences import (
     SequenceRecords,
     SequenceStage,
     encode_and_write,
-    padded,
+    padded_inputs,
     without_ids,
 )
 from bert_tf.stages.executor import Executor, Processes
@@ -132,12 +132,13 @@ class RowEncoder:
         encoded = [sequences_of(row, self._tokenizer, size, layout.long_texts) for row in rows]
         sequences = [sequence for found, _ in encoded for sequence in found]
         labels = [row.label for row, (found, _) in zip(rows, encoded) for _ in found]
-        features = {
-            "input_ids": padded([ids for ids, _ in sequences], size, fill=self._tokenizer.pad_id),
-            "input_mask": padded([[1] * len(ids) for ids, _ in sequences], size),
-            "segment_ids": padded([segments for _, segments in sequences], size),
-            "labels": targets_of(labels, layout.num_targets),
-        }
+        inputs = padded_inputs(
+            [ids for ids, _ in sequences],
+            size,
+            pad_id=self._tokenizer.pad_id,
+            segments=[segments for _, segments in sequences],
+        )
+        features = {**inputs, "labels": targets_of(labels, layout.num_targets)}
         counts = {"examples": len(rows), "cut_examples": sum(is_cut for _, is_cut in encoded)}
         made = EncodedSequences.of(layout.spec, features, counts)
         if layout.long_texts.long_texts != WINDOWS:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import tensorflow.compat.v1 as tf
 
 from bert_tf.inference.export import Exportable, TextSignature, checked_length, names_of
-from bert_tf.inference.graph_tokenizer import GraphTokenizer, kept_tokens, with_special_tokens
+from bert_tf.inference.graph_tokenizer import GraphTokenizer, first_sequence
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.pretraining.mask_filler import MASK
@@ -55,9 +55,7 @@ def exportable_mask_filler(
         network: Network, graph_tokenizer: GraphTokenizer, texts: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         tokens = encode_with_masks(texts["text"], graph_tokenizer)
-        kept = tf.minimum(tokens.row_lengths(), length - 2)
-        features = with_special_tokens([kept_tokens(tokens, kept)], tokenizer)
-        left_out = tf.cast(tokens.row_lengths() - kept, tf.int32)
+        features, left_out = first_sequence(tokens, tokenizer, length)
         return {**outputs(network, features), "tokens_left_out": left_out}
 
     return Exportable(

@@ -22,7 +22,7 @@ def exportable_spans(
     """A span model with its signatures.
 
     ``with_unique_ids`` takes and returns ``unique_ids``, too, for clients of google-research/bert's
-    and NVIDIA's exports. ``text`` takes questions and contexts, of which the first window counts.
+    and NVIDIA's exports. ``text`` takes questions and contexts, and reads the first window.
 
     Args:
       model: the model.

@@ -26,6 +26,7 @@ from bert_tf.records.sequences import (
     SequenceStage,
     encode_and_write,
     padded,
+    padded_inputs,
     without_ids,
 )
 from bert_tf.stages.executor import Executor, Processes
@@ -104,8 +105,7 @@ def sequences_of(
     """The sequences of a sentence: one if it fits, otherwise overlapping windows.
 
     The sequences' word starts, one after the other, are in the order of the words, one for each. A
-    word of which the tokenizer leaves nothing is [UNK]; of a word that alone is too long, the first
-    pieces are kept.
+    word that has no pieces becomes [UNK], and one that does not fit in a sequence is truncated.
     """
     pieces = [tokenizer.encode(word)[: windows.room] or [tokenizer.unk_id] for word in words]
     found = []
@@ -151,9 +151,7 @@ class SentenceEncoder:
                 ]
         ids = [sequence.ids for sequence in sequences]
         features = {
-            "input_ids": padded(ids, size, fill=self._tokenizer.pad_id),
-            "input_mask": padded([[1] * len(row) for row in ids], size),
-            "segment_ids": padded([[]] * len(ids), size),
+            **padded_inputs(ids, size, pad_id=self._tokenizer.pad_id),
             WORD_STARTS: padded([sequence.word_starts for sequence in sequences], size),
             LABEL_IDS: padded(labels, size),
         }

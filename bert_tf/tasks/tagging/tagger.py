@@ -12,7 +12,7 @@ from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.model_directory.labels import Labels
 from bert_tf.records.layouts import WORD_STARTS
-from bert_tf.records.sequences import padded
+from bert_tf.records.sequences import padded, padded_inputs
 from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
 from bert_tf.tasks.tagging.features import sequences_of
 from bert_tf.tasks.tagging.windows import WindowSettings
@@ -130,13 +130,11 @@ class Tagger:
         ]
         if not sequences:
             return [[] for _ in sentences]
-        ids, pad = [sequence.ids for sequence in sequences], self._tokenizer.pad_id
+        ids = [sequence.ids for sequence in sequences]
         width = self._predictor.padded(max(map(len, ids)))
         found = self._predictor.run(
             {
-                "input_ids": padded(ids, width, fill=pad),
-                "input_mask": padded([[1] * len(row) for row in ids], width),
-                "segment_ids": padded([[]] * len(ids), width),
+                **padded_inputs(ids, width, pad_id=self._tokenizer.pad_id),
                 WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
             }
         )

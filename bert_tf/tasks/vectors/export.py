@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import tensorflow.compat.v1 as tf
 
 from bert_tf.inference.export import Exportable, TextSignature, checked_length
-from bert_tf.inference.graph_tokenizer import GraphTokenizer, kept_tokens, with_special_tokens
+from bert_tf.inference.graph_tokenizer import GraphTokenizer, first_sequence
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.vectors.settings import TOKENS, VECTORS, VectorSettings
@@ -45,9 +45,7 @@ def exportable_vectors(
         network: Network, tokenizer: GraphTokenizer, texts: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         tokens = tokenizer.encode(texts["text"])
-        kept = tf.minimum(tokens.row_lengths(), length - 2)
-        features = with_special_tokens([kept_tokens(tokens, kept)], tokenizer.ids)
-        left_out = tf.cast(tokens.row_lengths() - kept, tf.int32)
+        features, left_out = first_sequence(tokens, tokenizer.ids, length)
         return {**outputs(network, features), "tokens_left_out": left_out}
 
     return Exportable(
