@@ -40,9 +40,12 @@ def test_two_ranks_train_what_one_process_trains(tmp_path):
     short = ("num_train_steps=400", "num_train_steps=3")
     alone = program(tmp_path / "alone.py", short)
     run(alone, tmp_path / "of_one")
-    settings = 'precision="fp32", library="horovod"'
-    half = ("micro_batch_size=32", "micro_batch_size=16, scale_steps_by_ranks=False")
-    both = program(tmp_path / "both.py", short, half, ('precision="fp32"', settings))
+    alike = 'NumericsSettings(precision="fp32")'
+    half = ("micro_batch_size=32", "micro_batch_size=16")
+    as_alone = ("num_train_steps=3", "num_train_steps=3, scale_steps_by_ranks=False")
+    both = program(
+        tmp_path / "both.py", short, as_alone, half, (alike, f'{alike}, library="horovod"')
+    )
     mpirun(2, both, tmp_path / "of_two")
     weights, expected = (
         variables_of(tmp_path / name / "model.ckpt-3") for name in ("of_two", "of_one")
