@@ -221,9 +221,10 @@ def padded_inputs(
     segments: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, np.ndarray]:
     """The network's inputs for sequences of token ids, int32 [N, width] each; segment 0 if None."""
+    lengths = np.array([len(row) for row in ids])[:, np.newaxis]
     return {
         "input_ids": padded(ids, width, fill=pad_id),
-        "input_mask": padded([[1] * len(row) for row in ids], width),
+        "input_mask": (np.arange(width) < lengths).astype(np.int32),
         "segment_ids": padded([[]] * len(ids) if segments is None else segments, width),
     }
 

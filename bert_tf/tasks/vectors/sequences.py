@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_tf.records.sequences import padded_inputs
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.truncation import kept_counts
 from bert_tf.util.errors import UserError
@@ -60,15 +61,9 @@ class SequenceMaker:
 
     def batch(self, sequences: Sequence[TokenSequence], length: int) -> dict[str, np.ndarray]:
         """The network's inputs for sequences, padded to ``length`` tokens: [B, length] each."""
-        ids = np.full((len(sequences), length), self._tokenizer.pad_id, np.int32)
-        for row, sequence in zip(ids, sequences):
-            row[: len(sequence.ids)] = sequence.ids
-        positions = np.arange(length)
-        lengths = np.array([len(sequence.ids) for sequence in sequences])[:, np.newaxis]
-        firsts = np.array([sequence.first for sequence in sequences])[:, np.newaxis]
-        is_token = positions < lengths
-        return {
-            "input_ids": ids,
-            "input_mask": is_token.astype(np.int32),
-            "segment_ids": (is_token & (positions >= firsts)).astype(np.int32),
-        }
+        return padded_inputs(
+            [sequence.ids for sequence in sequences],
+            length,
+            pad_id=self._tokenizer.pad_id,
+            segments=[np.arange(len(s.ids)) >= s.first for s in sequences],
+        )
