@@ -122,7 +122,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize(
-    "task", [pytest.param(t, marks=[] if t == "tagging" else pytest.mark.slow) for t in TASKS]
+    "task", [pytest.param(t, marks=[] if t == "tagging" else pytest.mark.exhaustive) for t in TASKS]
 )
 def test_models_of_every_task(tmp_path, task):
     model = WRITERS[task](tmp_path / "model")

@@ -149,7 +149,7 @@ def test_ratings(flags, files, tmp_path):
 
 @pytest.mark.parallel
 @requires_horovod
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_share_windows(flags, files, tmp_path):
     """The same scores on one rank and on two, from texts in windows."""
     given = [f"--train_file={files}/train.csv", f"--eval_file={files}/dev.csv"]

@@ -116,7 +116,7 @@ def test_a_directory_of_mnli_is_not_trained_on_another_task(mnli, files):
     assert "was trained on MNLI, not on XNLI" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_both_sets_on_two_ranks(mnli, files, tmp_path):

@@ -87,6 +87,7 @@ def test_the_launcher_restarts_a_plan_in_each_phase(plan, uninterrupted, tmp_pat
     assert_ended_as(output_dir, uninterrupted)
 
 
+@pytest.mark.exhaustive
 def test_slurm_queues_a_plan_again_and_restarts_it(plan, uninterrupted, tmp_path):
     """Out of time in the first phase; in the second a process is killed."""
     directory = tmp_path / "slurm"

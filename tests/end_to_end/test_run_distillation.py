@@ -116,7 +116,7 @@ def test_asked_to_stop_and_started_again_it_ends_in_the_same_bits(common, distil
     assert_same_bits(tmp_path / f"model.ckpt-{STEPS}", distilled[0] / f"model.ckpt-{STEPS}")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_teacher_in_another_format_gives_the_same_bits(common, distilled, teacher, tmp_path):
     converted = tmp_path / "converted"
     command = ["-m", "bert_tf.commands.convert", f"--input={teacher}"]
@@ -149,7 +149,7 @@ def test_a_deterministic_run_keeps_targets(kept_targets):
 
 
 @requires_horovod
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_deterministic_ranks_keep_the_same_targets(common, kept_targets, tmp_path):
     changes = ["--horovod", "--scale_steps_by_ranks=false", "--train_batch_size=4"]
     found = distil_with_kept_targets(common, tmp_path, *changes, ranks=2)
@@ -178,7 +178,7 @@ SHORT = ["--max_seq_length=32", "--precision=fp32", "--train_batch_size=4"]
 OF_QUESTIONS = ["--doc_stride=8", "--max_query_length=8"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_student_is_tuned_to_questions(distilled, tmp_path):
     write_squad(tmp_path / "train.json", 3, seed=1)
     output_dir = tmp_path / "model"

@@ -148,7 +148,7 @@ def test_batches_change_no_prediction(trained, flags, predicts_dev, tmp_path):
     assert predictions_of(tmp_path) == predictions_of(trained[0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     """Its labels are those stored beside its checkpoint."""
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path, more_files=["labels.txt"])
@@ -203,7 +203,7 @@ def test_parts_of_speech_have_an_accuracy_only(flags, files, tmp_path):
     assert not (tmp_path / "out" / "eval_entities.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_learn_and_predict_as_one(trained, flags, predicts_dev, tmp_path):

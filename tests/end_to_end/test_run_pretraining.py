@@ -297,7 +297,7 @@ def test_two_ranks(trained, flags, tmp_path):
     assert two == pytest.approx(one, rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_choose_together_whether_to_compile(flags, tmp_path):

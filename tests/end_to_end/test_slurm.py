@@ -236,8 +236,8 @@ def last_line(output_dir):
     "launcher",
     [
         "mpirun",
-        "srun",
-        "launch",
+        pytest.param("srun", marks=pytest.mark.exhaustive),
+        pytest.param("launch", marks=pytest.mark.exhaustive),
     ],
 )
 @pytest.mark.slow

@@ -63,7 +63,9 @@ def wiki(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("tokenizer", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize(
+    "tokenizer", ["wordpiece", pytest.param("sentencepiece", marks=pytest.mark.exhaustive)]
+)
 def test_all_stages_make_the_same_files(tmp_path, scheduler, wiki, tokenizer):
     flags = [f"--input_file={wiki}", "--clean", "--vocab_size=600", f"--tokenizer={tokenizer}"]
     flags += ["--dupe_factor=2", "--num_shards=3", "--compression=gzip", "--language=de"]

@@ -66,7 +66,7 @@ def test_each_gradient_travels_once_an_update(by_default, cut):
     assert on_the_wire == UPDATES if CUTS[cut] > 1 else on_the_wire >= UPDATES
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gradients_beyond_the_fusion_threshold_travel_in_pieces(by_default, tmp_path):
     cut = next(name for name, steps in CUTS.items() if steps > 1)
     num_bytes = 4 * by_default[0][f"adam/{cut}/sizes"].sum()

@@ -46,7 +46,7 @@ def test_timing_changes_no_bit(tmp_path):
     assert first["global_step"] == STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_timing_changes_no_bit_of_any_run(tmp_path, ranks):
     micro = GLOBAL_BATCH // ranks  # without accumulation

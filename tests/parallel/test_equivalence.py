@@ -117,13 +117,18 @@ CASES = [
     for micro, steps in cuts(launch.ranks, kind)
 ]
 OTHERS = [
-    pytest.param(*case, id="-".join(case[1:]), marks=[] if case[0] in FAST else pytest.mark.slow)
+    pytest.param(
+        *case, id="-".join(case[1:]), marks=[] if case[0] in FAST else pytest.mark.exhaustive
+    )
     for case in CASES
     if case[2] != WHOLE
 ]
 SHARED = [
     pytest.param(
-        launch, kind, id=f"{launch.ranks}-{kind}", marks=[] if launch in FAST else pytest.mark.slow
+        launch,
+        kind,
+        id=f"{launch.ranks}-{kind}",
+        marks=[] if launch in FAST else pytest.mark.exhaustive,
     )
     for launch in LAUNCHES
     for kind in launch.shared
@@ -166,7 +171,8 @@ def test_there_is_every_cut():
 
 
 @pytest.mark.parametrize(
-    "kind", [*FAST_KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHER_KINDS)]
+    "kind",
+    [*FAST_KINDS, *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in OTHER_KINDS)],
 )
 def test_what_is_compared_is_worth_comparing(found, kind):
     whole = result(found, OF_ONE_RANK[kind], kind, WHOLE)
@@ -233,7 +239,7 @@ def test_shared_state_gives_the_same_updates(found, launch, kind):
         assert norms(shared["slots"] - plain["slots"]) <= 2 * of_way * norms(plain["slots"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gradients_travel_between_clusters(found):
     """XLA leaves allreduces alone, and none but the last has to wait for all clusters before it."""
     [without_loop] = [case for case in CASES if case[1] == "xla" and case[2].split("x")[1] == "1"]

@@ -94,7 +94,10 @@ def test_a_classifier(tmp_path, kind):
     "long_texts",
     [
         "head",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tail", "head_tail", "windows")),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("tail", "head_tail", "windows")
+        ),
     ],
 )
 def test_a_classifier_from_strings(tmp_path, long_texts):
