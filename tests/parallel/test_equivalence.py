@@ -54,7 +54,7 @@ PROGRAM = "tests/parallel/updates_program.py"
 FAST_KINDS = ("adam-dropout", "squad", "ramp")
 OTHER_KINDS = (
     *("adam", "lamb-dropout", "bf16", "fp16", "tensorflow"),
-    *("distillation", "electra", "lans", "nvlamb", "muon"),
+    *("distillation", "electra", "lans", "nvlamb", "muon", "every-cut"),
 )
 
 
@@ -78,7 +78,7 @@ class Launch(NamedTuple):
         return tuple(dict.fromkeys([*self.compared, *self.shared, *sharded]))
 
 
-# Many ranks take long where there are fewer cores, and do some; so does compiling.
+# Many ranks take long where there are fewer cores, and so do many kinds; so does compiling.
 FAST = [
     Launch(1, FAST_KINDS),
     Launch(2, FAST_KINDS, ("adam-dropout",)),
@@ -86,7 +86,7 @@ FAST = [
 LAUNCHES = [
     *FAST,
     Launch(1, OTHER_KINDS),
-    Launch(2, ("fp16", "distillation", "electra", "muon"), ("muon",)),
+    Launch(2, ("fp16", "distillation", "electra", "muon", "every-cut"), ("muon",)),
     Launch(
         2,
         ("lamb-dropout", "lans", "nvlamb", "bf16", "tensorflow", "xla"),
@@ -94,10 +94,10 @@ LAUNCHES = [
     ),
     Launch(
         4,
-        ("adam-dropout", "fp16", "squad", "muon"),
+        ("every-cut", "fp16", "squad", "muon"),
         ("adam-dropout", "lamb-dropout", "muon", "bf16", "tensorflow"),
     ),
-    Launch(8, ("adam-dropout",)),
+    Launch(8, ("every-cut",)),
 ]
 # Where each kind has its whole batch in one piece.
 OF_ONE_RANK = {kind: launch for launch in LAUNCHES if launch.ranks == 1 for kind in launch.compared}
