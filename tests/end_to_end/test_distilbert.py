@@ -108,6 +108,7 @@ def test_a_fine_tuning_starts_from_it(files, answering):
     assert json.loads((files / "squad/predictions.json").read_text())
 
 
+@pytest.mark.slow
 def test_what_was_trained_opens_in_transformers(files, answering):
     _, printed = answering
     assert "38 variables converted" in printed

@@ -121,6 +121,7 @@ TASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [pytest.param(t, marks=[] if t == "tagging" else pytest.mark.exhaustive) for t in TASKS]
 )
@@ -161,7 +162,7 @@ def test_a_repository_for_triton(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("int8", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_onnx(tmp_path, int8):
     for name in ("onnxruntime", "tf2onnx"):
         pytest.importorskip(name, reason=f"{name} is not installed")

@@ -61,6 +61,7 @@ def labels_of(pairs):
     return [label for _, _, label in pairs]
 
 
+@pytest.mark.slow
 def test_both_sets_of_mnli_are_scored_and_predicted(mnli, files):
     sets, _, done = mnli
     output_dir, results = files / "mnli", results_of(files / "mnli")

@@ -72,6 +72,7 @@ def test_resumed_it_ends_in_the_same_bits(trained, common, tmp_path):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_an_evaluation_replaces_the_same_words_in_any_batches(trained, common):
     """Held-out records do not fill up all batches: what fills them up does not count."""
     output_dir = trained[0]
@@ -83,6 +84,7 @@ def test_an_evaluation_replaces_the_same_words_in_any_batches(trained, common):
     assert found["discriminator_replaced"] == expected["discriminator_replaced"]
 
 
+@pytest.mark.slow
 def test_another_generator_cannot_resume(trained, common):
     output_dir = trained[0]
     wider = ["--generator_hidden_size=1", f"--output_dir={output_dir}"]

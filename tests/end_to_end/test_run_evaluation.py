@@ -61,6 +61,7 @@ def test_what_it_prints_and_writes(single):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])

@@ -142,6 +142,7 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
             np.testing.assert_array_equal(value, trained_values[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_batches_change_no_prediction(trained, flags, predicts_dev, tmp_path):
     changes = ["--predict_batch_size=7", f"--output_dir={tmp_path}"]
     run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", *predicts_dev, *changes)

@@ -78,6 +78,7 @@ def test_what_is_needed_is_not_skipped(monkeypatch, part):
         programs.skip_without(part, "it is not here")
 
 
+@pytest.mark.slow
 def test_without_a_browser_and_without_hosts(tmp_path):
     """No program of theirs is on the PATH."""
     tests = [

@@ -145,6 +145,7 @@ def test_without_the_rewrite(plain):
     assert stderr == ""
 
 
+@pytest.mark.slow
 def test_amp_changes_the_graph_that_is_executed(plain):
     # TensorFlow switches its oneDNN kernels, and with them the rewrite, on for CPUs that have
     # bfloat16; here every CPU is to take part, whatever that does to its speed.

@@ -86,6 +86,7 @@ def test_the_ledger_names_every_source(tiny, patterns, tmp_path, capsys):
     assert "fraction=0.25  records=10  sequences=6  epochs=0.6" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_bit(tiny, patterns):
     pretraining.run(mixed(tiny, patterns, "whole"))
     for stop in (1, 4, None):
