@@ -32,6 +32,8 @@ TENSORFLOW_TEXT = {
     "2.15": ("tensorflow-text==2.15.0", "tensorflow-hub==0.15.0"),
     "2.21": ("tensorflow-text==2.21.1",),
 }
+# NVIDIA's Triton server, for tests; it asks for an earlier numpy, but its programs need none.
+TRITON = "nvidia-pytriton==0.7.0"
 # Programs that some tests need, and their Debian packages.
 BROWSER = (("chromium", "chromedriver"), ("chromium", "chromium-driver"))
 HOSTS = (("ip", "tc", "nsenter"), ("iproute2", "util-linux"))
@@ -293,6 +295,14 @@ def horovod_build_env(venv, accelerator, tensorflow):
     return env
 
 
+def install_triton(environment, install):
+    """Installs a server for tests, which old systems have no build for; a failure is reported."""
+    try:
+        environment.step("triton", "", [[*install, "--no-deps", TRITON]])
+    except SetupError as error:
+        print(f"setup: the tests that need Triton will be skipped ({error})", flush=True)
+
+
 def install_programs(environment, name, programs, packages):
     """Installs programs for some tests, with Debian's package manager, as root.
 
@@ -372,6 +382,7 @@ def _run_steps(venv, python, version, options):
             [[*pinned, "--no-build-isolation", "--editable", ".[dev]"],
              [*install, "--no-deps", *PUBLISHED_MODELS, *TENSORFLOW_TEXT[tensorflow]]],
         )  # fmt: skip
+        install_triton(environment, install)
     if options.docs or options.dev:
         environment.step(
             "documentation-packages",

@@ -55,7 +55,7 @@ from data_prep.conversion.record_outputs import (
     encode,
 )
 from data_prep.conversion.record_rows import Layout, require_valid
-from data_prep.stages.settings import CallSettings, FileSettings
+from data_prep.stages.settings import FileSettings, ProcessSettings, VersionSettings
 from data_prep.stages.stage import define_settings
 from data_prep.stages.vocabulary_flags import VocabularyFiles
 
@@ -94,7 +94,7 @@ class ConversionRules(declared.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(CallSettings, MaskingOptions, ConversionRules, FileSettings):
+class Settings(ProcessSettings, VersionSettings, MaskingOptions, ConversionRules, FileSettings):
     """Settings of the command; n-grams are not drawn here."""
 
 

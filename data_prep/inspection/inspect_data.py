@@ -46,7 +46,7 @@ from data_prep.inspection.report import Findings, describe_records, describe_tex
 from data_prep.inspection.sample_text import ShownRecord, show_record
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text
 from data_prep.stages.order import STAGES
-from data_prep.stages.settings import InputSettings, WorkerSettings
+from data_prep.stages.settings import InputSettings, ProcessSettings
 from data_prep.stages.stage import define_settings
 from data_prep.stages.vocabulary_flags import VocabularyFiles
 
@@ -86,7 +86,7 @@ class ReportSettings(declared.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(WorkerSettings, ReportSettings, InputSettings):
+class Settings(ProcessSettings, ReportSettings, InputSettings):
     """Settings of the command.
 
     Attributes:

@@ -56,8 +56,8 @@ class VersionSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class WorkerSettings(Settings):
-    """Who does the work."""
+class ProcessSettings(Settings):
+    """The processes of this machine that do the work."""
 
     heading: ClassVar[str] = "Processes"
     num_workers: int = setting(
@@ -66,6 +66,12 @@ class WorkerSettings(Settings):
         bounds=NOT_NEGATIVE,
         advice="0 is for all cores",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerSettings(ProcessSettings):
+    """Who does the work: processes of this machine or of others."""
+
     scheduler: str | None = setting(
         None,
         "Instead of --num_workers: address of a Dask scheduler, such as tcp://host:8786, whose "

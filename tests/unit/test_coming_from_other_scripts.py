@@ -21,7 +21,7 @@ VALUES = {"int": "3", "float": "3", "bool": "true"}
 TABLES = [
     *("records", "pretraining", "squad", "classification", "features", "records"),
     *("pretraining", "squad", "tagging", "pretraining", "squad"),
-    *("distillation", "squad"),
+    *("classification", "tagging", "distillation", "squad"),
 ]
 
 # What the peers' parsers define, by their sources.
