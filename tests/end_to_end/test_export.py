@@ -146,6 +146,7 @@ def test_models_of_every_task(tmp_path, task):
         assert answered["labels"][0][1:3] == list(tagged.labels)
 
 
+@pytest.mark.slow
 def test_a_repository_for_triton(tmp_path):
     model = WRITERS["classification"](tmp_path / "model")
     flags = [f"--model_dir={model}", f"--export_dir={tmp_path / 'served'}", "--server=triton"]

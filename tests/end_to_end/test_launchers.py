@@ -82,14 +82,8 @@ def test_two_ranks_train_as_one_process_does(name, training, losses_of_one_proce
     assert losses(tmp_path) == pytest.approx(losses_of_one_process, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mpirun on a named host",
-        pytest.param("horovodrun by Gloo", marks=pytest.mark.exhaustive),
-    ],
-)
-@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mpirun on a named host", "horovodrun by Gloo"])
+@pytest.mark.exhaustive
 def test_two_processes_that_forgot_horovod_are_told(name, training, tmp_path):
     done = launch(LAUNCHERS[name], *training, f"--output_dir={tmp_path / 'model'}")
     assert done.returncode != 0

@@ -91,7 +91,7 @@ def test_several_classes_with_the_threshold_of_the_evaluation(files):
     np.testing.assert_allclose(probabilities, numbers, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ratings_of_pairs(files):
     columns, ratings = ("text", "other", "label"), range(8)
     flags = ["--regression", "--pair_column=other"]
@@ -103,6 +103,7 @@ def test_ratings_of_pairs(files):
     assert [f"{one.rating:.3f}" for one in found] == written
 
 
+@pytest.mark.slow
 def test_labels_of_words_as_run_ner_writes_them(files):
     flags = [f"--data_dir={files / 'data'}", "--num_train_epochs=3", "--learning_rate=3e-3"]
     directory = short_run(files, "run_ner.py", "ner", *flags)

@@ -110,7 +110,7 @@ def test_a_trained_directory_alone_predicts(trained, files, tmp_path):
     assert found.read_text() == expected.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_teacher_has_the_same_classes(trained, flags, tmp_path):
     """Its student has all of them, though its own file lacks one."""
     teacher = [f"--teacher_checkpoint={trained[0]}", "--num_train_steps=1"]

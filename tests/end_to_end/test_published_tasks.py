@@ -95,7 +95,7 @@ def test_the_mismatched_set_alone(mnli, files, tmp_path):
     assert "eval_accuracy_mismatched" not in alone
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_of_mnli_predicts_the_diagnostic_set(mnli, files, tmp_path):
     sets, flags, _ = mnli
     pairs = sets["dev_matched"]
@@ -133,7 +133,7 @@ def test_both_sets_on_two_ranks(mnli, files, tmp_path):
         assert predictions_of(tmp_path / name) == predictions_of(files / "mnli" / name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_xnli_is_trained_in_one_language_and_scored_in_several(files, tmp_path):
     found = write_xnli(files / "XNLI", ["en", "de", "zh"])
     flags = [*flags_of_a_short_run(files), "--task_name=XNLI", f"--data_dir={files / 'XNLI'}"]
@@ -154,7 +154,7 @@ def test_xnli_is_trained_in_one_language_and_scored_in_several(files, tmp_path):
     assert ledger_of(tmp_path / "xnli")["data"]["task"] == "XNLI"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_relations_are_scored_without_the_negative_class(files, tmp_path):
     write_relations(tmp_path / "train.jsonl", 200, seed=1)
     labels = write_relations(tmp_path / "dev.jsonl", 50, seed=2)

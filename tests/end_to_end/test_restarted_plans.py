@@ -15,7 +15,7 @@ from tests.end_to_end.test_slurm import ON_THIS_MACHINE, Slurm
 from tests.helpers.programs import ROOT, environment, mpirun, requires_horovod
 from tests.helpers.tensors import variables_of
 
-pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow]
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.exhaustive]
 
 PROGRAM = """
 import sys
@@ -87,7 +87,6 @@ def test_the_launcher_restarts_a_plan_in_each_phase(plan, uninterrupted, tmp_pat
     assert_ended_as(output_dir, uninterrupted)
 
 
-@pytest.mark.exhaustive
 def test_slurm_queues_a_plan_again_and_restarts_it(plan, uninterrupted, tmp_path):
     """Out of time in the first phase; in the second a process is killed."""
     directory = tmp_path / "slurm"

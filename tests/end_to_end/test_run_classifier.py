@@ -185,7 +185,7 @@ def test_a_search_with_seeds(flags, tmp_path):
     assert f"the best by eval_accuracy is {tmp_path / search['best']}\n" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_learn_and_predict_as_one(trained, flags, files, tmp_path):

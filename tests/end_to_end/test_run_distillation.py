@@ -91,7 +91,7 @@ def read_until(process, start):
     pytest.fail(f"it ended before {start!r}")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_asked_to_stop_and_started_again_it_ends_in_the_same_bits(common, distilled, tmp_path):
     process = subprocess.Popen(
         [*python(), SCRIPT, *common, f"--output_dir={tmp_path}"],
@@ -157,7 +157,7 @@ def test_two_deterministic_ranks_keep_the_same_targets(common, kept_targets, tmp
     assert (found / piece.name).read_bytes() == piece.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_output_is_all_that_the_next_command_needs(distilled, common, tmp_path):
     student, _ = distilled
     text = "--text=returns the [MASK] of the string"
@@ -219,7 +219,7 @@ def test_questions_with_a_teacher(tmp_path):
     assert json.loads((again / "predictions.json").read_text()) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sentences_with_a_teacher(tmp_path):
     write_data(tmp_path / "SST-2")
     files = write_model(tmp_path / "files")

@@ -59,7 +59,7 @@ def test_it_learns_and_is_evaluated(trained):
     assert not any("pooler" in name or "seq_relation" in name for name in variables_of(output_dir))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_resumed_it_ends_in_the_same_bits(trained, common, tmp_path):
     for path in trained[0].glob("model.ckpt-6.*"):
         shutil.copy(path, tmp_path)

@@ -99,7 +99,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(single, flags, tmp_path):
     assert same_files(single, tmp_path) == {output.name, f"{output.name}.json"}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_full_disk(flags, tmp_path):
     program = (
         "import resource, runpy, sys; sys.argv = sys.argv[1:]; "

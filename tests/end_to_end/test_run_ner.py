@@ -187,7 +187,7 @@ def test_a_student_learns_from_a_teacher(trained, flags, tmp_path):
     assert not [name for name in variables_of(tmp_path) if "layer_1" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_parts_of_speech_have_an_accuracy_only(flags, files, tmp_path):
     data = tmp_path / "data"
     data.mkdir()

@@ -267,7 +267,7 @@ def test_answers_that_are_not_in_their_context_are_left_out_and_listed(flags, fi
     assert listed == [wrong["id"]]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_early_stopping(flags, tmp_path):
     arguments = [
         *flags,

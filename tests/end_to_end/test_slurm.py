@@ -236,11 +236,11 @@ def last_line(output_dir):
     "launcher",
     [
         "mpirun",
-        pytest.param("srun", marks=pytest.mark.exhaustive),
-        pytest.param("launch", marks=pytest.mark.exhaustive),
+        "srun",
+        "launch",
     ],
 )
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_out_of_time_a_run_goes_on_from_its_checkpoint(
     slurm, program, training, last_line_of_one_process, tmp_path, launcher
 ):

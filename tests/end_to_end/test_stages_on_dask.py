@@ -14,7 +14,7 @@ from tests.helpers.mediawiki import dump, page
 from tests.helpers.programs import ROOT, environment, run
 from tests.hosts.program_output import LIMIT, Output
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 pytest.importorskip("distributed")
 
@@ -63,9 +63,7 @@ def wiki(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(
-    "tokenizer", ["wordpiece", pytest.param("sentencepiece", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("tokenizer", ["wordpiece", "sentencepiece"])
 def test_all_stages_make_the_same_files(tmp_path, scheduler, wiki, tokenizer):
     flags = [f"--input_file={wiki}", "--clean", "--vocab_size=600", f"--tokenizer={tokenizer}"]
     flags += ["--dupe_factor=2", "--num_shards=3", "--compression=gzip", "--language=de"]

@@ -47,6 +47,7 @@ def assert_same_run(found, expected):
     assert losses(found) == pytest.approx(expected_losses, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks_per_host", [(1, 1), pytest.param((1, 2, 1), marks=pytest.mark.exhaustive)], ids=str
 )

@@ -51,10 +51,11 @@ pytestmark = [
 ]
 
 PROGRAM = "tests/parallel/updates_program.py"
-FAST_KINDS = ("adam-dropout", "squad", "ramp")
+FAST_KINDS = ("adam-dropout",)
+SLOW_KINDS = ("squad", "ramp", "every-cut")
 OTHER_KINDS = (
     *("adam", "lamb-dropout", "bf16", "fp16", "tensorflow"),
-    *("distillation", "electra", "lans", "nvlamb", "muon", "every-cut"),
+    *("distillation", "electra", "lans", "nvlamb", "muon"),
 )
 
 
@@ -83,10 +84,12 @@ FAST = [
     Launch(1, FAST_KINDS),
     Launch(2, FAST_KINDS, ("adam-dropout",)),
 ]
+SLOW = [Launch(1, SLOW_KINDS), Launch(2, SLOW_KINDS)]
 LAUNCHES = [
     *FAST,
+    *SLOW,
     Launch(1, OTHER_KINDS),
-    Launch(2, ("fp16", "distillation", "electra", "muon", "every-cut"), ("muon",)),
+    Launch(2, ("fp16", "distillation", "electra", "muon"), ("muon",)),
     Launch(
         2,
         ("lamb-dropout", "lans", "nvlamb", "bf16", "tensorflow", "xla"),
@@ -116,20 +119,21 @@ CASES = [
     for kind in launch.compared
     for micro, steps in cuts(launch.ranks, kind)
 ]
+
+
+def marks(launch):
+    """Of the tests that need a launch."""
+    slow = pytest.mark.slow if launch in SLOW else pytest.mark.exhaustive
+    return [] if launch in FAST else slow
+
+
 OTHERS = [
-    pytest.param(
-        *case, id="-".join(case[1:]), marks=[] if case[0] in FAST else pytest.mark.exhaustive
-    )
+    pytest.param(*case, id="-".join(case[1:]), marks=marks(case[0]))
     for case in CASES
     if case[2] != WHOLE
 ]
 SHARED = [
-    pytest.param(
-        launch,
-        kind,
-        id=f"{launch.ranks}-{kind}",
-        marks=[] if launch in FAST else pytest.mark.exhaustive,
-    )
+    pytest.param(launch, kind, id=f"{launch.ranks}-{kind}", marks=marks(launch))
     for launch in LAUNCHES
     for kind in launch.shared
 ]
@@ -171,8 +175,7 @@ def test_there_is_every_cut():
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [*FAST_KINDS, *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in OTHER_KINDS)],
+    "kind", [pytest.param(kind, marks=marks(launch)) for kind, launch in OF_ONE_RANK.items()]
 )
 def test_what_is_compared_is_worth_comparing(found, kind):
     whole = result(found, OF_ONE_RANK[kind], kind, WHOLE)

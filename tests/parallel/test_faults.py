@@ -106,7 +106,7 @@ def test_a_rank_that_is_stopped(tmp_path, flags, rank):
     assert_lost(done, tmp_path, f"no sign of life from rank {rank} on host", status=3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_hangs(tmp_path, flags):
     done = run_faulty(tmp_path, flags, "hangs", 1)
     assert_lost(done, tmp_path, "rank 1 on host .* made no progress for 10 seconds", status=3)
@@ -148,7 +148,7 @@ def test_all_ranks_stop_together_when_one_is_asked_to(tmp_path, flags):
     assert done.sentences == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_ranks_go_back_together(tmp_path, flags):
     """The rate is far too high until then; summaries of layers are written on the way."""
     given = ["--num_warmup_steps=0", "--learning_rate=1e20", "--rollback_rate_factor=1e-23"]
@@ -199,7 +199,7 @@ def test_a_rank_with_other_data_and_vocabulary(tmp_path_factory, flags):
     assert done.returncode == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_whose_records_end_early(tmp_path, data, flags):
     """Its copy of a file is cut: it runs out of data."""
     shutil.copytree(data / "records" / "train", tmp_path / "copy")

@@ -31,6 +31,7 @@ def model_dir(tmp_path_factory):
     return path
 
 
+@pytest.mark.exhaustive
 def test_they_agree(model_dir):
     job = ClassifierJob(str(model_dir), TEXTS, max_seq_length=16, batch_sizes=(2,), threads=1)
     ours = PROGRAMS["ours"](job, {"precision": "fp32"})(TEXTS)

@@ -111,7 +111,7 @@ def test_a_classifier(tmp_path, kind):
         assert found["classes"][0][found["label_id"][0]] == found["label"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "long_texts",
     [
@@ -204,7 +204,7 @@ def assert_guesses(found, expected):
             np.testing.assert_allclose(found["probabilities"][row, number], probabilities, 1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_masked_words_from_strings(model_of, tmp_path):
     directory = model_of("masked_words")
     call = export(directory, tmp_path / "export", length=with_strings(), top=4)

@@ -138,7 +138,7 @@ def plain():
     return execute()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_without_the_rewrite(plain):
     found, stderr = plain
     assert {*found["products"], found["product_type"]} == {"float32"}
