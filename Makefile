@@ -1,5 +1,5 @@
 # make demo    raw text -> vocabulary -> TFRecords -> pre-training -> evaluation, with real text
-# make test    style checks and tests (ALL=1 takes the slow ones too)
+# make test    style checks and tests (ALL=1 takes the slow ones too, EXHAUSTIVE=1 all)
 # make setup   the environment alone (HOROVOD=0 leaves the distributed parts out)
 # make docs    the documentation as a site, in build/docs
 # make demo-qa questions and answers with the demo's model, or QA_WEIGHTS=DIR (a smoke test)
@@ -14,15 +14,16 @@ DEMO_DIR ?= demo
 BROWSER ?= 0
 HOSTS ?= 0
 ALL ?= 0
+EXHAUSTIVE ?= 0
 # The tests of a marker alone, such as each_tensorflow.
-MARK ?= $(if $(filter 1,$(ALL)),,not slow)
+MARK ?= $(if $(filter 1,$(EXHAUSTIVE)),,$(if $(filter 1,$(ALL)),not exhaustive,not slow and not exhaustive))
 # Tests that would begin after so many minutes are skipped.
 MINUTES ?=
 # Processes of tests: one more than cores, as some wait for programs, hosts or disks.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 # What the tests may not do without: they fail where set-up could not build or install it.
-BUILT = $(if $(filter 1,$(ALL)),native_ops $(if $(filter 1,$(HOROVOD)),horovod))
+BUILT = $(if $(filter 1,$(ALL) $(EXHAUSTIVE)),native_ops $(if $(filter 1,$(HOROVOD)),horovod))
 NEEDED ?= $(strip $(BUILT) $(if $(filter 1,$(BROWSER)),browser) $(if $(filter 1,$(HOSTS)),hosts))
 
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))

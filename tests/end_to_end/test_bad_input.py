@@ -6,8 +6,6 @@ Cases that are found before a graph is built run in this process; the others run
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import SEAL
-from tests.helpers.programs import ROOT, environment, run
+from tests.helpers.programs import environment, run
 
 SCRIPT = "run_pretraining.py"
 
@@ -295,14 +293,9 @@ def test_output_directory_that_is_a_file(flags, files):
 
 
 def test_several_processes_without_horovod(flags, tmp_path):
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train"],
-        cwd=ROOT,
-        env={**environment(), "OMPI_COMM_WORLD_SIZE": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    of_two = {**environment(), "OMPI_COMM_WORLD_SIZE": "2"}
+    command = [SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train"]
+    done = run(*command, check=False, env=of_two)
     assert_one_sentence(done, "--horovod")
 
 

@@ -35,7 +35,7 @@ def run_demo(output_dir, *flags, check=True):
     return run(program, f"--output_dir={output_dir}", "--num_questions=80", *flags, check=check)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_from_the_demos_model(demo_dir, text_file, tmp_path):
     of_demo = (f"--demo_dir={demo_dir}", f"--text={text_file}")
     done = run_demo(tmp_path, *of_demo, "--epochs=0.3")
@@ -75,7 +75,7 @@ def test_without_a_model_there_is_one_sentence(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_given_weights(tmp_path):
     with pytest.raises(UserError, match=r"--init_checkpoint: .* contains neither bert_config.json"):
         demo_qa.find_model(tmp_path, tmp_path)

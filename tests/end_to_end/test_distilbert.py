@@ -108,6 +108,7 @@ def test_a_fine_tuning_starts_from_it(files, answering):
     assert json.loads((files / "squad/predictions.json").read_text())
 
 
+@pytest.mark.slow
 def test_what_was_trained_opens_in_transformers(files, answering):
     _, printed = answering
     assert "38 variables converted" in printed
@@ -123,6 +124,7 @@ def test_what_was_trained_opens_in_transformers(files, answering):
         np.testing.assert_array_equal(stored[ours], model.state_dict()[theirs].numpy())
 
 
+@pytest.mark.slow
 def test_both_forms_give_the_answer_of_transformers(files, answering):
     del answering
     (files / "document.txt").write_text(TEXT)

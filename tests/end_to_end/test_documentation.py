@@ -151,7 +151,7 @@ def test_measured_tables_say_what_was_measured():
                 assert commit, f"{page.name}: {heading}"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(2700)
 def test_the_three_commands_and_the_pages(directory):
     """One test, since later commands use what earlier ones made."""

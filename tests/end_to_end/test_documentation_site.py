@@ -12,10 +12,13 @@ import pytest
 
 from tests.helpers.programs import ROOT
 
-pytestmark = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
-    reason="the documentation's packages are not installed: make setup, or pip install .[docs]",
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
+        reason="the documentation's packages are not installed: make setup, or pip install .[docs]",
+    ),
+]
 
 
 class Links(html.parser.HTMLParser):

@@ -121,8 +121,9 @@ TASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "task", [pytest.param(t, marks=[] if t == "tagging" else pytest.mark.slow) for t in TASKS]
+    "task", [pytest.param(t, marks=[] if t == "tagging" else pytest.mark.exhaustive) for t in TASKS]
 )
 def test_models_of_every_task(tmp_path, task):
     model = WRITERS[task](tmp_path / "model")
@@ -145,6 +146,7 @@ def test_models_of_every_task(tmp_path, task):
         assert answered["labels"][0][1:3] == list(tagged.labels)
 
 
+@pytest.mark.slow
 def test_a_repository_for_triton(tmp_path):
     model = WRITERS["classification"](tmp_path / "model")
     flags = [f"--model_dir={model}", f"--export_dir={tmp_path / 'served'}", "--server=triton"]
@@ -161,7 +163,7 @@ def test_a_repository_for_triton(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("int8", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_onnx(tmp_path, int8):
     for name in ("onnxruntime", "tf2onnx"):
         pytest.importorskip(name, reason=f"{name} is not installed")

@@ -226,7 +226,7 @@ def evaluation(flags, tmp_path_factory):
     return Job.stopped_at(place, command, results, tuple(kinds))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(FLIPS))
 @pytest.mark.parametrize("job", ["distillation", "pretraining", "plan", "tagging", "evaluation"])
 def test_a_flipped_bit_changes_no_result_unnoticed(job, number, request):

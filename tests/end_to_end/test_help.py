@@ -28,8 +28,13 @@ def last_words(*command):
     return "\n".join(text), done, loaded
 
 
-@pytest.mark.parametrize("flag", ["--help", "--helpfull", "--helpshort"])
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    ("script", "flag"),
+    [
+        *((script, "--help") for script in SCRIPTS),
+        *(("run_pretraining.py", flag) for flag in ("--helpfull", "--helpshort")),
+    ],
+)
 def test_help(script, flag):
     text, done, loaded = last_words(script, flag)
     assert done.returncode == 0

@@ -62,7 +62,7 @@ def squad(directory):
     ("script", "flags_of", "more", "most_files", "most_lines"),
     [
         ("run_pretraining.py", pretraining, [], 115, 21_000),
-        ("run_squad.py", squad, [], 125, 23_000),
+        pytest.param("run_squad.py", squad, [], 125, 23_000, marks=pytest.mark.slow),
         pytest.param("run_squad.py", squad, ["--do_predict"], 145, 25_200, marks=pytest.mark.slow),
     ],
 )

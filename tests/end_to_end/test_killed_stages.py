@@ -8,18 +8,10 @@ import pytest
 
 from tests.helpers.programs import ROOT, environment
 
-SLOW = pytest.mark.slow
 
-
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "stage",
-    [
-        pytest.param("create_pretraining_data", marks=SLOW),
-        "sentences",
-        pytest.param("filter_language", marks=SLOW),
-        pytest.param("clean", marks=SLOW),
-        pytest.param("extract", marks=SLOW),
-    ],
+    "stage", ["create_pretraining_data", "sentences", "filter_language", "clean", "extract"]
 )
 def test_killed_anywhere_the_next_call_ends_with_the_same_files(killer, tmp_path, stage):
     done = subprocess.run(

@@ -15,7 +15,7 @@ from tests.helpers.tensors import variables_of
 COUNTS = {tf.GraphKeys.GLOBAL_STEP: 7, SKIPPED_UPDATES: 1, CONSUMED_SEQUENCES: 64}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_killed_at_any_change_it_is_copied_again(killer, tmp_path):
     counts = {name: np.asarray(count, np.int64) for name, count in COUNTS.items()}
     arrays = {"weight": np.arange(1000, dtype=np.float32), **counts}

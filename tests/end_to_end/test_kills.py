@@ -296,7 +296,7 @@ def phases_of(path):
     return [{k: phase[k] for k in PLANNED} for phase in json.loads(path.read_text())["phases"]]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_reference_is_worth_comparing_with(runs_of):
     state, changes, _ = runs_of("pretraining").reference(1)
     losses = [line["loss"] for line in state["model/eval_log.jsonl"]]
@@ -305,7 +305,7 @@ def test_the_reference_is_worth_comparing_with(runs_of):
     assert changes > 100
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("number", range(KILLS))
 def test_killed_anywhere_it_ends_the_same(runs_of, tmp_path, form, number):

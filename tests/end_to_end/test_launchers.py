@@ -63,9 +63,16 @@ def launch(launcher, *arguments, **variables):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS.keys())
-def test_two_ranks_train_as_one_process_does(launcher, training, losses_of_one_process, tmp_path):
-    done = launch(launcher, *training, "--horovod", f"--output_dir={tmp_path}")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "horovodrun by Gloo",
+        pytest.param("horovodrun by MPI", marks=pytest.mark.exhaustive),
+        pytest.param("mpirun on a named host", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_two_ranks_train_as_one_process_does(name, training, losses_of_one_process, tmp_path):
+    done = launch(LAUNCHERS[name], *training, "--horovod", f"--output_dir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("step 3/3") == 1, "rank 0 alone prints"
     ledger = json.loads((tmp_path / "run.json").read_text())["ledger"]
@@ -76,7 +83,7 @@ def test_two_ranks_train_as_one_process_does(launcher, training, losses_of_one_p
 
 
 @pytest.mark.parametrize("name", ["mpirun on a named host", "horovodrun by Gloo"])
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_processes_that_forgot_horovod_are_told(name, training, tmp_path):
     done = launch(LAUNCHERS[name], *training, f"--output_dir={tmp_path / 'model'}")
     assert done.returncode != 0

@@ -54,7 +54,14 @@ def classifier(files, name, columns, labels, *flags, texts=TEXTS):
     return directory, written, np.loadtxt(directory / "test_results.tsv", ndmin=2)
 
 
-@pytest.mark.parametrize("long_texts", ["head", "tail", "windows"])
+@pytest.mark.parametrize(
+    "long_texts",
+    [
+        "head",
+        pytest.param("tail", marks=pytest.mark.exhaustive),
+        pytest.param("windows", marks=pytest.mark.slow),
+    ],
+)
 def test_classes_as_run_classifier_writes_them(files, long_texts):
     labels = ["north", "south", "west", "south"] * 2
     flags = [f"--long_texts={long_texts}", "--doc_stride=5"]
@@ -70,6 +77,7 @@ def test_classes_as_run_classifier_writes_them(files, long_texts):
         assert np.abs([list(one.probabilities.values()) for one in whole] - numbers).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_several_classes_with_the_threshold_of_the_evaluation(files):
     labels = ["north,old", "old", "", "north", "old,north,new", "new", "old", "north"]
     table = files / "several.csv"
@@ -83,7 +91,7 @@ def test_several_classes_with_the_threshold_of_the_evaluation(files):
     np.testing.assert_allclose(probabilities, numbers, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ratings_of_pairs(files):
     columns, ratings = ("text", "other", "label"), range(8)
     flags = ["--regression", "--pair_column=other"]
@@ -95,6 +103,7 @@ def test_ratings_of_pairs(files):
     assert [f"{one.rating:.3f}" for one in found] == written
 
 
+@pytest.mark.slow
 def test_labels_of_words_as_run_ner_writes_them(files):
     flags = [f"--data_dir={files / 'data'}", "--num_train_epochs=3", "--learning_rate=3e-3"]
     directory = short_run(files, "run_ner.py", "ner", *flags)

@@ -110,7 +110,7 @@ def test_a_trained_directory_alone_predicts(trained, files, tmp_path):
     assert found.read_text() == expected.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_teacher_has_the_same_classes(trained, flags, tmp_path):
     """Its student has all of them, though its own file lacks one."""
     teacher = [f"--teacher_checkpoint={trained[0]}", "--num_train_steps=1"]
@@ -149,7 +149,7 @@ def test_ratings(flags, files, tmp_path):
 
 @pytest.mark.parallel
 @requires_horovod
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_share_windows(flags, files, tmp_path):
     """The same scores on one rank and on two, from texts in windows."""
     given = [f"--train_file={files}/train.csv", f"--eval_file={files}/dev.csv"]

@@ -123,7 +123,7 @@ def test_what_an_sdist_holds(sdist):
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_commands_of_the_wheel(bert_tf):
     """From text to a trained model, in a directory that is no checkout."""
     assert "\n  pretrain " in bert_tf()

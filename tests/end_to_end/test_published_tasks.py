@@ -61,6 +61,7 @@ def labels_of(pairs):
     return [label for _, _, label in pairs]
 
 
+@pytest.mark.slow
 def test_both_sets_of_mnli_are_scored_and_predicted(mnli, files):
     sets, _, done = mnli
     output_dir, results = files / "mnli", results_of(files / "mnli")
@@ -94,7 +95,7 @@ def test_the_mismatched_set_alone(mnli, files, tmp_path):
     assert "eval_accuracy_mismatched" not in alone
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_of_mnli_predicts_the_diagnostic_set(mnli, files, tmp_path):
     sets, flags, _ = mnli
     pairs = sets["dev_matched"]
@@ -116,7 +117,7 @@ def test_a_directory_of_mnli_is_not_trained_on_another_task(mnli, files):
     assert "was trained on MNLI, not on XNLI" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_both_sets_on_two_ranks(mnli, files, tmp_path):
@@ -132,7 +133,7 @@ def test_both_sets_on_two_ranks(mnli, files, tmp_path):
         assert predictions_of(tmp_path / name) == predictions_of(files / "mnli" / name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_xnli_is_trained_in_one_language_and_scored_in_several(files, tmp_path):
     found = write_xnli(files / "XNLI", ["en", "de", "zh"])
     flags = [*flags_of_a_short_run(files), "--task_name=XNLI", f"--data_dir={files / 'XNLI'}"]
@@ -153,7 +154,7 @@ def test_xnli_is_trained_in_one_language_and_scored_in_several(files, tmp_path):
     assert ledger_of(tmp_path / "xnli")["data"]["task"] == "XNLI"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_relations_are_scored_without_the_negative_class(files, tmp_path):
     write_relations(tmp_path / "train.jsonl", 200, seed=1)
     labels = write_relations(tmp_path / "dev.jsonl", 50, seed=2)

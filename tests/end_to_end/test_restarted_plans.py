@@ -15,7 +15,7 @@ from tests.end_to_end.test_slurm import ON_THIS_MACHINE, Slurm
 from tests.helpers.programs import ROOT, environment, mpirun, requires_horovod
 from tests.helpers.tensors import variables_of
 
-pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow]
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.exhaustive]
 
 PROGRAM = """
 import sys

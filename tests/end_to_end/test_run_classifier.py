@@ -158,7 +158,7 @@ def test_batches_change_no_prediction(trained, files, flags, tmp_path):
     np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 
@@ -185,7 +185,7 @@ def test_a_search_with_seeds(flags, tmp_path):
     assert f"the best by eval_accuracy is {tmp_path / search['best']}\n" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_learn_and_predict_as_one(trained, flags, files, tmp_path):

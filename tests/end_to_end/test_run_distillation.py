@@ -91,7 +91,7 @@ def read_until(process, start):
     pytest.fail(f"it ended before {start!r}")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_asked_to_stop_and_started_again_it_ends_in_the_same_bits(common, distilled, tmp_path):
     process = subprocess.Popen(
         [*python(), SCRIPT, *common, f"--output_dir={tmp_path}"],
@@ -116,7 +116,7 @@ def test_asked_to_stop_and_started_again_it_ends_in_the_same_bits(common, distil
     assert_same_bits(tmp_path / f"model.ckpt-{STEPS}", distilled[0] / f"model.ckpt-{STEPS}")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_teacher_in_another_format_gives_the_same_bits(common, distilled, teacher, tmp_path):
     converted = tmp_path / "converted"
     command = ["-m", "bert_tf.commands.convert", f"--input={teacher}"]
@@ -149,7 +149,7 @@ def test_a_deterministic_run_keeps_targets(kept_targets):
 
 
 @requires_horovod
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_deterministic_ranks_keep_the_same_targets(common, kept_targets, tmp_path):
     changes = ["--horovod", "--scale_steps_by_ranks=false", "--train_batch_size=4"]
     found = distil_with_kept_targets(common, tmp_path, *changes, ranks=2)
@@ -157,7 +157,7 @@ def test_two_deterministic_ranks_keep_the_same_targets(common, kept_targets, tmp
     assert (found / piece.name).read_bytes() == piece.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_output_is_all_that_the_next_command_needs(distilled, common, tmp_path):
     student, _ = distilled
     text = "--text=returns the [MASK] of the string"
@@ -178,7 +178,7 @@ SHORT = ["--max_seq_length=32", "--precision=fp32", "--train_batch_size=4"]
 OF_QUESTIONS = ["--doc_stride=8", "--max_query_length=8"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_student_is_tuned_to_questions(distilled, tmp_path):
     write_squad(tmp_path / "train.json", 3, seed=1)
     output_dir = tmp_path / "model"
@@ -219,7 +219,7 @@ def test_questions_with_a_teacher(tmp_path):
     assert json.loads((again / "predictions.json").read_text()) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sentences_with_a_teacher(tmp_path):
     write_data(tmp_path / "SST-2")
     files = write_model(tmp_path / "files")

@@ -59,7 +59,7 @@ def test_it_learns_and_is_evaluated(trained):
     assert not any("pooler" in name or "seq_relation" in name for name in variables_of(output_dir))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_resumed_it_ends_in_the_same_bits(trained, common, tmp_path):
     for path in trained[0].glob("model.ckpt-6.*"):
         shutil.copy(path, tmp_path)
@@ -72,6 +72,7 @@ def test_resumed_it_ends_in_the_same_bits(trained, common, tmp_path):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_an_evaluation_replaces_the_same_words_in_any_batches(trained, common):
     """Held-out records do not fill up all batches: what fills them up does not count."""
     output_dir = trained[0]
@@ -83,6 +84,7 @@ def test_an_evaluation_replaces_the_same_words_in_any_batches(trained, common):
     assert found["discriminator_replaced"] == expected["discriminator_replaced"]
 
 
+@pytest.mark.slow
 def test_another_generator_cannot_resume(trained, common):
     output_dir = trained[0]
     wider = ["--generator_hidden_size=1", f"--output_dir={output_dir}"]

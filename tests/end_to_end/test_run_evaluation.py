@@ -61,9 +61,10 @@ def test_what_it_prints_and_writes(single):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_several_ranks_write_the_bytes_of_one(single, flags, tmp_path, ranks):
     done = mpirun(ranks, SCRIPT, "--horovod", *flags, f"--output_dir={tmp_path}")
     assert done.stdout.count("texts to score") == 1, "rank 0 alone prints"
@@ -87,7 +88,7 @@ def test_an_unknown_column(flags, tmp_path):
     assert "names no such column, but id, text; give one of these" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_antiberty_has_its_known_loss(tmp_path):
     spec = importlib.util.find_spec("antiberty")
     if spec is None:

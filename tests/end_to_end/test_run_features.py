@@ -69,7 +69,7 @@ def same_files(directory, other):
     "name",
     [
         pytest.param("tokens.jsonl", marks=pytest.mark.slow),
-        pytest.param("tokens.npy", marks=pytest.mark.slow),
+        pytest.param("tokens.npy", marks=pytest.mark.exhaustive),
         "texts.npy",
     ],
 )
@@ -79,7 +79,7 @@ def test_two_ranks_write_the_bytes_of_one(single, flags, tmp_path, name):
     assert {name, f"{name}.json"} <= same_files(single, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_run_resumes_to_the_same_bytes(single, flags, tmp_path):
     output = tmp_path / "tokens.jsonl"
     command = [SCRIPT, *flags, *FORMS[output.name], f"--output_file={output}"]
@@ -99,7 +99,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(single, flags, tmp_path):
     assert same_files(single, tmp_path) == {output.name, f"{output.name}.json"}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_full_disk(flags, tmp_path):
     program = (
         "import resource, runpy, sys; sys.argv = sys.argv[1:]; "

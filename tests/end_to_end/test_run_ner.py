@@ -142,13 +142,14 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
             np.testing.assert_array_equal(value, trained_values[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_batches_change_no_prediction(trained, flags, predicts_dev, tmp_path):
     changes = ["--predict_batch_size=7", f"--output_dir={tmp_path}"]
     run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", *predicts_dev, *changes)
     assert predictions_of(tmp_path) == predictions_of(trained[0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     """Its labels are those stored beside its checkpoint."""
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path, more_files=["labels.txt"])
@@ -186,7 +187,7 @@ def test_a_student_learns_from_a_teacher(trained, flags, tmp_path):
     assert not [name for name in variables_of(tmp_path) if "layer_1" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_parts_of_speech_have_an_accuracy_only(flags, files, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
@@ -203,7 +204,7 @@ def test_parts_of_speech_have_an_accuracy_only(flags, files, tmp_path):
     assert not (tmp_path / "out" / "eval_entities.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_learn_and_predict_as_one(trained, flags, predicts_dev, tmp_path):

@@ -98,7 +98,7 @@ def test_the_terminal_shows_our_lines_only(trained):
     assert "ETA" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_checkpoint_that_counts_steps_only_ends_in_the_same_bits(trained, flags, tmp_path):
     """As google-research/bert saves them: weights, moments and global_step."""
     whole, _ = trained
@@ -141,6 +141,7 @@ def test_asked_to_stop_it_saves_a_checkpoint_first(asked, flags, tmp_path):
     assert tf.train.load_variable(str(tmp_path), "global_step") == step
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_can_be_evaluated_alone(trained, flags):
     output_dir, _ = trained
     before = json.loads((output_dir / "eval_results.json").read_text())
@@ -231,7 +232,7 @@ def test_bf16_and_lamb_with_accumulation(flags, tmp_path):
     assert_learns(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_precision_policy_from_a_file_without_next_sentences(flags, tmp_path):
     """Half precision in every class, float16 in one: under a loss scale, and still learning."""
     policy = tmp_path / "policy.json"
@@ -297,7 +298,7 @@ def test_two_ranks(trained, flags, tmp_path):
     assert two == pytest.approx(one, rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_choose_together_whether_to_compile(flags, tmp_path):

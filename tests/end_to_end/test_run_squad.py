@@ -159,6 +159,7 @@ def test_the_best_is_a_model_directory(trained, tmp_path, files):
     assert before["f1"] == max(line["f1"] for line in evaluations)
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 
@@ -223,7 +224,7 @@ def test_version_2(flags, files, tmp_path):
     assert sum(line in done.stdout for line in advice) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seeds(flags, tmp_path):
     done = run(
         SCRIPT,
@@ -266,7 +267,7 @@ def test_answers_that_are_not_in_their_context_are_left_out_and_listed(flags, fi
     assert listed == [wrong["id"]]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_early_stopping(flags, tmp_path):
     arguments = [
         *flags,
@@ -297,7 +298,7 @@ def assert_same_training(expected_dir, found_dir):
         np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "changes",
     [["--train_batch_size=4", "--num_accumulation_steps=2"], ["--use_xla"]],

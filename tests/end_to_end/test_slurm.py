@@ -240,7 +240,7 @@ def last_line(output_dir):
         "launch",
     ],
 )
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_out_of_time_a_run_goes_on_from_its_checkpoint(
     slurm, program, training, last_line_of_one_process, tmp_path, launcher
 ):

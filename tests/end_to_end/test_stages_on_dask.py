@@ -14,7 +14,7 @@ from tests.helpers.mediawiki import dump, page
 from tests.helpers.programs import ROOT, environment, run
 from tests.hosts.program_output import LIMIT, Output
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 pytest.importorskip("distributed")
 

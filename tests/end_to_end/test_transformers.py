@@ -53,6 +53,8 @@ HEADS = {
     "distilled labels": "DistilBertForTokenClassification",
 }
 
+pytestmark = pytest.mark.slow
+
 
 class Models:
     """Directories by name, ours and the converted ones, and the vocabulary of most of them."""
@@ -78,17 +80,27 @@ class Models:
         """Our tokenizer of a directory."""
         return open_source(self.place / f"our {name}").tokenizer_files.load()
 
-    def outputs(self, name, *texts):
-        """Our network's outputs for one or two texts, in which [MASK] may be a word."""
+    def outputs(self, name, *inputs):
+        """Our network's outputs for each input: texts, in which [MASK] may be a word."""
+        rows = list(map(self.encoded, inputs))
+        batch = np.zeros([3, len(rows), max(len(ids) for ids, _ in rows)], np.int64)
+        for row, (ids, segments) in enumerate(rows):
+            batch[:, row, : len(ids)] = ids, np.ones(len(ids)), segments
+        found = our_outputs(self.place / f"our {name}", HEADS[name], batch)
+        return [
+            {key: value[row][: len(ids)] for key, value in found.items()}
+            for row, (ids, _) in enumerate(rows)
+        ]
+
+    def encoded(self, texts):
+        """Ids and segments of a text or a pair."""
         ids, segments = [self.tokenizer.cls_id], [0]
-        for segment, text in enumerate(texts):
+        for segment, text in enumerate([texts] if isinstance(texts, str) else texts):
             before, *after = map(self.tokenizer.encode, text.split("[MASK]"))
             part = [*before, *(i for more in after for i in (self.tokenizer.mask_id, *more))]
             ids += [*part, self.tokenizer.sep_id]
             segments += [segment] * (len(part) + 1)
-        batch = (np.array([ids]), np.ones([1, len(ids)], np.int64), np.array([segments]))
-        found = our_outputs(self.place / f"our {name}", HEADS[name], batch)
-        return {key: value[0] for key, value in found.items()}
+        return ids, segments
 
 
 @pytest.fixture(scope="module", name="models")
@@ -200,9 +212,10 @@ PROBABILITIES = {"one": softmax, "several": lambda x: 1 / (1 + np.exp(-x)), "rat
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_texts_are_classified(models, results, name):
-    for text, found in zip(TEXTS, results[name, "text-classification"]):
+    outputs = models.outputs(name, *TEXTS)
+    for output, found in zip(outputs, results[name, "text-classification"]):
         found = found[0] if isinstance(found[0], list) else found
-        expected = PROBABILITIES[name](models.outputs(name, text)["logits"])
+        expected = PROBABILITIES[name](output["logits"])
         labels = CLASSES[name].labels or ("LABEL_0",)
         scores = {label["label"]: label["score"] for label in found}
         assert scores == pytest.approx(dict(zip(labels, expected)), rel=1e-4)
@@ -210,8 +223,9 @@ def test_texts_are_classified(models, results, name):
 
 @pytest.mark.parametrize("name", ["labels", "distilled labels"])
 def test_tokens_are_labelled(models, results, name):
-    for text, found in zip(TEXTS, results[name, "token-classification"]):
-        expected = softmax(models.outputs(name, text)["logits"])[1:-1]
+    outputs = models.outputs(name, *TEXTS)
+    for text, output, found in zip(TEXTS, outputs, results[name, "token-classification"]):
+        expected = softmax(output["logits"])[1:-1]
         assert [token["entity"] for token in found] == [LABELS[i] for i in expected.argmax(-1)]
         assert [token["score"] for token in found] == pytest.approx(expected.max(-1), rel=1e-4)
         assert [token["word"] for token in found] == models.tokenizer.tokenize(text)
@@ -219,7 +233,7 @@ def test_tokens_are_labelled(models, results, name):
 
 @pytest.mark.parametrize("name", ["words", "pretrained", "distilled"])
 def test_masks_are_filled(models, results, name):
-    outputs = models.outputs(name, MASKED)
+    [outputs] = models.outputs(name, MASKED)
     logits = outputs.get("logits", outputs.get("prediction_logits"))
     expected = softmax(logits[1 + MASKED.split().index("[MASK]")])
     best = np.argsort(-expected)[:3]
@@ -230,7 +244,7 @@ def test_masks_are_filled(models, results, name):
 
 def test_questions_are_answered(models, results):
     """The probability of a span within the context and [CLS] is that of both of its ends."""
-    outputs = models.outputs("answers", *QUESTION.values())
+    [outputs] = models.outputs("answers", tuple(QUESTION.values()))
     for side, found in zip(("start", "end"), results["answers", "spans"][0]):
         np.testing.assert_allclose(found, outputs[f"{side}_logits"], rtol=1e-4, atol=1e-5)
     (answer,) = results["answers", "question-answering"]
@@ -248,6 +262,6 @@ def test_questions_are_answered(models, results):
 
 
 def test_texts_have_vectors(models, results):
-    for text, found in zip(TEXTS, results["bare", "feature-extraction"]):
-        expected = models.outputs("bare", text)["last_hidden_state"]
-        np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-5)
+    outputs = models.outputs("bare", *TEXTS)
+    for output, found in zip(outputs, results["bare", "feature-extraction"]):
+        np.testing.assert_allclose(found[0], output["last_hidden_state"], rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ from tests.helpers.web_server import web_server
 FRAGMENTS = ROOT.parent / "shared" / "data" / "wikipedia"
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(not FRAGMENTS.is_dir(), reason="needs ../shared/data/wikipedia"),
 ]
 

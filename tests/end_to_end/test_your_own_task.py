@@ -34,7 +34,7 @@ def test_it_learns_predicts_and_resumes(tmp_path):
     assert "evaluation at step 410" in second
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 def test_two_ranks_train_what_one_process_trains(tmp_path):
     short = ("num_train_steps=400", "num_train_steps=3")

@@ -1,4 +1,4 @@
-"""A span model small enough for any test: two layers, a few words, weights far from zero."""
+"""A span model small enough for any test: a layer, a few words, weights far from zero."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS.split()]
 CONFIG = BertConfig(
     vocab_size=len(VOCABULARY),
     hidden_size=32,
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     num_attention_heads=2,
     intermediate_size=64,
     max_position_embeddings=64,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from bert_tf.model_directory.text_classes import (
@@ -42,8 +43,9 @@ def write_pretrained(directory: Path) -> Path:
 
 
 def write_encoder(directory: Path) -> Path:
-    """A model without a head."""
-    return write_model(directory, span_head=False)
+    """A model without a head, of two layers."""
+    config = dataclasses.replace(CONFIG, num_hidden_layers=2)
+    return write_model(directory, span_head=False, config=config)
 
 
 WRITERS = {

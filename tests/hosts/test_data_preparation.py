@@ -118,7 +118,7 @@ def content(files, name):
     return {path.name: text for path, text in content_of(files / name).items()}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_lost_workers_hosts_and_clients_change_nothing(cluster, make_records, tmp_path):
     files = tmp_path / "files"
     alone = [*PROGRAM, *make_records("alone", "--num_workers=1")]

@@ -61,7 +61,7 @@ def over_hosts(flags, tmp_path_factory):
     return output_dir, read_timeline(timeline)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_student_is_that_of_one_process(alone, over_hosts):
     output_dir, _ = over_hosts
     ledgers = [
@@ -89,7 +89,7 @@ def test_the_student_is_that_of_one_process(alone, over_hosts):
         np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gradients_travel_once_an_update(over_hosts):
     output_dir, timeline = over_hosts
     gradients = {n: found for n, found in timeline.items() if "SummedGradients" in n}
@@ -102,7 +102,7 @@ def test_gradients_travel_once_an_update(over_hosts):
     assert not any("teacher" in name for name in gradients)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_teacher_is_sent_once(over_hosts):
     _, timeline = over_hosts
     counts = {n: len(found["BROADCAST"]) for n, found in timeline.items() if "teacher" in n}

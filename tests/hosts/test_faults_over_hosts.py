@@ -38,7 +38,7 @@ def newest_step(tmp_path):
     return int(tf.train.load_checkpoint(path).get_tensor(tf.GraphKeys.GLOBAL_STEP))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_link_that_is_cut_ends_the_job(program, tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Hosts(2) as hosts:
@@ -67,7 +67,7 @@ def launcher_command(hosts, program):
     return [*command[:mpirun], *launcher, "--", *program]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_launcher_goes_on_without_the_host(program, tmp_path):
     with Hosts(2) as hosts:
         process = subprocess.Popen(

@@ -47,8 +47,9 @@ def assert_same_run(found, expected):
     assert losses(found) == pytest.approx(expected_losses, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "ranks_per_host", [(1, 1), pytest.param((1, 2, 1), marks=pytest.mark.slow)], ids=str
+    "ranks_per_host", [(1, 1), pytest.param((1, 2, 1), marks=pytest.mark.exhaustive)], ids=str
 )
 def test_hosts_that_share_the_data(ranks_per_host, alone, data, bert_config, tmp_path):
     ranks = sum(ranks_per_host)
@@ -87,7 +88,7 @@ def run_on_two_hosts(directories, bert_config, *, ranks_per_host, check=True):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hosts_with_their_own_copies(alone, directories, bert_config):
     run_on_two_hosts(directories, bert_config, ranks_per_host=[2, 2])
     shared_data, shared_output = directories
@@ -97,7 +98,7 @@ def test_hosts_with_their_own_copies(alone, directories, bert_config):
     assert not list(second.iterdir()), "rank 0 alone writes"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_host_prepares_itself_and_copies_the_records_once(alone, data, bert_config, tmp_path):
     local = tmp_path / "local"
     disks = [tmp_path / "disk0", tmp_path / "disk1"]
@@ -125,7 +126,7 @@ def test_each_host_prepares_itself_and_copies_the_records_once(alone, data, bert
     assert not list(local.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_host_with_another_copy_is_named(directories, bert_config, data):
     """One host has the held-out data where the other has those to train on."""
     copy = directories[next(iter(directories))][1] / "records"

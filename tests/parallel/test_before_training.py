@@ -56,7 +56,7 @@ def compress(directory, target):
             writer.write_framed(frame_records(content, compression="gzip"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_staged_and_copied_records_give_the_same_training(data, run_two, tmp_path):
     run_two(data, tmp_path / "plain")
     compress(data / "records" / "train", tmp_path / "compressed")

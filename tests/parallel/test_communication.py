@@ -55,6 +55,7 @@ def test_rounds_are_told_apart():
     assert rounds([(0, 4), (1, 5), (7, 9), (6, 8), (12, 13)]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_each_gradient_travels_once_an_update(by_default, cut):
     updates, timeline = by_default
@@ -66,7 +67,7 @@ def test_each_gradient_travels_once_an_update(by_default, cut):
     assert on_the_wire == UPDATES if CUTS[cut] > 1 else on_the_wire >= UPDATES
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gradients_beyond_the_fusion_threshold_travel_in_pieces(by_default, tmp_path):
     cut = next(name for name, steps in CUTS.items() if steps > 1)
     num_bytes = 4 * by_default[0][f"adam/{cut}/sizes"].sum()
@@ -79,14 +80,14 @@ def test_gradients_beyond_the_fusion_threshold_travel_in_pieces(by_default, tmp_
 
 
 @pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_gradients_travel_in_one_round(one_group, cut):
     gradients, _, on_the_wire = exchanges_of(one_group[1], "adam", cut)
     assert set(gradients.values()) == {UPDATES}
     assert on_the_wire == UPDATES
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cut", CUTS)
 def test_after_every_micro_batch_there_are_as_many_rounds_as_these(one_group, cut):
     gradients, others, on_the_wire = exchanges_of(one_group[1], "every-micro-batch", cut)
@@ -95,7 +96,7 @@ def test_after_every_micro_batch_there_are_as_many_rounds_as_these(one_group, cu
     assert list(others.values()) == [UPDATES], others
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cut", CUTS)
 def test_communicating_after_every_micro_batch_gives_the_same_updates(one_group, cut):
     updates, _ = one_group

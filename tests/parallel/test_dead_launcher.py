@@ -81,7 +81,7 @@ def wait_for_line(stream, pattern):
 
 
 @pytest.mark.parametrize("number", range(TRIES))
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_nothing_is_left(program, number):
     kind = ["killed", "interrupted twice"][number % 2]
     milestone, seconds = "^step 2/", 0.0

@@ -38,7 +38,7 @@ def differing(one, other):
     return [name for name in one if one[name].tobytes() != other[name].tobytes()]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_timing_changes_no_bit(tmp_path):
     runs = [f"once:plain:{STEPS}:adam:{GLOBAL_BATCH // 3}"]
     first, second = (results(tmp_path / cycle, 3, cycle, runs)["once"] for cycle in CYCLES)
@@ -46,7 +46,7 @@ def test_timing_changes_no_bit(tmp_path):
     assert first["global_step"] == STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_timing_changes_no_bit_of_any_run(tmp_path, ranks):
     micro = GLOBAL_BATCH // ranks  # without accumulation

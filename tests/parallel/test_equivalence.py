@@ -51,7 +51,8 @@ pytestmark = [
 ]
 
 PROGRAM = "tests/parallel/updates_program.py"
-FAST_KINDS = ("adam-dropout", "squad", "ramp")
+FAST_KINDS = ("adam-dropout",)
+SLOW_KINDS = ("squad", "ramp", "every-cut")
 OTHER_KINDS = (
     *("adam", "lamb-dropout", "bf16", "fp16", "tensorflow"),
     *("distillation", "electra", "lans", "nvlamb", "muon"),
@@ -78,13 +79,15 @@ class Launch(NamedTuple):
         return tuple(dict.fromkeys([*self.compared, *self.shared, *sharded]))
 
 
-# Many ranks take long where there are fewer cores, and do some; so does compiling.
+# Many ranks take long where there are fewer cores, and so do many kinds; so does compiling.
 FAST = [
     Launch(1, FAST_KINDS),
     Launch(2, FAST_KINDS, ("adam-dropout",)),
 ]
+SLOW = [Launch(1, SLOW_KINDS), Launch(2, SLOW_KINDS)]
 LAUNCHES = [
     *FAST,
+    *SLOW,
     Launch(1, OTHER_KINDS),
     Launch(2, ("fp16", "distillation", "electra", "muon"), ("muon",)),
     Launch(
@@ -94,10 +97,10 @@ LAUNCHES = [
     ),
     Launch(
         4,
-        ("adam-dropout", "fp16", "squad", "muon"),
+        ("every-cut", "fp16", "squad", "muon"),
         ("adam-dropout", "lamb-dropout", "muon", "bf16", "tensorflow"),
     ),
-    Launch(8, ("adam-dropout",)),
+    Launch(8, ("every-cut",)),
 ]
 # Where each kind has its whole batch in one piece.
 OF_ONE_RANK = {kind: launch for launch in LAUNCHES if launch.ranks == 1 for kind in launch.compared}
@@ -116,15 +119,21 @@ CASES = [
     for kind in launch.compared
     for micro, steps in cuts(launch.ranks, kind)
 ]
+
+
+def marks(launch):
+    """Of the tests that need a launch."""
+    slow = pytest.mark.slow if launch in SLOW else pytest.mark.exhaustive
+    return [] if launch in FAST else slow
+
+
 OTHERS = [
-    pytest.param(*case, id="-".join(case[1:]), marks=[] if case[0] in FAST else pytest.mark.slow)
+    pytest.param(*case, id="-".join(case[1:]), marks=marks(case[0]))
     for case in CASES
     if case[2] != WHOLE
 ]
 SHARED = [
-    pytest.param(
-        launch, kind, id=f"{launch.ranks}-{kind}", marks=[] if launch in FAST else pytest.mark.slow
-    )
+    pytest.param(launch, kind, id=f"{launch.ranks}-{kind}", marks=marks(launch))
     for launch in LAUNCHES
     for kind in launch.shared
 ]
@@ -166,7 +175,7 @@ def test_there_is_every_cut():
 
 
 @pytest.mark.parametrize(
-    "kind", [*FAST_KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHER_KINDS)]
+    "kind", [pytest.param(kind, marks=marks(launch)) for kind, launch in OF_ONE_RANK.items()]
 )
 def test_what_is_compared_is_worth_comparing(found, kind):
     whole = result(found, OF_ONE_RANK[kind], kind, WHOLE)
@@ -233,7 +242,7 @@ def test_shared_state_gives_the_same_updates(found, launch, kind):
         assert norms(shared["slots"] - plain["slots"]) <= 2 * of_way * norms(plain["slots"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gradients_travel_between_clusters(found):
     """XLA leaves allreduces alone, and none but the last has to wait for all clusters before it."""
     [without_loop] = [case for case in CASES if case[1] == "xla" and case[2].split("x")[1] == "1"]

@@ -92,27 +92,27 @@ def assert_lost(done, tmp_path, expected, *, status):
     assert newest_step(tmp_path) == 3
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_a_rank_that_is_killed(tmp_path, flags, rank):
     done = run_faulty(tmp_path, flags, "killed", rank)
     assert_lost(done, tmp_path, f"the process of rank {rank} on host .* ended", status=128 + 9)
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_stopped(tmp_path, flags, rank):
     done = run_faulty(tmp_path, flags, "stopped", rank)
     assert_lost(done, tmp_path, f"no sign of life from rank {rank} on host", status=3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_hangs(tmp_path, flags):
     done = run_faulty(tmp_path, flags, "hangs", 1)
     assert_lost(done, tmp_path, "rank 1 on host .* made no progress for 10 seconds", status=3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_hangs_while_it_reads(tmp_path, flags):
     """In its input: the main thread is in TensorFlow, as that of a rank that waits is."""
     done = run_faulty(tmp_path, flags, "hangs in reading", 1)
@@ -122,7 +122,7 @@ def test_a_rank_that_hangs_while_it_reads(tmp_path, flags):
     assert done.returncode == 3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_works_on_something_else_for_ever(tmp_path, flags):
     """Horovod's own check, here with a limit of the user's."""
     limits = {"CHECK": "2", "SHUTDOWN": "5"}
@@ -148,7 +148,7 @@ def test_all_ranks_stop_together_when_one_is_asked_to(tmp_path, flags):
     assert done.sentences == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_ranks_go_back_together(tmp_path, flags):
     """The rate is far too high until then; summaries of layers are written on the way."""
     given = ["--num_warmup_steps=0", "--learning_rate=1e20", "--rollback_rate_factor=1e-23"]
@@ -199,7 +199,7 @@ def test_a_rank_with_other_data_and_vocabulary(tmp_path_factory, flags):
     assert done.returncode == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_whose_records_end_early(tmp_path, data, flags):
     """Its copy of a file is cut: it runs out of data."""
     shutil.copytree(data / "records" / "train", tmp_path / "copy")
@@ -214,7 +214,7 @@ def test_a_rank_whose_records_end_early(tmp_path, data, flags):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(tmp_path, flags):
     program = [sys.executable, FAULTY, "killed while saving", 0, tmp_path / "marker", *flags]
     launcher = [sys.executable, "-m", "bert_tf.commands.launch", "--np=2", "--restart_delay=0.1"]

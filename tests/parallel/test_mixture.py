@@ -33,7 +33,7 @@ def flags_of(directory, output_dir, *, ranks, steps):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_ranks_make_the_updates_of_one(tmp_path):
     """Also a run that is resumed on another number of ranks; sums differ by rounding."""
     (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG.to_dict()))

@@ -17,7 +17,7 @@ from tests.parallel import updates_program
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 
-RANKS = (2, pytest.param(3, marks=pytest.mark.slow))
+RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 WRITTEN = {
     "run_pretraining.py": ["eval_results.json", "eval_results.txt"],
     "run_squad.py": ["predictions.json", "nbest_predictions.json", "null_odds.json"],

@@ -13,7 +13,9 @@ pytestmark = [requires_horovod, pytest.mark.parallel]
 SECONDS = 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.slow
 def test_a_job_that_prints_much_saves_its_work_before_it_ends(tmp_path, number):
     ranks = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]

@@ -76,6 +76,7 @@ OPTIMIZERS = {
 KINDS = {
     "adam": Kind(),
     "adam-dropout": Kind(dropout=0.1),
+    "every-cut": Kind(dropout=0.1),
     "lamb-dropout": Kind("lamb", dropout=0.1),
     "lans": Kind("lans"),
     "nvlamb": Kind("nvlamb"),
@@ -103,7 +104,7 @@ def cuts(ranks, name):
     with. Ranks divide a batch that grows by micro batches, so there is no cut without a loop.
     """
     share = GLOBAL_BATCH // ranks
-    counts = (1, 2, 4, 8) if name == "adam-dropout" else (1, 2 if KINDS[name].xla else 4)
+    counts = (1, 2, 4, 8) if name == "every-cut" else (1, 2 if KINDS[name].xla else 4)
     counts = counts[1:] if KINDS[name].sizes and ranks > 1 else counts
     return [(share // steps, steps) for steps in counts if steps <= share]
 

@@ -10,7 +10,8 @@ import pytest
 from tests.helpers import programs
 from tests.helpers.programs import ROOT, environment
 
-MAKE_VARIABLES = {"ALL", "BROWSER", "HOROVOD", "HOSTS", "MARK", "NEEDED", "TENSORFLOW", "VENV"}
+MAKE_VARIABLES = {"ALL", "BROWSER", "EXHAUSTIVE", "HOROVOD", "HOSTS", "MARK", "NEEDED"}
+MAKE_VARIABLES |= {"TENSORFLOW", "VENV"}
 PARTS = ("native_ops", "horovod", "browser", "hosts")
 
 
@@ -20,6 +21,7 @@ PARTS = ("native_ops", "horovod", "browser", "hosts")
         ([], None),
         (["ALL=1"], "native_ops horovod"),
         (["ALL=1", "HOROVOD=0"], "native_ops"),
+        (["EXHAUSTIVE=1"], "native_ops horovod"),
         (["BROWSER=1"], "browser"),
         (["HOSTS=1", "HOROVOD=0"], "hosts"),
         (["ALL=1", "BROWSER=1", "HOSTS=1"], "native_ops horovod browser hosts"),
@@ -27,6 +29,27 @@ PARTS = ("native_ops", "horovod", "browser", "hosts")
     ],
 )
 def test_make_says_what_is_needed(given, needed):
+    found = re.match('BERT_TF_TESTS_NEED="(.*?)" ', pytest_line(given))
+    assert (found and found[1]) == needed
+    assert needed is None or set(needed.split()) <= set(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "marks"),
+    [
+        ([], "not slow and not exhaustive"),
+        (["ALL=1"], "not exhaustive"),
+        (["EXHAUSTIVE=1"], None),
+        (["ALL=1", "MARK=each_tensorflow"], "each_tensorflow"),
+    ],
+)
+def test_make_chooses_tests_by_their_markers(given, marks):
+    found = re.search('-m "(.*?)"', pytest_line(given))
+    assert (found and found[1]) == marks
+
+
+def pytest_line(given):
+    """The command by which ``make test`` starts the tests."""
     # Not what the make that runs these tests was given: it passes that on.
     variables = {
         name: value
@@ -41,10 +64,8 @@ def test_make_says_what_is_needed(given, needed):
         text=True,
         check=True,
     ).stdout
-    [pytest_line] = [line for line in printed.splitlines() if " -m pytest " in line]
-    found = re.match('BERT_TF_TESTS_NEED="(.*?)" ', pytest_line)
-    assert (found and found[1]) == needed
-    assert needed is None or set(needed.split()) <= set(PARTS)
+    [line] = [line for line in printed.splitlines() if " -m pytest " in line]
+    return line
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -57,6 +78,7 @@ def test_what_is_needed_is_not_skipped(monkeypatch, part):
         programs.skip_without(part, "it is not here")
 
 
+@pytest.mark.slow
 def test_without_a_browser_and_without_hosts(tmp_path):
     """No program of theirs is on the PATH."""
     tests = [

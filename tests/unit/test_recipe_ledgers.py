@@ -387,7 +387,7 @@ def test_squad_on_fewer_ranks(ranks, parsed):
     assert ledger["steps"]["train_steps"] == 2_738
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "micro", "ranks", "precision", "gib"),
     [

@@ -31,6 +31,7 @@ def model_dir(tmp_path_factory):
     return path
 
 
+@pytest.mark.exhaustive
 def test_they_agree(model_dir):
     job = ClassifierJob(str(model_dir), TEXTS, max_seq_length=16, batch_sizes=(2,), threads=1)
     ours = PROGRAMS["ours"](job, {"precision": "fp32"})(TEXTS)
@@ -39,7 +40,7 @@ def test_they_agree(model_dir):
     assert [p for _, p in ours] == pytest.approx([p for _, p in theirs], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_whole_run(model_dir, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS * 3))
     flags = ["--batch_sizes=1,2", "--turns=1", "--retries=0", "--threads=1", "--seq_length=16"]

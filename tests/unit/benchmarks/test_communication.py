@@ -196,7 +196,7 @@ def test_cases_are_read():
             Case.parse(text)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_process_measures_every_case():
     cases = [Case(kinds.DELAYED, 2), Case(kinds.COMPUTE), Case(kinds.COMMUNICATION)]
     found = run_on_one_host(SMALL, cases)
@@ -211,7 +211,7 @@ def test_one_process_measures_every_case():
     assert [found.details[name] for name in ("ranks", "hosts", "threads")] == [1, 1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_measure_every_kind():

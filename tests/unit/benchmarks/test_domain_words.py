@@ -22,7 +22,7 @@ def test_the_table_has_means_ranges_and_ratios():
     assert "120 (110 to 130) x1.2" in lines[3]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_a_whole_study(tmp_path):
     text = stdlib_documentation(100_000)

@@ -48,7 +48,7 @@ def words(directory):
     return ["--task=ner", "train.txt", "dev.txt"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("data", [tables, words])
 def test_both_train_and_are_scored(data, model_dir, tmp_path):
     *task, train, dev = data(tmp_path)

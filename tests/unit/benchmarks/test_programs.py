@@ -70,7 +70,7 @@ def files(tmp_path_factory, record_maker):
     return {name: directory / name for name in (*contents, "records", "work")}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("program", "flags", "names"), [*RUNS, *WITHOUT_NETWORK])
 def test_a_whole_run(program, flags, names, files, tmp_path):
     given = flags.format(**files).split() + [f"--json={tmp_path}/results.json"]

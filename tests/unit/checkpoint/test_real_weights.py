@@ -79,7 +79,7 @@ def test_minilm_gives_its_golden_values(form):
         np.testing.assert_allclose(pooled[0, :4], POOLED_OUTPUT, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_antiberty_fills_masked_residues():
     directory = directory_of("antiberty", "trained_models/AntiBERTy_md_smooth")
     entries = (directory.parent / "vocab.txt").read_text().split()

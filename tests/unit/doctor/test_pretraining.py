@@ -106,10 +106,15 @@ def test_a_run_without_problems(places, tmp_path):
     assert list(show(findings, flags.FlagValues()))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
 
 
+def without_rehearsal(monkeypatch):
+    """The parts by themselves say enough of most mistakes; the whole run takes longer."""
+    monkeypatch.setattr(examination, "rehearse", lambda *_: None)
+
+
 def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
     unwise = ["--learning_rate=0.5", "--max_position_embeddings=20", "--num_train_steps=10"]
     of_run = {*said_of(places, *unwise)}
-    monkeypatch.setattr(examination, "rehearse", lambda *_: None)
+    without_rehearsal(monkeypatch)
     of_parts = {*said_of(places, *unwise)}
     assert of_parts < of_run
     assert {note.part for note in of_run - of_parts} == {"memory", "disk", "precision", "whole run"}
@@ -152,7 +157,9 @@ def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
     ],
     ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
 )
-def test_one_thing_wrong(places, more, grade, part, sentence):
+def test_one_thing_wrong(places, more, grade, part, sentence, monkeypatch):
+    if part != "whole run":
+        without_rehearsal(monkeypatch)
     findings = said_of(places, *more)
     found = [s for p, s in of_grade(findings, grade) if p == part and sentence in s]
     assert found, list(findings)
@@ -224,7 +231,8 @@ def test_steps_of_several_ranks(places):
     ],
     ids=["unknown", "padding", "few tokens", "low ids", "no capitals", "capitals"],
 )
-def test_records(places, made, part, sentence):
+def test_records(places, made, part, sentence, monkeypatch):
+    without_rehearsal(monkeypatch)
     shutil.rmtree(places["train"])
     make_records(places["train"], **made)
     findings = said_of(places, "--nodo_eval", without=("--do_eval",))
@@ -233,7 +241,8 @@ def test_records(places, made, part, sentence):
     )
 
 
-def test_masks_drawn_in_training_may_be_many(places):
+def test_masks_drawn_in_training_may_be_many(places, monkeypatch):
+    without_rehearsal(monkeypatch)
     shutil.rmtree(places["train"])
     make_records(places["train"], masked=False)
     more = ["--num_train_steps=4000", "--nodo_eval"]

@@ -97,7 +97,16 @@ def computed(task, options):
 @requires_native_ops
 @pytest.mark.parametrize(
     ("name", "precision", "skip_padding"),
-    [*((name, "fp32", True) for name in TASKS), (BOTH, "fp32", False), (BOTH, "bf16", True)],
+    [
+        *((name, "fp32", True) for name in TASKS if not name.startswith("distilled")),
+        *(
+            pytest.param(name, "fp32", True, marks=pytest.mark.slow)
+            for name in TASKS
+            if name.startswith("distilled")
+        ),
+        pytest.param(BOTH, "fp32", False, marks=pytest.mark.slow),
+        (BOTH, "bf16", True),
+    ],
 )
 def test_what_no_head_reads_changes_nothing(name, precision, skip_padding, monkeypatch):
     """Dropout included: every position draws the same numbers."""

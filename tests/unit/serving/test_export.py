@@ -1,6 +1,7 @@
 """Exports of every task give what the loaded model predicts, from ids and from strings."""
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -23,12 +24,19 @@ from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write
 # Lengths differ, and some are longer than a sequence of 16 tokens.
 TEXTS = ["Who wrote the book?", "anna", TEXT, "", "book, " * 20, "élan Anna\u200bs\ttown ."]
 PAIRS = [(first, second) for first in TEXTS for second in TEXTS]
+LONGEST = 50  # tokens, some more than the longest of these texts has
 MASKED = ["The [MASK] by sea.", "[MASK]", f"{TEXT} [MASK] in the [MASK]", "[MASK][MASK] book"]
 
 
-def export(directory, export_dir, *, task=None, **settings):
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory):
+    """Directories of a model of each task, each made once."""
+    return functools.cache(lambda task: WRITERS[task](tmp_path_factory.mktemp("model")))
+
+
+def export(directory, export_dir, **settings):
     """The signatures of an exported model, under their names; they are functions of arrays."""
-    found = open_trained(directory, task)
+    found = open_trained(directory)
     settings = ExportSettings(**settings)
     target = export_saved_model(
         found.model,
@@ -63,6 +71,18 @@ def ids_of(sequences, width):
     return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
 
 
+def takes_any_shape(call):
+    """Any batch of sequences of any length, up to ``LONGEST`` tokens."""
+    for shape in ((1, 3), (4, LONGEST)):
+        ids = np.full(shape, 4, np.int32)  # [MASK]
+        found = call("serving_default", input_ids=ids, input_mask=ids // 4, segment_ids=ids * 0)
+        assert {len(value) for value in found.values()} == {shape[0]}
+    with pytest.raises(tf2.errors.InvalidArgumentError, match=f"longer than {LONGEST} tokens"):
+        ids = np.full((1, LONGEST + 1), 4, np.int32)
+        call("serving_default", input_ids=ids, input_mask=ids // 4, segment_ids=ids * 0)
+    return True
+
+
 def encoded(directory, texts):
     tokenizer = open_trained(directory).model.tokenizer
     rows = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in texts]
@@ -72,7 +92,8 @@ def encoded(directory, texts):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_classifier(tmp_path, kind):
     directory = write_classifier(tmp_path / "model", kind)
-    call = export(directory, tmp_path / "export")
+    call = export(directory, tmp_path / "export", length=LengthSettings(LONGEST))
+    assert takes_any_shape(call)
     found = call("serving_default", **encoded(directory, TEXTS))
     expected = load_model(directory).predict(TEXTS)
     assert read_text_classes(call.extra) == CLASSES[kind]
@@ -90,11 +111,15 @@ def test_a_classifier(tmp_path, kind):
         assert found["classes"][0][found["label_id"][0]] == found["label"][0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "long_texts",
     [
         "head",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tail", "head_tail", "windows")),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("tail", "head_tail", "windows")
+        ),
     ],
 )
 def test_a_classifier_from_strings(tmp_path, long_texts):
@@ -119,9 +144,10 @@ def test_a_classifier_from_strings(tmp_path, long_texts):
     assert call("serving_default", **encoded(directory, [TEXT]))["label"].shape == (1,)
 
 
-def test_a_tagger(tmp_path):
-    directory = WRITERS["tagging"](tmp_path / "model")
-    call = export(directory, tmp_path / "export")
+def test_a_tagger(model_of, tmp_path):
+    directory = model_of("tagging")
+    call = export(directory, tmp_path / "export", length=LengthSettings(LONGEST))
+    assert takes_any_shape(call)
     features = encoded(directory, ["anna wrote the book", "in a town by sea"])
     found = call("serving_default", **features)
     expected = load_model(directory).predict(["anna wrote the book", "in a town by sea"])
@@ -135,8 +161,8 @@ def test_a_tagger(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_tagger_from_strings(tmp_path):
-    directory = WRITERS["tagging"](tmp_path / "model")
+def test_a_tagger_from_strings(model_of, tmp_path):
+    directory = model_of("tagging")
     call = export(directory, tmp_path / "export", length=with_strings(12))
     model = load_model(directory, max_seq_length=64)
     sentences = [text.split() for text in TEXTS]
@@ -153,11 +179,12 @@ def test_a_tagger_from_strings(tmp_path):
     assert found["probabilities"].shape == found["label_ids"].shape == found["labels"].shape
 
 
-def test_masked_words(tmp_path):
-    directory = WRITERS["masked_words"](tmp_path / "model")
+def test_masked_words(model_of, tmp_path):
+    directory = model_of("masked_words")
     tokenizer = open_trained(directory).model.tokenizer
     rows = [encode_with_masks(text, tokenizer) for text in MASKED]
-    call = export(directory, tmp_path / "export", top=3)
+    call = export(directory, tmp_path / "export", top=3, length=LengthSettings(LONGEST))
+    assert takes_any_shape(call)
     found = call("serving_default", **ids_of([*rows, [2, 5, 3]], 40))
     assert found["positions"][-1].tolist() == [-1, -1]
     assert set(found["words"][-1].ravel()) == {""}
@@ -177,9 +204,9 @@ def assert_guesses(found, expected):
             np.testing.assert_allclose(found["probabilities"][row, number], probabilities, 1e-3)
 
 
-@pytest.mark.slow
-def test_masked_words_from_strings(tmp_path):
-    directory = WRITERS["masked_words"](tmp_path / "model")
+@pytest.mark.exhaustive
+def test_masked_words_from_strings(model_of, tmp_path):
+    directory = model_of("masked_words")
     call = export(directory, tmp_path / "export", length=with_strings(), top=4)
     found = call("text", text=[*MASKED, "no mask"])
     assert_guesses(found, load_model(directory).predict(MASKED, top=4))
@@ -194,53 +221,42 @@ def test_masked_words_from_strings(tmp_path):
     "settings",
     [VectorSettings("mean"), VectorSettings("cls", normalize=True), VectorSettings("max", (0, -1))],
 )
-def test_vectors(tmp_path, settings):
-    directory = WRITERS["vectors"](tmp_path / "model")
-    call = export(directory, tmp_path / "export", vectors=settings)
+def test_vectors(model_of, tmp_path, settings):
+    directory = model_of("vectors")
+    call = export(directory, tmp_path / "export", vectors=settings, length=LengthSettings(LONGEST))
+    assert takes_any_shape(call)
     expected = load_model(directory, settings=settings).predict(TEXTS)
     found = call("serving_default", **encoded(directory, TEXTS))
     np.testing.assert_allclose(found["vectors"], expected, atol=2e-5)
 
 
-@pytest.mark.slow
-def test_vectors_from_strings(tmp_path):
-    directory = WRITERS["vectors"](tmp_path / "model")
+def test_vectors_from_strings(model_of, tmp_path):
+    directory = model_of("vectors")
     call = export(directory, tmp_path / "export", length=with_strings(16))
     expected = load_model(directory, max_seq_length=16).predict(TEXTS)
     np.testing.assert_allclose(call("text", text=TEXTS)["vectors"], expected, atol=2e-5)
 
 
-def test_questions(tmp_path):
-    directory = WRITERS["question_answering"](tmp_path / "model")
-    call = export(directory, tmp_path / "export", spans=SpanExportSettings(n_best_size=3))
+def test_questions(model_of, tmp_path):
+    spans = SpanExportSettings(n_best_size=3)
+    directory = model_of("question_answering")
+    call = export(directory, tmp_path / "export", spans=spans, length=LengthSettings(LONGEST))
+    assert takes_any_shape(call)
     found = call("with_unique_ids", unique_ids=[7], **encoded(directory, [TEXT]))
     assert found["top_start_indices"].shape == (1, 3)
     assert found["unique_ids"].tolist() == [7]
 
 
-@pytest.mark.parametrize("task", WRITERS)
-def test_every_task_takes_any_batch_and_length(tmp_path, task):
-    directory = WRITERS[task](tmp_path / "model")
-    call = export(directory, tmp_path / "export", length=LengthSettings(max_seq_length=20))
-    for shape in ((1, 3), (4, 20)):
-        ids = np.full(shape, 4, np.int32)  # [MASK]
-        found = call("serving_default", input_ids=ids, input_mask=ids // 4, segment_ids=ids * 0)
-        assert {len(value) for value in found.values()} == {shape[0]}
-    with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 20 tokens"):
-        ids = np.full((1, 21), 4, np.int32)
-        call("serving_default", input_ids=ids, input_mask=ids // 4, segment_ids=ids * 0)
-
-
-def test_unpooled_vectors_cannot_be_exported(tmp_path):
+def test_unpooled_vectors_cannot_be_exported(model_of, tmp_path):
     with pytest.raises(UserError, match="--pooling=none gives texts of different lengths"):
-        export(WRITERS["vectors"](tmp_path), tmp_path / "export", vectors=VectorSettings("none"))
+        export(model_of("vectors"), tmp_path / "export", vectors=VectorSettings("none"))
 
 
-def test_lengths_of_questions(tmp_path):
+def test_lengths_of_questions(model_of, tmp_path):
     spans = SpanExportSettings(max_query_length=62)
     with pytest.raises(UserError, match="--max_seq_length=64 leaves no room"):
         export(
-            WRITERS["question_answering"](tmp_path),
+            model_of("question_answering"),
             tmp_path / "export",
             spans=spans,
             length=LengthSettings(text_signature=True),

@@ -27,7 +27,7 @@ def test_every_flag_is_on_the_page(command):
     page = flag_reference.page(command, flag_reference.flags_of(command))
     listed = set(re.findall(r"^`{3,}\{option\} --(\w+)", page, flags=re.MULTILINE))
     program = [command.target] if command.target.endswith(".py") else ["-m", command.target]
-    text = run(*program, "--help", fresh=True).stdout
+    text = run(*program, "--help").stdout
     flags = re.findall(r"^  --(?:\[no\])?(\w+):", text, flags=re.MULTILINE)
     if command.name in OF_A_SCRIPT:
         assert {"script", "num_ranks"} <= listed <= set(flags)

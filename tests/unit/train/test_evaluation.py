@@ -293,6 +293,7 @@ def copy_checkpoint(checkpoint, directory):
     (directory / "checkpoint").write_text(f'model_checkpoint_path: "{path.name}"\n')
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_system_call_the_best_checkpoint_is_never_lost(tmp_path, monkeypatch):
     """Each kill is followed by a start that repeats the evaluation, or by one that does not."""
     monkeypatch.setattr(writing, "write_without_optimizer", copy_checkpoint)

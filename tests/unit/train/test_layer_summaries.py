@@ -56,22 +56,22 @@ def trained(directory, every, *, native, **changes):
     return logs, [variables_of(output_dir / f"model.ckpt-{step}") for step in range(STEPS + 1)]
 
 
-SLOW = [pytest.mark.slow]
+ALIKE = pytest.mark.exhaustive
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("native", "changes"),
     [
-        pytest.param(True, {"optimizer": "adam"}, marks=[requires_native_ops, *SLOW]),
+        pytest.param(True, {"optimizer": "adam"}, marks=[requires_native_ops, ALIKE]),
         (False, {"optimizer": "adam"}),
         pytest.param(True, {"optimizer": "lamb"}, marks=requires_native_ops),
         pytest.param(
-            False, {"optimizer": "lamb", "optimizer_options": {"prenormalize": True}}, marks=SLOW
+            False, {"optimizer": "lamb", "optimizer_options": {"prenormalize": True}}, marks=ALIKE
         ),
-        pytest.param(True, {"optimizer": "lans"}, marks=[requires_native_ops, *SLOW]),
-        pytest.param(False, {"optimizer": "lans"}, marks=SLOW),
-        pytest.param(True, {"optimizer": "muon"}, marks=[requires_native_ops, *SLOW]),
+        pytest.param(True, {"optimizer": "lans"}, marks=[requires_native_ops, ALIKE]),
+        pytest.param(False, {"optimizer": "lans"}, marks=ALIKE),
+        pytest.param(True, {"optimizer": "muon"}, marks=[requires_native_ops, ALIKE]),
     ],
 )
 def test_figures_are_those_of_the_checkpoints_and_weights_stay_the_same(tmp_path, native, changes):

@@ -56,7 +56,7 @@ def test_a_rate_that_diverges_is_traced_to_its_batch(diverged):
     assert len(records.read(numbers)) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_is_started_again_overwrites_nothing(diverged, tmp_path):
     settings, _ = diverged
     directory = shutil.copytree(settings.run.output_dir, tmp_path / "model") / "nonfinite_1"

@@ -138,13 +138,14 @@ def plain():
     return execute()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_without_the_rewrite(plain):
     found, stderr = plain
     assert {*found["products"], found["product_type"]} == {"float32"}
     assert stderr == ""
 
 
+@pytest.mark.slow
 def test_amp_changes_the_graph_that_is_executed(plain):
     # TensorFlow switches its oneDNN kernels, and with them the rewrite, on for CPUs that have
     # bfloat16; here every CPU is to take part, whatever that does to its speed.

@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.util import sealed_json
@@ -24,6 +24,7 @@ def read(path):
     return read_sealed_json(path, what="record", advice="delete it")
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.text(), VALUES))
 def test_what_is_written_is_read(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "sealed.json"

@@ -18,7 +18,7 @@ from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import load_tokenizer
 from tests.helpers.archives import parquet_of, tar_of, wet_of
 from tests.helpers.mediawiki import dump, page, publish
-from tests.helpers.programs import ROOT
+from tests.helpers.programs import ROOT, run
 from tests.helpers.web_server import web_server
 
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")
@@ -29,13 +29,7 @@ COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", 
 
 
 def _command(stage, *flags):
-    return subprocess.run(
-        [sys.executable, "-m", f"data_prep.{stage}", *map(str, flags)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run("-m", f"data_prep.{stage}", *flags, check=False)
 
 
 def _pipeline(corpus, output_dir, *flags):

@@ -172,7 +172,7 @@ def test_a_student_learns_the_same_from_them(cached, teacher, tmp_path):
     assert names == variables_of(online.run.output_dir / "model.ckpt-3").keys()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_batches_of_similar_length_get_the_targets_of_their_records(cached, teacher, tmp_path):
     found = []
     for name, cache in (("joined", tmp_path / "targets"), ("online_by_length", None)):
@@ -196,7 +196,7 @@ def test_they_are_computed_once(cached, tmp_path, monkeypatch):
     assert times_of(tmp_path / "targets") == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_computes_the_missing_first_piece_again(cached, teacher, tmp_path):
     targets = tmp_path / "targets"
     before, [first, *others] = bytes_of(targets), times_of(targets).items()
@@ -284,7 +284,7 @@ def test_a_dry_run_writes_nothing(teacher, tmp_path, capsys):
 DAMAGED = r"targets-000001.tfrecord are damaged \({}\); delete the file to have them computed"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cut_piece_is_named(cached, teacher, tmp_path):
     path = tmp_path / "targets" / "targets-000001.tfrecord"
     path.write_bytes(path.read_bytes()[:50])

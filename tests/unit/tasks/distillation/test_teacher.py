@@ -167,7 +167,7 @@ def with_layers(tmp_path, teacher, layers, **network):
     return start_of(settings)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_chosen_layers_in_their_order(teacher, tmp_path, capsys):
     found = with_layers(tmp_path, teacher, (3, 1, 1))
     assert_starts_from(found, weights_of(teacher), [3, 1, 1])
@@ -182,7 +182,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize(("network", "layers", "reason"), RANDOM.values(), ids=RANDOM)
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_student_that_does_not_start_from_its_teacher(
     teacher, tmp_path, capsys, network, layers, reason
 ):
@@ -196,7 +196,7 @@ def test_a_student_that_does_not_start_from_its_teacher(
     assert "variables restored" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_narrower_student_learns_a_projection_of_its_own(teacher, tmp_path):
     settings = distilling(
         tmp_path / "run", teacher, network={"hidden_size": 4}, alpha_hidden=1.0,
@@ -233,7 +233,7 @@ def test_a_hash_is_that_of_the_weights(teacher, converted, tmp_path):
     assert hash_of(write_teacher(tmp_path / "bare", head=False)) != expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_teacher_in_another_format_is_the_same_teacher(distilled, converted, tmp_path):
     """Gradients are the same to the bit, and with them the moments."""
     settings = distilling(tmp_path / "run", converted)

@@ -109,7 +109,7 @@ def whole(settings):
     return settings.run.output_dir
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_stops_goes_on_to_the_bit(settings, whole, tmp_path, capfd):
     for stop in (1, 4, None):
         pretraining.run(in_directory(settings, tmp_path / "stopped", stop=stop))
@@ -121,6 +121,7 @@ def test_a_run_that_stops_goes_on_to_the_bit(settings, whole, tmp_path, capfd):
     assert "lengths of records" not in capfd.readouterr().out, "they are kept"
 
 
+@pytest.mark.slow
 def test_padding_changes_no_update(settings, whole, tmp_path, monkeypatch):
     """The same batches without a cut: losses and all gradients, by what the optimizer keeps."""
     monkeypatch.setattr(length_buckets, "padded_length", lambda _, max_length: max_length)

@@ -214,7 +214,7 @@ def test_too_long_sequences_are_refused(session, config, batch):
         pretraining_outputs(variables, short, constants(batch), FP32)
 
 
-@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("micro", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_loop_over_micro_batches_sums_to_the_gradients_of_the_batch(
     session, config, batch, micro
 ):

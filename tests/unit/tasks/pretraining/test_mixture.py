@@ -86,6 +86,7 @@ def test_the_ledger_names_every_source(tiny, patterns, tmp_path, capsys):
     assert "fraction=0.25  records=10  sequences=6  epochs=0.6" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_bit(tiny, patterns):
     pretraining.run(mixed(tiny, patterns, "whole"))
     for stop in (1, 4, None):
@@ -97,7 +98,7 @@ def test_a_stopped_run_resumes_to_the_bit(tiny, patterns):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_says_that_weights_changed(tiny, patterns, capsys):
     pretraining.run(mixed(tiny, patterns, stop_after_steps=1))
     pretraining.run(mixed(tiny, patterns.replace("0.75", "0.5").replace("0.25", "0.5")))
@@ -113,7 +114,7 @@ def test_an_epoch_is_a_pass_over_the_first_source(tiny, patterns):
     assert ledger["source_1"]["epochs"] == pytest.approx(2.1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_source_of_weight_one_changes_nothing(tiny, tmp_path):
     pretraining.run(mixed(tiny, f"{tmp_path}/train", "plain"))
     pretraining.run(mixed(tiny, f"{tmp_path}/train:1", "weighted"))

@@ -158,7 +158,6 @@ def assert_handed_over(directory, steps, updates, *, with_slots):
     assert int(last["optimizer/update_count"]) == updates + 4 * with_slots
 
 
-@pytest.mark.slow
 def test_a_phase_resumes_the_one_before(finished):
     assert_handed_over(finished, 7, 3, with_slots=True)
 
@@ -173,6 +172,7 @@ def test_what_is_handed_over(plan, killed, handed_over):
     assert_handed_over(killed, 3, 3, with_slots=handed_over[0] == "--resume_from=previous")
 
 
+@pytest.mark.exhaustive
 def test_a_killed_plan_continues_where_it_was(plan, killed, finished, capsys):
     first = content_of(killed / "phase_1")
     run_phases(plan(["--num_train_steps=5"], RESUMED))
@@ -210,7 +210,7 @@ def stop_at_the_end_of_phase_2():
 
 
 @pytest.mark.parametrize("stop", [contextlib.nullcontext, stop_at_the_end_of_phase_2])
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, killed, finished, stop):
     with stop():
         run_phases(plan(FIRST, RESUMED))
@@ -220,7 +220,7 @@ def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, killed, finished
     assert ledger_of(killed) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, killed_once, tmp_path):
     shutil.copytree(killed_once / "phase_1", tmp_path / "other")
     first = ["--num_train_steps=6"]

@@ -122,7 +122,7 @@ def test_a_ramped_run_equals_plain_runs_of_its_stages(settings, whole, tmp_path)
         assert line == pytest.approx({**expected, **ramps}, rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_ramp_continues_after_a_stop_in_a_stage(settings, whole, tmp_path, capfd):
     stopped = in_directory(ramped(settings), tmp_path / "stopped")
     for stop in (1, 3, STEPS):
@@ -133,7 +133,7 @@ def test_a_ramp_continues_after_a_stop_in_a_stage(settings, whole, tmp_path, cap
     assert "batch_ramp 2:0" not in capfd.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_bad_update_of_a_ramp_is_traced_and_replayed(settings, tmp_path, capsys):
     diverging = with_optimization(
         in_directory(ramped(settings), tmp_path / "diverging"),

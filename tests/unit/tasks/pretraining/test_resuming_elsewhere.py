@@ -104,7 +104,7 @@ def test_a_run_in_another_directory_equals_the_uninterrupted_one(
     assert content_of(source) == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_run_no_longer_needs_the_other_directory(whole, half, tmp_path, capsys):
     run = changed(
         half, tmp_path / "model", stop_after_steps=4, resume_from=str(half.run.output_dir)

@@ -167,6 +167,7 @@ def test_records_without_next_sentences(settings, which, tmp_path):
         pretraining.run(with_files(settings, **{which: records}))
 
 
+@pytest.mark.slow
 def test_sentence_order_has_its_own_name(settings, tmp_path, capsys):
     records = write_records(tmp_path / "order", sentence_order=True)
     settings = with_files(settings, train=records, held_out=records)
@@ -300,6 +301,7 @@ def for_epochs(settings, epochs):
     return dataclasses.replace(settings, optimization=optimization)
 
 
+@pytest.mark.slow
 def test_epochs_count_passes_over_the_records(more, capsys):
     directory = more.run.output_dir
     # Ten records in batches of four: five updates are two epochs, two of them warm-up.

@@ -182,6 +182,7 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_signature_from_strings(tmp_path):
     pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
     parts = find_model(write_model(tmp_path / "model"))

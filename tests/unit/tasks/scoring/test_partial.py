@@ -46,6 +46,7 @@ def evaluate(directory):
     return done
 
 
+@pytest.mark.exhaustive
 def test_a_kill_at_any_change_of_the_disk(tmp_path):
     kept = []
     while True:

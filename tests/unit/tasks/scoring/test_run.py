@@ -203,7 +203,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_run_that_was_killed_continues_to_the_same_bytes(
     directory, whole, calls, tmp_path, monkeypatch, capsys, number

