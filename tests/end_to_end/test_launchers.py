@@ -100,7 +100,7 @@ def test_horovod_without_a_launcher_trains_on_one_rank(training, tmp_path):
     assert (tmp_path / "model.ckpt-3.index").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_of_another_mpi_are_told(training, tmp_path):
     """As MPICH's mpirun starts them: each finds no Open MPI daemon and takes itself for alone."""
     variables = {"PMI_SIZE": "2", "PMI_RANK": "0"}

@@ -74,7 +74,10 @@ def takes_any_shape(session):
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=[] if kind == "single" else pytest.mark.slow) for kind in CLASSES],
+    [
+        pytest.param(kind, marks=[] if kind == "single" else pytest.mark.exhaustive)
+        for kind in CLASSES
+    ],
 )
 def test_a_classifier(tmp_path, kind):
     directory = write_classifier(tmp_path / "model", kind)

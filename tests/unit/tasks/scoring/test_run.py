@@ -326,6 +326,7 @@ def test_a_network_with_fewer_positions(directory, tmp_path):
         scoring.run(settings_of(directory, tmp_path / "out", max_seq_length=17))
 
 
+@pytest.mark.slow
 def test_a_default_length_follows_the_network(directory, tmp_path, capsys):
     def run(output_dir, length, **changes):
         run = run_settings(output_dir, init_checkpoint=str(directory), seed=5, **changes)
