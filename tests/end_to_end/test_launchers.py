@@ -91,6 +91,7 @@ def test_two_processes_that_forgot_horovod_are_told(name, training, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_horovod_without_a_launcher_trains_on_one_rank(training, tmp_path):
     """As NVIDIA's run_squad.sh starts it on a single GPU."""
     done = run(SCRIPT, *training, "--horovod", f"--output_dir={tmp_path}")

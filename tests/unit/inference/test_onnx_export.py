@@ -115,6 +115,7 @@ def test_models_of_other_tasks(tmp_path, task):
         assert json.loads(found["labels"]) == list(WORD_LABELS)
 
 
+@pytest.mark.slow
 def test_int8(tmp_path):
     # More products than embeddings, and weights nearer to what is trained.
     config = dataclasses.replace(CONFIG, num_hidden_layers=2, initializer_range=0.1)
