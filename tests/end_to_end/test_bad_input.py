@@ -125,13 +125,13 @@ BEFORE_THE_GRAPH = [
     ("nothing to evaluate", ["--nodo_train", "--do_eval"], "contains no checkpoint"),
 ]
 
+DIVERGES = ["--learning_rate=1e30", "--clip_norm=0"]
 IN_TENSORFLOW = [
     ("empty records", ["--input_file={empty}"], "empty.tfrecord"),
     ("no records", ["--input_file={text}"], "notes.txt"),
     ("truncated record", ["--input_file={truncated}"], "truncated.tfrecord"),
     ("corrupted record", ["--input_file={corrupted}", "--num_train_steps=40"], "corrupted.tf"),
     ("position out of range", ["--input_file={beyond}"], "beyond.tfrecord cannot be used: its mas"),
-    ("rate that diverges", ["--learning_rate=1e30", "--clip_norm=0"], "not finite"),
     ("missing checkpoint", ["--init_checkpoint=nowhere/model.ckpt"], "nowhere/model.ckpt"),
 ]
 
@@ -189,7 +189,11 @@ def assert_one_sentence(done, named):
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"), [case[1:] for case in IN_TENSORFLOW], ids=[c[0] for c in IN_TENSORFLOW]
+    ("changes", "named"),
+    [
+        *(pytest.param(*case[1:], id=case[0]) for case in IN_TENSORFLOW),
+        pytest.param(DIVERGES, "not finite", id="rate that diverges", marks=pytest.mark.slow),
+    ],
 )
 def test_refused_by_the_program(changes, named, flags, files, tmp_path):
     given = [*flags, f"--output_dir={tmp_path}", "--do_train", *with_files(changes, files)]

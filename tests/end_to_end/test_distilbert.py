@@ -156,7 +156,7 @@ def test_both_forms_give_the_answer_of_transformers(files, answering):
     assert answer["score"] == pytest.approx(scores[i, j], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pretraining_continues_without_next_sentences(tmp_path, capsys):
     model = save_distilbert(tmp_path / "start", vocab_size=V)
     settings = pretraining_settings(tmp_path)

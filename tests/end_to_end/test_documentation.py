@@ -1,6 +1,6 @@
 """Every command of the README and of the pages in docs/ runs, in the order in which they stand.
 
-Training runs are shortened by flags put after theirs. ``make test ALL=1`` is what runs this test.
+Training runs are shortened by flags put after theirs. ``make test EXHAUSTIVE=1`` runs this test.
 """
 
 import importlib.util

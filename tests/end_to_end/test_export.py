@@ -202,7 +202,7 @@ def test_saved_model_cli_shows_the_signatures(exported):
     assert "outputs['null_logits'] tensor_info:" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_saved_model_cli_runs_it(exported, expected, tmp_path):
     np.savez(tmp_path / "ids.npz", ids=np.array(COLUMNS["input_ids"], np.int32))
     expressions = f"input_mask={COLUMNS['input_mask']};segment_ids={COLUMNS['segment_ids']}"

@@ -63,7 +63,9 @@ def squad(directory):
     [
         ("run_pretraining.py", pretraining, [], 115, 21_000),
         pytest.param("run_squad.py", squad, [], 125, 23_000, marks=pytest.mark.slow),
-        pytest.param("run_squad.py", squad, ["--do_predict"], 145, 25_200, marks=pytest.mark.slow),
+        pytest.param(
+            "run_squad.py", squad, ["--do_predict"], 145, 25_200, marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_a_default_run_loads_no_more_than_it_did(

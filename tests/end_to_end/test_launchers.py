@@ -91,6 +91,7 @@ def test_two_processes_that_forgot_horovod_are_told(name, training, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_horovod_without_a_launcher_trains_on_one_rank(training, tmp_path):
     """As NVIDIA's run_squad.sh starts it on a single GPU."""
     done = run(SCRIPT, *training, "--horovod", f"--output_dir={tmp_path}")
@@ -100,7 +101,7 @@ def test_horovod_without_a_launcher_trains_on_one_rank(training, tmp_path):
     assert (tmp_path / "model.ckpt-3.index").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_of_another_mpi_are_told(training, tmp_path):
     """As MPICH's mpirun starts them: each finds no Open MPI daemon and takes itself for alone."""
     variables = {"PMI_SIZE": "2", "PMI_RANK": "0"}

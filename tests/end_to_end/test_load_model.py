@@ -59,7 +59,7 @@ def classifier(files, name, columns, labels, *flags, texts=TEXTS):
     [
         "head",
         pytest.param("tail", marks=pytest.mark.exhaustive),
-        pytest.param("windows", marks=pytest.mark.slow),
+        pytest.param("windows", marks=pytest.mark.exhaustive),
     ],
 )
 def test_classes_as_run_classifier_writes_them(files, long_texts):

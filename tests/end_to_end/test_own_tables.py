@@ -70,6 +70,7 @@ def trained(flags, files):
 FILES = {"train": "train", "eval": "dev", "predict": "new"}
 
 
+@pytest.mark.slow
 def test_results_and_predictions(trained, files):
     output_dir, done = trained
     assert {"eval_accuracy", "eval_macro_f1", "eval_loss"} < results_of(output_dir).keys()
@@ -81,12 +82,14 @@ def test_results_and_predictions(trained, files):
     assert all(1 / 3 < float(row["probability"]) <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_classes_are_kept_with_every_copy_of_the_model(trained):
     output_dir, _ = trained
     for directory in (output_dir, output_dir / "best"):
         assert read_text_classes(directory).labels == REGIONS
 
 
+@pytest.mark.slow
 def test_the_report_names_classes_and_mistakes(trained):
     output_dir, done = trained
     assert f"the report is {output_dir}/report.html" in done.stdout
@@ -96,6 +99,7 @@ def test_the_report_names_classes_and_mistakes(trained):
     assert "<script" not in page
 
 
+@pytest.mark.slow
 def test_a_trained_directory_alone_predicts(trained, files, tmp_path):
     output_dir, _ = trained
     done = run(
@@ -140,7 +144,7 @@ def test_several_labels_have_a_threshold_that_is_kept(flags, files, tmp_path):
     assert classes.threshold == results["eval_threshold"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ratings(flags, files, tmp_path):
     given = [f"--train_file={files}/train_ratings.csv", f"--eval_file={files}/dev_ratings.csv"]
     run(SCRIPT, *flags, *given, "--regression", f"--output_dir={tmp_path / 'out'}")

@@ -391,6 +391,7 @@ def test_controls_have_labels_and_take_the_keyboard(page):
     assert all_ids(page) == expected_ids(outcome="wrong")
 
 
+SCREENS = pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 420)])
 READ = (
     "body",
     ".details dt",
@@ -413,8 +414,7 @@ READ = (
 )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 420])
+@SCREENS
 def test_it_fits_and_can_be_read(page, tmp_path, scheme, width):
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -491,8 +491,7 @@ def tagging_address(tmp_path_factory):
     return path.as_uri()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 420])
+@SCREENS
 def test_entities_are_marked_and_can_be_read(chromium, tagging_address, scheme, width):
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)

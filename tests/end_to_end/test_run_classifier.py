@@ -150,6 +150,7 @@ def test_classes_of_another_task_are_not_predicted(trained, flags, tmp_path):
     assert f"error: {trained[0]} was trained on SST-2, not on CoLA" in done.stderr
 
 
+@pytest.mark.slow
 def test_batches_change_no_prediction(trained, files, flags, tmp_path):
     changes = ["--predict_batch_size=7", f"--output_dir={tmp_path}"]
     file = f"--predict_file={files / 'SST-2' / 'dev.tsv'}"

@@ -17,7 +17,7 @@ from tests.helpers.squad_files import write_model, write_squad
 from tests.helpers.tensors import variables_of
 
 SCRIPT = "run_distillation.py"
-STEPS = 60
+STEPS = 40
 # Fewer bytes than the lines of all steps: a program that nobody reads waits before it is done.
 LEAST_PIPE = 4096
 

@@ -72,7 +72,7 @@ def test_resumed_it_ends_in_the_same_bits(trained, common, tmp_path):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_evaluation_replaces_the_same_words_in_any_batches(trained, common):
     """Held-out records do not fill up all batches: what fills them up does not count."""
     output_dir = trained[0]

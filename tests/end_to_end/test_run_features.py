@@ -63,12 +63,13 @@ def same_files(directory, other):
     return set(found)
 
 
+@pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("tokens.jsonl", marks=pytest.mark.slow),
+        pytest.param("tokens.jsonl", marks=pytest.mark.exhaustive),
         pytest.param("tokens.npy", marks=pytest.mark.exhaustive),
         "texts.npy",
     ],

@@ -168,7 +168,7 @@ def test_labels_of_a_resumed_run_do_not_change(trained, flags, files, tmp_path):
     assert variables_of(directory).keys() == before.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_student_learns_from_a_teacher(trained, flags, tmp_path):
     """From its labels alone, with half as many layers and none of the file's labels."""
     done = run(

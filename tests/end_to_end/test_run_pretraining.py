@@ -190,7 +190,7 @@ def test_weights_from_another_run(trained, flags, tmp_path):
     assert found["global_step"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_xla_compiles_clusters(flags, tmp_path):
     done = run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--use_xla")
     record = json.loads((tmp_path / "run.json").read_text())

@@ -149,6 +149,7 @@ if not mark.exists() and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
 """
 
 
+@pytest.mark.slow
 @requires_horovod
 def test_a_process_that_fails_is_started_again_in_the_same_allocation(slurm, program):
     # The second time both ranks pass by the failure, and rank 0 shows what it was given.

@@ -152,6 +152,7 @@ def test_nothing_is_left_after_an_error():
     assert not [pid for network in found for pid in processes_in(network)]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_a_program_that_takes_too_long(tmp_path):
     # A host without a network does not hear that mpirun has ended.
     told = tmp_path / "network"
@@ -192,6 +193,7 @@ def test_nothing_is_left_when_its_owner_ends(asked):
         assert time.monotonic() < deadline, left
 
 
+@pytest.mark.slow
 def test_the_command_ends_as_its_program_does():
     command = [sys.executable, "-m", "tools.hosts", "--hosts=2", "--mbit=100"]
     program = ["sh", "-c", "echo $OMPI_COMM_WORLD_SIZE; exit 7"]

@@ -55,7 +55,7 @@ def test_rounds_are_told_apart():
     assert rounds([(0, 4), (1, 5), (7, 9), (6, 8), (12, 13)]) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cut", CUTS)
 def test_each_gradient_travels_once_an_update(by_default, cut):
     updates, timeline = by_default

@@ -190,6 +190,7 @@ def test_a_mistake_of_all_ranks_is_said_once(flags):
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_rank_with_other_data_and_vocabulary(tmp_path_factory, flags):
     other = shared_data(tmp_path_factory, 200_000)
     done = run_different(flags, f"--input_file={other / 'records' / 'train'}")

@@ -39,7 +39,7 @@ def test_who_is_who(found):
         assert f["threads"] == threads_per_rank(SIZE) == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-@pytest.mark.parametrize("given", [None, "0"])
+@pytest.mark.parametrize("given", [None, pytest.param("0", marks=pytest.mark.slow)])
 def test_a_rank_that_waits_leaves_the_core_to_others(found, monkeypatch, given):
     if given is not None:
         monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", given)

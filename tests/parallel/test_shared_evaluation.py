@@ -65,7 +65,10 @@ def squad_flags(directory):
 JOBS = {"run_pretraining.py": pretraining_flags, "run_squad.py": squad_flags}
 
 
-@pytest.fixture(scope="module", params=JOBS)
+@pytest.fixture(
+    scope="module",
+    params=["run_pretraining.py", pytest.param("run_squad.py", marks=pytest.mark.exhaustive)],
+)
 def job(request, tmp_path_factory):
     """(script, flags, model, what a single process wrote) after a training of one step."""
     directory = tmp_path_factory.mktemp("shared")

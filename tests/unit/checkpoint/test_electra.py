@@ -87,9 +87,15 @@ def their_logits(model, input_ids):
         return model(**{name: torch.tensor(value) for name, value in batch.items()}).logits
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_erf"])
-@pytest.mark.parametrize("share", [1 / 3, 1.0], ids=["narrow", "as wide"])
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("share", "activation"),
+    [
+        pytest.param(1 / 3, "gelu", marks=pytest.mark.slow),
+        pytest.param(1.0, "gelu_erf", marks=pytest.mark.slow),
+        pytest.param(1 / 3, "gelu_erf", marks=pytest.mark.exhaustive),
+        pytest.param(1.0, "gelu", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_both_networks_give_the_same_probabilities_in_transformers(tmp_path, activation, share):
     task = task_of(hidden_act=activation, generator_hidden_size=share)
     arrays = save(tmp_path / "ours", task)

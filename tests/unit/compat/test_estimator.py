@@ -19,7 +19,10 @@ pytestmark = pytest.mark.each_tensorflow
 
 THEIRS = getattr(tf, "estimator", None)
 needs_theirs = pytest.mark.skipif(THEIRS is None, reason="this TensorFlow has no tf.estimator")
-BOTH = [pytest.param(ours, id="ours"), pytest.param(THEIRS, id="tf", marks=needs_theirs)]
+BOTH = [
+    pytest.param(ours, id="ours"),
+    pytest.param(THEIRS, id="tf", marks=[needs_theirs, pytest.mark.slow]),
+]
 each = pytest.mark.parametrize("api", BOTH)
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2) / 10

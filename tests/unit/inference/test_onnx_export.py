@@ -74,7 +74,10 @@ def takes_any_shape(session):
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=[] if kind == "single" else pytest.mark.slow) for kind in CLASSES],
+    [
+        pytest.param(kind, marks=[] if kind == "single" else pytest.mark.exhaustive)
+        for kind in CLASSES
+    ],
 )
 def test_a_classifier(tmp_path, kind):
     directory = write_classifier(tmp_path / "model", kind)
@@ -112,6 +115,7 @@ def test_models_of_other_tasks(tmp_path, task):
         assert json.loads(found["labels"]) == list(WORD_LABELS)
 
 
+@pytest.mark.slow
 def test_int8(tmp_path):
     # More products than embeddings, and weights nearer to what is trained.
     config = dataclasses.replace(CONFIG, num_hidden_layers=2, initializer_range=0.1)

@@ -24,7 +24,11 @@ PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_
 PRODUCTS_OF_A_LAYER = {"plain": 8, "native": 6}
 
 forms = pytest.mark.parametrize(
-    "form", ["plain", pytest.param("native", marks=requires_native_ops)]
+    "form",
+    [
+        pytest.param("plain", marks=pytest.mark.slow),
+        pytest.param("native", marks=requires_native_ops),
+    ],
 )
 
 
@@ -103,7 +107,10 @@ class Built:
 
 @pytest.mark.slow
 @forms
-@pytest.mark.parametrize(("precision", "micro_batches"), [("fp32", 1), ("bf16", 2)])
+@pytest.mark.parametrize(
+    ("precision", "micro_batches"),
+    [("fp32", 1), pytest.param("bf16", 2, marks=pytest.mark.exhaustive)],
+)
 def test_gradients_are_the_same_bits(config, batch, precision, micro_batches, form):
     options = ForwardOptions(policy_for(precision), native_layers=form == "native")
     # Native operations leave no sums to reorder in a layer, so the session is as in training.

@@ -91,7 +91,7 @@ def installed_for_all(source, tmp_path, monkeypatch):
 
 
 @requires_compiler
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_library_is_in_the_cache_if_the_package_cannot_be_written(source, installed_for_all):
     path = build(["g++"], source)
     assert path.parent == installed_for_all

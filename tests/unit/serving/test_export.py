@@ -219,7 +219,11 @@ def test_masked_words_from_strings(model_of, tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [VectorSettings("mean"), VectorSettings("cls", normalize=True), VectorSettings("max", (0, -1))],
+    [
+        VectorSettings("mean"),
+        VectorSettings("cls", normalize=True),
+        pytest.param(VectorSettings("max", (0, -1)), marks=pytest.mark.slow),
+    ],
 )
 def test_vectors(model_of, tmp_path, settings):
     directory = model_of("vectors")
@@ -228,13 +232,6 @@ def test_vectors(model_of, tmp_path, settings):
     expected = load_model(directory, settings=settings).predict(TEXTS)
     found = call("serving_default", **encoded(directory, TEXTS))
     np.testing.assert_allclose(found["vectors"], expected, atol=2e-5)
-
-
-def test_vectors_from_strings(model_of, tmp_path):
-    directory = model_of("vectors")
-    call = export(directory, tmp_path / "export", length=with_strings(16))
-    expected = load_model(directory, max_seq_length=16).predict(TEXTS)
-    np.testing.assert_allclose(call("text", text=TEXTS)["vectors"], expected, atol=2e-5)
 
 
 def test_questions(model_of, tmp_path):

@@ -30,7 +30,14 @@ def ids(tokenizer, text):
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-@pytest.fixture(scope="module", name="both", params=[True, False], ids=["uncased", "cased"])
+@pytest.fixture(
+    scope="module",
+    name="both",
+    params=[
+        pytest.param(True, id="uncased"),
+        pytest.param(False, id="cased", marks=pytest.mark.exhaustive),
+    ],
+)
 def tokenizers_of_a_casing(request, tmp_path_factory):
     """Our tokenizer and theirs, with the golden vocabulary."""
     path = tmp_path_factory.mktemp("golden") / "vocab.txt"

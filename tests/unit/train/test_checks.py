@@ -286,6 +286,7 @@ def test_steps_of_unknown_meaning():
         assert scales_steps(run, settings) is requested
 
 
+@pytest.mark.slow
 def test_one_process_resumes_the_plan_of_two_ranks(settings):
     """Of 6 x 4 sequences two updates of two ranks took 8 each; without any flag two are left."""
     edit_record(settings, "steps", scaled_by_ranks=True, train_steps=3)

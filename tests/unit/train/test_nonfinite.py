@@ -72,7 +72,7 @@ def test_a_run_that_is_started_again_overwrites_nothing(diverged, tmp_path):
         read_batches(directory)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_loss_scale_that_is_too_large_is_to_blame(tmp_path):
     settings = with_changes(
         pretraining_settings(tmp_path),

@@ -157,10 +157,10 @@ class Interruption:
 @pytest.mark.parametrize(
     ("name", "after"),
     [
-        ("write_rollbacks", False),
+        pytest.param("write_rollbacks", False, marks=pytest.mark.exhaustive),
         ("write_rollbacks", True),
         ("go_back_to", True),
-        ("find_start", False),
+        pytest.param("find_start", False, marks=pytest.mark.exhaustive),
     ],
 )
 def test_interrupted_anywhere_it_ends_the_same(train, monkeypatch, name, after):

@@ -2,16 +2,9 @@
 
 import pytest
 
-from bert_tf.native.library import MissingLibrary
-from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
-from tests.helpers.programs import skip_without
+from tests.helpers.native_ops import kernels_named
 
 
 @pytest.fixture(params=["tensorflow", "native"])
 def kernels(request):
-    if request.param == "tensorflow":
-        return TensorFlowKernels()
-    try:
-        return NativeKernels()
-    except MissingLibrary as error:
-        skip_without("native_ops", str(error))
+    return kernels_named(request.param)

@@ -29,6 +29,7 @@ from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from bert_tf.util.ramps import Ramp
 from tests.helpers import rounding
+from tests.helpers.native_ops import kernels_named
 
 EXAMPLES, WIDTH = 8, 3
 START = np.array([0.5, -1.0, 2.0], np.float32)
@@ -134,6 +135,12 @@ class Built(NamedTuple):
     def state(self):
         """Every variable that would be saved."""
         return self.session.run({v.op.name: v for v in tf.global_variables()})
+
+
+@pytest.fixture(params=["native", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
+def kernels(request):
+    """The form that a run takes; test_updates_against_numpy.py has both."""
+    return kernels_named(request.param)
 
 
 @pytest.fixture(name="build")

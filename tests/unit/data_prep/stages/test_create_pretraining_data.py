@@ -22,8 +22,8 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 from data_prep.inspection import inspect_data as inspect
 from data_prep.stages import create_pretraining_data as stage
+from tests.helpers.programs import ROOT, run
 
-ROOT = Path(__file__).resolve().parents[3]
 WORDS = [a + b for a in "abcdefgh" for b in "aeiou"]
 SUFFIXES = ["##s", "##ed", "##ing", "##er"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -804,8 +804,8 @@ def test_googles_command_line_works(corpus, tmp_path):
         "--dupe_factor=1",
         "--short_seq_prob=0.2",
     ]
-    command = [sys.executable, "-m", "data_prep.create_pretraining_data", *flags]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    command = ["-m", "data_prep.create_pretraining_data", *flags]
+    run(*command)
     parameters = read_manifest(tmp_path).parameters
     expected = {
         "do_whole_word_mask": True,
@@ -818,8 +818,6 @@ def test_googles_command_line_works(corpus, tmp_path):
     }
     assert {name: parameters[name] for name in expected} == expected
     assert PRETRAINING_MASKED.decode(RecordSet([output]).read([0])[0])["input_ids"].shape == (32,)
-    failed = subprocess.run(
-        [*command, "--masked_lm_prob=2"], check=False, cwd=ROOT, capture_output=True, text=True
-    )
+    failed = run(*command, "--masked_lm_prob=2", check=False)
     assert failed.returncode == 2
     assert failed.stderr == "error: --masked_lm_prob=2 must be in (0, 1].\n"

@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 from data_prep.stages import clean, create_pretraining_data, extract, sentences, shards, vocabulary
-from tests.helpers.programs import ROOT, environment
+from tests.helpers.programs import run as run_program
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäö€„“–שלוםमर"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]
@@ -286,10 +285,7 @@ def test_a_message_is_one_line_whatever_the_name(tmp_path):
 
 
 def _command(stage, *flags):
-    command = [sys.executable, "-m", f"data_prep.{stage}", *map(str, flags)]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
-    )
+    return run_program("-m", f"data_prep.{stage}", *flags, check=False)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -38,8 +38,9 @@ def test_a_line_of_unicode_white_space_divides_too(tmp_path):
     assert lines_of(documents) == [[["one"], ["two"]]]
 
 
-@pytest.mark.parametrize("line_end", ["\r", "\r\n", "\r\r\n"])
-@pytest.mark.parametrize("repeats", [1, 60_000])
+@pytest.mark.parametrize(
+    ("line_end", "repeats"), [("\r", 1), ("\r\n", 1), ("\r\r\n", 1), ("\r\r\n", 60_000)]
+)
 def test_line_ends_of_other_systems_divide_documents_alike(tmp_path, line_end, repeats):
     text = "A line.\nAnd another.\n\n\nA document.\n\n" * repeats
     expected = read(tmp_path, text.encode())

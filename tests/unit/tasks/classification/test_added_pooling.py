@@ -169,8 +169,10 @@ def run(start, output_dir, *more, pooling):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("pooling", "buckets"),
-    [(POOLINGS["mean"], "--length_buckets"), (POOLINGS["max"], "--nolength_buckets")],
-    ids=POOLINGS,
+    [
+        pytest.param(POOLINGS["mean"], "--length_buckets", id="mean"),
+        pytest.param(POOLINGS["max"], "--nolength_buckets", id="max", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_run_learns_with_it(start, tmp_path, pooling, buckets):
     new = [

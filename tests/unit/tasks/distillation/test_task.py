@@ -260,6 +260,7 @@ def test_as_many_targets_as_words_are_all_of_them():
     assert_same(losses_of(task, options=NATIVE), *distilbert_in_torch(task))
 
 
+@pytest.mark.slow
 @requires_native_ops
 def test_the_loss_of_distilbert_over_micro_batches():
     """They have unequal numbers of tokens and of masked words, one of them none."""
@@ -364,7 +365,7 @@ def test_classification(num_classes):
 
 
 @requires_native_ops
-@pytest.mark.parametrize("accumulation_steps", [1, 4])
+@pytest.mark.parametrize("accumulation_steps", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_labels_of_words(accumulation_steps):
     """Both losses are means over the words of the global batch, hidden states' over all tokens."""
     task = DistillationTask(TaggingTask(STUDENT, 3), TaggingTask(TALLER, 3), FINETUNING)

@@ -258,7 +258,7 @@ def resumed(settings, **changes):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_changes_in_a_resumed_run_is_said(distilled, teacher, tmp_path, capsys):
     directory = tmp_path / "model"
     shutil.copytree(distilled.run.output_dir, directory)

@@ -80,7 +80,7 @@ def test_a_run_ends_before_its_schedule(whole, half, capsys):
     assert "raise --stop_after_steps to train further" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_same_directory_runs_on_to_the_end(whole, half, tmp_path):
     first = changed(half, tmp_path / "model", stop_after_steps=2)
     pretraining.run(first)
@@ -89,7 +89,13 @@ def test_the_same_directory_runs_on_to_the_end(whole, half, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("named", ["directory", "checkpoint", "file"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "directory",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("checkpoint", "file")),
+    ],
+)
 def test_a_run_in_another_directory_equals_the_uninterrupted_one(
     whole, half, tmp_path, capsys, named
 ):
@@ -115,6 +121,7 @@ def test_a_killed_run_no_longer_needs_the_other_directory(whole, half, tmp_path,
     assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
 
 
+@pytest.mark.slow
 def test_steps_count_from_0_with_the_optimizers_state(half, tmp_path, capsys):
     run = changed(
         half, tmp_path / "model", resume_from=str(half.run.output_dir), reset_step=True,

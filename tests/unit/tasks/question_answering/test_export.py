@@ -123,6 +123,7 @@ def test_too_long_a_sequence_is_refused(signatures):
         call(signatures["serving_default"], make_features(1, 65))
 
 
+@pytest.mark.slow
 def test_half_precision_products(parts, live, tmp_path):
     target = export_squad(parts, tmp_path, precision="bf16", max_seq_length=20)
     loaded = tf2.saved_model.load(str(target))
@@ -182,7 +183,7 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_signature_from_strings(tmp_path):
     pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
     parts = find_model(write_model(tmp_path / "model"))

@@ -112,7 +112,13 @@ def naive_draws(model, settings):
     return means
 
 
-@pytest.mark.parametrize("native_ops", [False, pytest.param(True, marks=requires_native_ops)])
+@pytest.mark.parametrize(
+    "native_ops",
+    [
+        pytest.param(False, marks=pytest.mark.slow),
+        pytest.param(True, marks=requires_native_ops),
+    ],
+)
 def test_equal_to_one_position_at_a_time(model, directory, tmp_path, native_ops, capsys):
     settings = settings_of(directory, tmp_path, native_ops=native_ops)
     [result] = scoring.run(settings)
@@ -189,7 +195,7 @@ def whole(directory, calls, tmp_path_factory):
         return path, scoring.run(settings_of(directory, path))
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 1000])
+@pytest.mark.parametrize("batch_tokens", [pytest.param(1, marks=pytest.mark.slow), 1000])
 def test_batches_change_nothing(directory, whole, tmp_path, batch_tokens):
     [one] = whole[1]
     [other] = scoring.run(settings_of(directory, tmp_path / "other", batch_tokens=batch_tokens))
@@ -326,6 +332,7 @@ def test_a_network_with_fewer_positions(directory, tmp_path):
         scoring.run(settings_of(directory, tmp_path / "out", max_seq_length=17))
 
 
+@pytest.mark.slow
 def test_a_default_length_follows_the_network(directory, tmp_path, capsys):
     def run(output_dir, length, **changes):
         run = run_settings(output_dir, init_checkpoint=str(directory), seed=5, **changes)

@@ -112,8 +112,7 @@ def test_pooled_vectors_as_json(model, tmp_path):
         np.testing.assert_allclose(layer["values"], expected[number], atol=2e-5)
 
 
-@pytest.mark.parametrize("output_type", ["float32", "float16"])
-@pytest.mark.parametrize("layers", [None, (0, -1)])
+@pytest.mark.parametrize(("layers", "output_type"), [(None, "float16"), ((0, -1), "float32")])
 def test_an_array_in_the_order_of_the_texts(model, tmp_path, output_type, layers):
     output = tmp_path / "vectors.npy"
     settings = settings_of(
