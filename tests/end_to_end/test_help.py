@@ -29,12 +29,14 @@ def last_words(*command):
 
 
 @pytest.mark.parametrize(
-    ("script", "flag"),
+    "flag",
     [
-        *((script, "--help") for script in SCRIPTS),
-        *(("run_pretraining.py", flag) for flag in ("--helpfull", "--helpshort")),
+        "--help",
+        pytest.param("--helpfull", marks=pytest.mark.exhaustive),
+        pytest.param("--helpshort", marks=pytest.mark.exhaustive),
     ],
 )
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_help(script, flag):
     text, done, loaded = last_words(script, flag)
     assert done.returncode == 0

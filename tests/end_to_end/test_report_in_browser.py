@@ -391,7 +391,15 @@ def test_controls_have_labels_and_take_the_keyboard(page):
     assert all_ids(page) == expected_ids(outcome="wrong")
 
 
-SCREENS = pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 420)])
+SCREENS = pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 1280),
+        ("dark", 420),
+        pytest.param("light", 420, marks=pytest.mark.exhaustive),
+        pytest.param("dark", 1280, marks=pytest.mark.exhaustive),
+    ],
+)
 READ = (
     "body",
     ".details dt",

@@ -97,7 +97,7 @@ def test_two_sets_of_hosts_know_nothing_of_each_other(pair):
         assert float(send(pair, "host1")) >= 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_of_a_host_are_told_from_those_of_others():
     """What each rank knows of itself, with two ranks on one host and one on the other."""
     program = [sys.executable, "tests/parallel/ranks_program.py", "exchange"]

@@ -120,7 +120,13 @@ def encoded(options, *, skip_padding, recompute=False):
 
 @requires_native_ops
 @pytest.mark.parametrize(
-    ("precision", "tolerance", "recompute"), [("fp32", 1e-5, True), ("bf16", 2.0**-6, False)]
+    ("precision", "tolerance", "recompute"),
+    [
+        ("fp32", 1e-5, True),
+        ("bf16", 2.0**-6, False),
+        pytest.param("fp32", 1e-5, False, marks=pytest.mark.exhaustive),
+        pytest.param("bf16", 2.0**-6, True, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_skipped_padding_changes_nothing(precision, tolerance, recompute):
     """Dropout included: every token draws the same numbers as with all padding."""

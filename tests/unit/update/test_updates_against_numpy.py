@@ -72,7 +72,14 @@ class ProductsTask:
         return {"fit": Sums(loss=outputs, weight=self.weights(features)["fit"], metrics={})}
 
 
-@pytest.mark.parametrize(("product_type", "steps"), [("bfloat16", 1), ("float32", 4)])
+@pytest.mark.parametrize(
+    ("product_type", "steps"),
+    [
+        ("bfloat16", 1),
+        ("float32", 4),
+        pytest.param("bfloat16", 4, marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("case", CHOSEN)
 def test_fifty_updates_of_micro_batches(case, product_type, steps, kernels):
     optimizer, options, reference_options, clip_norm = CASES[case]

@@ -39,7 +39,12 @@ def test_a_line_of_unicode_white_space_divides_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line_end", "repeats"), [("\r", 1), ("\r\n", 1), ("\r\r\n", 1), ("\r\r\n", 60_000)]
+    ("line_end", "repeats"),
+    [
+        *(("\r", 1), ("\r\n", 1), ("\r\r\n", 1), ("\r\r\n", 60_000)),
+        pytest.param("\r", 60_000, marks=pytest.mark.exhaustive),
+        pytest.param("\r\n", 60_000, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_line_ends_of_other_systems_divide_documents_alike(tmp_path, line_end, repeats):
     text = "A line.\nAnd another.\n\n\nA document.\n\n" * repeats

@@ -69,7 +69,12 @@ def encoder_of(model, *, native_ops=False, batch_size=3, **settings):
 
 @pytest.mark.parametrize(
     ("normalize", "native_ops"),
-    [(False, False), pytest.param(True, True, marks=requires_native_ops)],
+    [
+        (False, False),
+        pytest.param(True, True, marks=requires_native_ops),
+        pytest.param(True, False, marks=pytest.mark.exhaustive),
+        pytest.param(False, True, marks=[requires_native_ops, pytest.mark.exhaustive]),
+    ],
 )
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_pooled_vectors(network, model, pooling, normalize, native_ops):
@@ -86,7 +91,16 @@ def test_pooled_vectors(network, model, pooling, normalize, native_ops):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-@pytest.mark.parametrize(("pooling", "layer"), [("mean", 0), ("max", -1), ("cls", -1)])
+@pytest.mark.parametrize(
+    ("pooling", "layer"),
+    [
+        *(("mean", 0), ("max", -1), ("cls", -1)),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (("mean", -1), ("max", 0), ("cls", 0))
+        ),
+    ],
+)
 def test_a_single_layer_has_no_dimension_of_its_own(network, model, pooling, layer):
     found = encoder_of(model, pooling=pooling, layers=(layer,)).encode(TEXTS)
     expected = [POOLINGS[pooling](hidden_states(network, text))[layer] for text in TEXTS]

@@ -112,7 +112,15 @@ def test_pooled_vectors_as_json(model, tmp_path):
         np.testing.assert_allclose(layer["values"], expected[number], atol=2e-5)
 
 
-@pytest.mark.parametrize(("layers", "output_type"), [(None, "float16"), ((0, -1), "float32")])
+@pytest.mark.parametrize(
+    ("layers", "output_type"),
+    [
+        (None, "float16"),
+        ((0, -1), "float32"),
+        pytest.param(None, "float32", marks=pytest.mark.exhaustive),
+        pytest.param((0, -1), "float16", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_array_in_the_order_of_the_texts(model, tmp_path, output_type, layers):
     output = tmp_path / "vectors.npy"
     settings = settings_of(
