@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from tests.helpers.programs import mpirun, requires_horovod
 from tests.helpers.small_pretraining import GEOMETRY, shared_data, write_bert_config
 
-pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow]
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_search_with_seeds(flags, tmp_path):
     arguments = ["--do_train", "--do_eval", "--num_train_steps=3", "--seeds=1,2"]
     arguments += ["--search=layerwise_lr_decay=0.5;learning_rate=1e-9,1e-2", "--freeze=embeddings"]

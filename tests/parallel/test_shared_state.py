@@ -21,7 +21,12 @@ from tests.helpers.tiny_pretraining import S
 from tests.parallel.shared_state_program import GLOBAL_BATCH
 from tests.parallel.test_faults import assert_lost, run_faulty
 
-pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    requires_horovod,
+    pytest.mark.parallel,
+    pytest.mark.exhaustive,
+    pytest.mark.timeout(1800),
+]
 
 SCRIPT = "run_pretraining.py"
 PROGRAM = "tests/parallel/shared_state_program.py"
@@ -71,7 +76,6 @@ def in_rows(values):
     return {kind: np.concatenate(parts) for kind, parts in rows.items()}
 
 
-@pytest.mark.exhaustive
 def test_a_run_goes_on_with_any_number_of_ranks_with_and_without(tmp_path):
     """Two ranks, then one, then three: the same weights and slots as if none of them shared."""
     optimizers = ("adam", "muon")
@@ -102,7 +106,6 @@ def test_interrupted_and_resumed_it_ends_in_the_same_bits(tmp_path):
         np.testing.assert_array_equal(resumed[name], expected, err_msg=name)
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_dies_while_slots_are_gathered(flags, tmp_path):
     """The checkpoint before is intact, and nothing is left that a start would stumble over."""
     flags = [*flags, "--horovod", SHARED, f"--output_dir={tmp_path / 'out'}", "--rank_timeout=10"]
@@ -114,7 +117,6 @@ def test_a_rank_that_dies_while_slots_are_gathered(flags, tmp_path):
     assert int(newest(tmp_path / "out")["global_step"]) == 6
 
 
-@pytest.mark.exhaustive
 def test_the_best_checkpoint_and_a_stop(flags, tmp_path):
     """Evaluations on the way, a copy of the best weights, and a stop that saves what was done."""
     flags = [*flags, "--horovod", SHARED, "--optimizer_type=muon", f"--output_dir={tmp_path}/out"]
@@ -130,7 +132,6 @@ def test_the_best_checkpoint_and_a_stop(flags, tmp_path):
     assert_same_names_and_shapes(stopped, newest(tmp_path / "out"))
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("optimizer", ["lamb", "muon"])
 def test_norms_of_layers_are_those_without(tmp_path, flags, optimizer):
     """Each rank has a part of a gradient, or the whole one where a matrix has an owner."""

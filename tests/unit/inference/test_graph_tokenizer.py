@@ -52,7 +52,7 @@ def test_golden_cases(encoders, golden):
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs"])), min_size=1, max_size=20))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=200)
 def test_any_text(encoders, texts):
     tokenizer, in_graph = encoders
     assert in_graph(texts) == [tokenizer.encode(text) for text in texts]
@@ -84,7 +84,7 @@ def test_an_exported_model_takes_strings(tmp_path):
         max_seq_length=16,
         text_signatures=True,
     )
-    texts = ["Who wrote the book?", TEXT, "", "book, " * 20, "élan Anna\u200bs\ttown ."]
+    texts = ["Who wrote the book?", TEXT, "", "book, " * 20, "élan Ânna\u200bs\ttown ."]
     loaded = tf2.saved_model.load(str(target))
     vectors = loaded.signatures["text"](text=tf2.constant(texts))["vectors"].numpy()
     expected = load_model(directory, max_seq_length=16).predict(texts)
