@@ -32,6 +32,7 @@ def define_classification_flags(values: flags.FlagValues) -> None:
             "default": 128,
             "help_text": "Maximum tokens of a sentence or a pair; see --long_texts.",
         },
+        length_buckets=False,
     )
 
 

@@ -48,6 +48,7 @@ def define_finetuning_flags(
     examples: str,
     label_flag: str,
     max_seq_length: Mapping[str, Any],
+    length_buckets: bool,
 ) -> None:
     """Defines the flags of a fine-tuning script.
 
@@ -57,10 +58,13 @@ def define_finetuning_flags(
       examples: what help texts call the contents of a record.
       label_flag: see ``define_teacher_flags``.
       max_seq_length: default and help text of that flag, whose meaning depends on the task.
+      length_buckets: the flag's default.
     """
     define_model_flags(define)
     define_task_flags(define)
-    _define_record_flags(define, examples, max_seq_length)
+    _define_record_flags(
+        define, examples, max_seq_length=max_seq_length, length_buckets={"default": length_buckets}
+    )
     define_teacher_flags(
         define, label_flag=label_flag, without=FOR_PRETRAINING, **_TEACHER_DEFAULTS
     )
@@ -87,10 +91,10 @@ def define_model_flags(define: Definer) -> None:
 
 
 @flag_group("Fine-tuning")
-def _define_record_flags(define: Definer, examples: str, length: Mapping[str, Any]) -> None:
+def _define_record_flags(define: Definer, examples: str, **of_task: Mapping[str, Any]) -> None:
     """Defines the flags of length, batching, seeds, records and the layers that are trained."""
     where = f"Directory of the {examples}' records (output_dir/features)."
-    define.settings(FinetuningSettings, max_seq_length=length, features_dir={"help_text": where})
+    define.settings(FinetuningSettings, features_dir={"help_text": where}, **of_task)
     define.settings(LayerSettings)
 
 

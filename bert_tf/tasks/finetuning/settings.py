@@ -74,8 +74,9 @@ class FinetuningSettings(Settings):
         ..., "Maximum tokens of a sequence.", kind=int, bounds=AT_LEAST_ONE
     )
     length_buckets: bool = setting(
-        True,
-        "Train on batches of sequences of similar length; off shuffles, which pads more.",
+        ...,
+        "Train on batches of sequences of similar length, with less padding; off shuffles all.",
+        kind=bool,
     )
     seeds: tuple[int, ...] = setting(
         (),

@@ -42,6 +42,7 @@ def define_squad_flags(values: flags.FlagValues) -> None:
             "default": 384,
             "help_text": "Maximum number of tokens in question and context together.",
         },
+        length_buckets=True,
     )
     _define_ignored_flags(define)
 

@@ -28,6 +28,7 @@ def define_tagging_flags(values: flags.FlagValues) -> None:
             "default": 128,
             "help_text": "Maximum tokens of a sequence; longer sentences become windows.",
         },
+        length_buckets=False,
     )
 
 

@@ -28,6 +28,7 @@ def settings_of(directory, search="", **changes):
         distillation=None,
         features_dir=directory / "features",
         max_seq_length=8,
+        length_buckets=False,
         search=parse(search),
         **changes,
     )
