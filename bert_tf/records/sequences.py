@@ -11,7 +11,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Union
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker, tokenizer_package
 
 Item = TypeVar("Item")
+# One for each token of a sequence.
+Numbers = Union[Sequence[int], np.ndarray]
 
 RECORDS_NAME = "features.tfrecord"
 LENGTHS_NAME = "lengths.npy"
@@ -205,7 +207,7 @@ def without_ids(spec: RecordSpec) -> RecordSpec:
     return RecordSpec(f"{spec.name}_without_ids", spec.features[1:])
 
 
-def padded(rows: Sequence[Sequence[int]], width: int, *, fill: int = 0) -> np.ndarray:
+def padded(rows: Sequence[Numbers], width: int, *, fill: int = 0) -> np.ndarray:
     """int32 [N, width]: the rows, none of which is longer, each padded with ``fill``."""
     array = np.full((len(rows), width), fill, np.int32)
     for padded_row, row in zip(array, rows):
@@ -214,11 +216,11 @@ def padded(rows: Sequence[Sequence[int]], width: int, *, fill: int = 0) -> np.nd
 
 
 def padded_inputs(
-    ids: Sequence[Sequence[int]],
+    ids: Sequence[Numbers],
     width: int,
     *,
     pad_id: int,
-    segments: Sequence[Sequence[int]] | None = None,
+    segments: Sequence[Numbers] | None = None,
 ) -> dict[str, np.ndarray]:
     """The network's inputs for sequences of token ids, int32 [N, width] each; segment 0 if None."""
     lengths = np.array([len(row) for row in ids])[:, np.newaxis]
