@@ -107,7 +107,7 @@ def test_numbers_that_are_not_finite_reach_the_loss_and_the_gradients(name, bad)
         np.testing.assert_array_equal(np.isnan(ours), np.isnan(expected))
 
 
-def test_a_block_begins_when_the_last_one_is_done_and_has_its_scores_alone():
+def test_no_tensor_has_the_scores_of_more_than_a_block():
     values = given(60)
     with tf.Graph().as_default(), tf.Session() as session:
         fed = {name: tf.placeholder(v.dtype, v.shape) for name, v in values.items()}
@@ -128,20 +128,32 @@ def test_a_block_begins_when_the_last_one_is_done_and_has_its_scores_alone():
     }
     assert 20 * V in sizes
     assert not [size for size in sizes if size > max(20 * V, 60 * D, V * D)]
-    products = sorted((node for node in nodes if "MatMul" in node.node_name), key=_begins)
+
+
+def test_a_block_waits_for_the_gradients_of_the_one_before():
+    values = given(60)
+    with tf.Graph().as_default() as graph:
+        fed = {name: tf.constant(value) for name, value in values.items()}
+        scores = ClassScores.of_product(fed["x"], fed["classes"], fed["bias"], dtype=tf.float32)
+        score_sums_in_blocks(scores, fed["labels"], fed["weights"], options=OPTIONS, most_rows=20)
+        products = [
+            op for op in graph.get_operations() if op.type == "MatMul" and op != scores.product.op
+        ]
     assert len(products) == 9  # three of each block
-    for last, first in ((products[2], products[3]), (products[5], products[6])):
-        assert _begins(first) >= _ends(last)
-    forward = [node.node_name for node in products if "grad" not in node.node_name]
-    assert forward == [products[index].node_name for index in (0, 3, 6)]
+    for block in (1, 2):
+        assert awaited_by(products[3 * block]).issuperset(products[: 3 * block])
 
 
-def _begins(node):
-    return node.all_start_micros
-
-
-def _ends(node):
-    return node.all_start_micros + node.op_end_rel_micros
+def awaited_by(operation):
+    """All operations that run before this one."""
+    found, new = set(), [operation]
+    while new:
+        before = {tensor.op for op in new for tensor in op.inputs}.union(
+            *(op.control_inputs for op in new)
+        )
+        new = before - found
+        found |= new
+    return found
 
 
 def large_batch(batch):
