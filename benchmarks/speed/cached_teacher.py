@@ -57,7 +57,10 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_of(job: StepJob) -> DistillationTask:
     """The student's task: to learn from labels and cached targets."""
-    networks = (PretrainingTask(n, next_sentence=False) for n in (job.student, job.network))
+    networks = (
+        PretrainingTask(n, next_sentence=False, whole_scores=True)
+        for n in (job.student, job.network)
+    )
     settings = DistillationSettings(
         "", restrict_ce_to_mask=True, alpha_cos=0.0, top_k_targets=TARGETS, teacher_cache="kept"
     )

@@ -208,7 +208,12 @@ def task_of(job: StepJob) -> Task:
     if job.task != DISTILLATION:
         return PretrainingTask(job.network)
     networks = (
-        PretrainingTask(network, next_sentence=False, score_all_tokens=not job.restrict_ce_to_mask)
+        PretrainingTask(
+            network,
+            next_sentence=False,
+            score_all_tokens=not job.restrict_ce_to_mask,
+            whole_scores=True,
+        )
         for network in (job.student, job.network)
     )
     settings = DistillationSettings("", restrict_ce_to_mask=job.restrict_ce_to_mask)

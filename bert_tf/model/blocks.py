@@ -261,18 +261,13 @@ def native_operations() -> Any:
 
     @tf.RegisterGradient("BertTfBiasGelu")
     def _bias_gelu(operation: tf.Operation, dy: tf.Tensor) -> object:
-        product_, bias = operation.inputs
         exact = operation.get_attr("exact")
-        return operations.bert_tf_bias_gelu_grad(product=product_, bias=bias, dy=dy, exact=exact)
+        return operations.bert_tf_bias_gelu_grad(*operation.inputs, dy=dy, exact=exact)
 
     @tf.RegisterGradient("BertTfDivergence")
     def _divergence(operation: tf.Operation, dlosses: tf.Tensor, *_: tf.Tensor) -> object:
-        product_, bias, known_product, known_bias = operation.inputs
         dproduct, dbias = operations.bert_tf_divergence_grad(
-            product=product_,
-            bias=bias,
-            known_product=known_product,
-            known_bias=known_bias,
+            *operation.inputs,
             log_totals=operation.outputs[1],
             known_log_totals=operation.outputs[2],
             dlosses=dlosses,
@@ -323,24 +318,16 @@ def native_operations() -> Any:
 
     @tf.RegisterGradient("BertTfSoftmaxLoss")
     def _softmax_loss(operation: tf.Operation, dlosses: tf.Tensor, *_: tf.Tensor) -> object:
-        product_, bias, labels = operation.inputs
         dproduct, dbias = operations.bert_tf_softmax_loss_grad(
-            product=product_,
-            bias=bias,
-            labels=labels,
-            log_totals=operation.outputs[2],
-            dlosses=dlosses,
+            *operation.inputs, log_totals=operation.outputs[2], dlosses=dlosses
         )
         return dproduct, dbias, None
 
     @tf.RegisterGradient("BertTfSplitHeads")
     def _split_heads_gradient(operation: tf.Operation, *dparts: tf.Tensor) -> object:
-        dquery, dkey, dvalue = dparts
         _, _, places, row_of = operation.inputs
         djoined, dbias = operations.bert_tf_split_heads_grad(
-            dquery=dquery,
-            dkey=dkey,
-            dvalue=dvalue,
+            *dparts,
             places=places,
             row_of=row_of,
             heads=operation.get_attr("heads"),

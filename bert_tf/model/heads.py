@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import apply_dropout
-from bert_tf.model.layers import activate, dense, layer_norm, operand
+from bert_tf.model.layers import activate, dense, layer_norm
 from bert_tf.model.losses import ClassScores
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
@@ -90,8 +90,8 @@ def masked_lm_scores(
             hidden = dense(hidden, transform, "dense", policy=policy)
             hidden = activate(hidden, config.hidden_act, policy=policy)
             hidden = layer_norm(hidden, transform, "LayerNorm", policy=policy)
-        words = variables[WORD_EMBEDDINGS]
-        return _class_scores(hidden, words, head["output_bias"], dtype=policy.dense)
+        words, bias = variables[WORD_EMBEDDINGS], head["output_bias"]
+        return ClassScores.of_product(hidden, words, bias, dtype=policy.dense)
 
 
 def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
@@ -169,13 +169,4 @@ def project_to_classes(
     x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
     """[rows, D] -> [rows, classes] float32; weights are [classes, D], as in Google's files."""
-    return _class_scores(x, weights, bias, dtype=policy.logits).logits(policy)
-
-
-def _class_scores(
-    x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, dtype: tf.DType
-) -> ClassScores:
-    """Multiplies [rows, D] by [classes, D] in ``dtype``."""
-    with tf.name_scope("logits"):
-        product = tf.matmul(tf.cast(x, dtype), operand(weights, dtype), transpose_b=True)
-        return ClassScores(product, bias)
+    return ClassScores.of_product(x, weights, bias, dtype=policy.logits).logits(policy)

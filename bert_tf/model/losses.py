@@ -7,12 +7,14 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.blocks import native_operations
-from bert_tf.model.layers import computed_in
+from bert_tf.model.layers import computed_in, operand
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.sums import Sums
 
 ACCURACY = "accuracy"
+# Measured in docs/measurements/memory.md.
+ROWS_OF_A_BLOCK = 1024
 
 
 class ClassScores(NamedTuple):
@@ -21,10 +23,22 @@ class ClassScores(NamedTuple):
     Attributes:
       product: [examples, classes], in the dtype of the product.
       bias: [classes] float32.
+      factors: the product's factors, [examples, width] and [classes, width]; None if losses must
+        read the product itself.
     """
 
     product: tf.Tensor
     bias: tf.Tensor
+    factors: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    @classmethod
+    def of_product(
+        cls, x: tf.Tensor, classes: tf.Tensor, bias: tf.Tensor, *, dtype: tf.DType
+    ) -> ClassScores:
+        """Multiplies [examples, width] by [classes, width] in ``dtype``."""
+        with tf.name_scope("logits"):
+            factors = tf.cast(x, dtype), operand(classes, dtype)
+            return cls(tf.matmul(*factors, transpose_b=True), bias, factors)
 
     def logits(self, policy: PrecisionPolicy) -> tf.Tensor:
         """[examples, classes] float32."""
@@ -36,6 +50,13 @@ class ClassScores(NamedTuple):
         policy = options.policy
         native = options.native_layers and {policy.logits, policy.loss} == {tf.float32}
         return native and self.product.dtype in (tf.float32, tf.bfloat16)
+
+    def need_blocks(self, options: ForwardOptions) -> bool:
+        """Whether training should compute the losses in blocks of rows (``row_blocks.py``)."""
+        rows = self.product.shape[0]
+        is_large = rows is not None and rows > 2 * ROWS_OF_A_BLOCK
+        is_training = self.factors is not None and options.dropout is not None
+        return is_large and is_training and self.have_native_losses(options)
 
     def rows(self, indices: tf.Tensor) -> ClassScores:
         """Selects the scores of some examples."""

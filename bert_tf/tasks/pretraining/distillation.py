@@ -81,7 +81,7 @@ def distilled(
         )
     scores_all = distillation.alpha_ce > 0 and not distillation.restrict_ce_to_mask
     task = DistillationTask(
-        dataclasses.replace(model.task, score_all_tokens=scores_all),
+        dataclasses.replace(model.task, score_all_tokens=scores_all, whole_scores=True),
         PretrainingTask(teacher.config, next_sentence=False, score_all_tokens=scores_all),
         distillation,
     )

@@ -89,8 +89,11 @@ def masked_lm_sums(
 
     ``features`` are ``masked_lm_ids`` [B, P] integers and ``masked_lm_weights`` [B, P] float32.
     """
+    sums_of = score_sums
+    if outputs.words.need_blocks(options):
+        from bert_tf.model.row_blocks import score_sums_in_blocks as sums_of
     with tf.name_scope("cls/predictions/loss"):
-        return score_sums(
+        return sums_of(
             outputs.words,
             tf.reshape(features["masked_lm_ids"], [-1]),
             tf.reshape(features["masked_lm_weights"], [-1]),

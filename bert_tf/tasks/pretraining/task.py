@@ -49,6 +49,7 @@ class PretrainingTask(EncoderTask):
         the names of metrics.
       score_all_tokens: predict words at all positions rather than only at masked ones, so that
         two networks can be compared everywhere.
+      whole_scores: compute a micro batch's vocabulary logits at once, as not only losses read them.
     """
 
     config: BertConfig
@@ -56,6 +57,7 @@ class PretrainingTask(EncoderTask):
     next_sentence: bool = True
     score_all_tokens: bool = False
     sentence_order: bool = False
+    whole_scores: bool = False
 
     loss_name: ClassVar = "cross_entropy"
 
@@ -177,7 +179,7 @@ class PretrainingTask(EncoderTask):
     def _masked_scores(self, outputs: PretrainingOutputs, features: Features) -> ClassScores:
         """The vocabulary logits at the masked positions, [B * P, V]."""
         if not self.score_all_tokens:
-            return outputs.words
+            return outputs.words._replace(factors=None) if self.whole_scores else outputs.words
         positions = features["masked_lm_positions"]
         B, S = shape_of(features["input_mask"])
         rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * S + positions

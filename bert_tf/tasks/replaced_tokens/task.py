@@ -156,7 +156,7 @@ class ReplacedTokenTask:
     def _masked_lm(self) -> PretrainingTask:
         """The generator's task; its head uses the exact GELU, as transformers' always does."""
         config = dataclasses.replace(self.generator, hidden_act="gelu_erf")
-        return PretrainingTask(config, next_sentence=False)
+        return PretrainingTask(config, next_sentence=False, whole_scores=True)
 
     def _generator_outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
