@@ -107,7 +107,9 @@ def test_equal_products_are_all_computed():
         metadata, traced = tf.RunMetadata(), tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
         session.run(operation, options=traced, run_metadata=metadata)
     labels = [n.timeline_label for d in metadata.step_stats.dev_stats for n in d.node_stats]
-    assert len([x for x in labels if re.search(r" = \w*MatMul\w*\(", x)]) == 3 * (2 * 6 + 4)
+    assert len([x for x in labels if re.search(r" = \w*MatMul\w*\(", x)]) == 3 * (
+        CONFIG.num_hidden_layers * 6 + 4
+    )
 
 
 @pytest.mark.parametrize(("lengths", "rate"), [((), 4 / 0.05), ((4, 9), 4 / 0.06)])
