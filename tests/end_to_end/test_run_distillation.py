@@ -1,6 +1,7 @@
 """run_distillation.py from flags to files, and fine-tunings that have a teacher."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 
 from tests.helpers.glue_files import write_data
 from tests.helpers.programs import ROOT, environment, mpirun, python, requires_horovod, run
+from tests.helpers.small_span_model import CONFIG as SPAN_CONFIG
 from tests.helpers.small_span_model import write_model as write_span_model
 from tests.helpers.squad_files import write_model, write_squad
 from tests.helpers.tensors import variables_of
@@ -195,7 +197,8 @@ def test_a_student_is_tuned_to_questions(distilled, tmp_path):
 @pytest.mark.slow
 def test_questions_with_a_teacher(tmp_path):
     """The student alone is what predictions need, and all that they read."""
-    teacher = write_span_model(tmp_path / "teacher")
+    config = dataclasses.replace(SPAN_CONFIG, num_hidden_layers=2)
+    teacher = write_span_model(tmp_path / "teacher", config=config)
     write_squad(tmp_path / "train.json", 3, seed=1)
     write_squad(tmp_path / "dev.json", 2, seed=2)
     student, again = tmp_path / "student", tmp_path / "again"
@@ -209,8 +212,8 @@ def test_questions_with_a_teacher(tmp_path):
     for line in lines_of(student / "log.jsonl"):
         loss = 0.5 * line["position_cross_entropy"] + 0.5 * 2**2 * line["soft_targets_divergence"]
         assert line["loss"] == pytest.approx(loss, rel=1e-4)
-    config = json.loads((student / "bert_config.json").read_text())
-    assert config["num_hidden_layers"] == 1
+    written = json.loads((student / "bert_config.json").read_text())
+    assert written["num_hidden_layers"] == 1
     os.rename(teacher, tmp_path / "gone")
     run("run_squad.py", *flags, f"--init_checkpoint={student}", "--do_predict",
         f"--output_dir={again}")  # fmt: skip
