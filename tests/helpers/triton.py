@@ -69,7 +69,6 @@ _OPEN = {
         return run
 """,
 }
-_TYPES = {"int32": "INT32", "object": "BYTES"}
 _STARTED = "Started HTTPService"
 
 
@@ -178,12 +177,12 @@ def _connect(port: int) -> None:
 
 
 def infer(address: str, model: str, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """A model's answer to a request in the form of KServe's protocol, version 2, in JSON."""
+    """A model's answer to integers, by version 2 of KServe's protocol in JSON."""
     tensors = [
         {
             "name": name,
             "shape": value.shape,
-            "datatype": _TYPES[str(value.dtype)],
+            "datatype": value.dtype.name.upper(),
             "data": value.ravel().tolist(),
         }
         for name, value in inputs.items()

@@ -64,7 +64,7 @@ def test_every_program_of_the_package_is_a_command():
 @pytest.mark.parametrize(
     "name",
     [
-        # Those of the data preparation are made alike.
+        # Data preparation commands build their help the same way: one of them shows it.
         pytest.param(name, marks=pytest.mark.exhaustive if name in ALIKE else [])
         for name in COMMANDS
     ],
