@@ -1,4 +1,4 @@
-"""What all programs share: checked flags, results that survive an error, turns in processes."""
+"""What all programs share: results that survive an error, turns in processes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 import time
 
 import pytest
-from absl import flags
 
 from benchmarks.results import print_table
-from benchmarks.script import REQUIRED, define_flags, known_names, whole_numbers
 from benchmarks.speed.comparison import subject_results
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import run_in_process
@@ -40,38 +38,6 @@ def test_what_was_measured_before_an_error_is_written(tmp_path):
     (found,) = json.loads(path.read_text())
     assert {"threads", "cpu", "cpu_features", "cores"} == set(found.pop("config"))
     assert found == {"name": "speed", "subject": "ours", "value": 2.0, "unit": "x"}
-
-
-def test_flags_of_a_table():
-    values = flags.FlagValues()
-    table = {"whole": (3, "a", 2), "names": (["x"], "c"), "word": (("u", "v"), "d"),
-             "is_on": (True, "e"), "none": (int, "f"), "file": (REQUIRED, "g")}  # fmt: skip
-    define_flags(table, values)
-    values(["program", "--file=f", "--none=7", "--nois_on", "--word=v"])
-    assert values.flag_values_dict() == {
-        "whole": 3, "names": ["x"], "word": "v", "is_on": False, "none": 7, "file": "f"
-    }  # fmt: skip
-    with pytest.raises(flags.IllegalFlagValueError):
-        values(["program", "--file=f", "--whole=1"])
-
-
-def values_of(*texts):
-    values = flags.FlagValues()
-    flags.DEFINE_list("sizes", list(texts), "", flag_values=values)
-    values(["program"])
-    return values
-
-
-def test_lists_of_numbers_and_names():
-    assert whole_numbers("sizes", values=values_of("3", "1")) == [3, 1]
-    assert whole_numbers("sizes", may_be_empty=True, values=values_of()) == []
-    for texts, least in ((("2", "x"), 1), (("0",), 1), (("4",), 5), ((), 1)):
-        expected = f"--sizes={','.join(texts)}: give whole numbers of at least {least}"
-        with pytest.raises(UserError, match=expected):
-            whole_numbers("sizes", least=least, values=values_of(*texts))
-    assert known_names("sizes", ("a", "b"), values_of("b", "a", "b")) == ["b", "a"]
-    with pytest.raises(UserError, match="--sizes: 'c' is not one of a, b"):
-        known_names("sizes", ("a", "b"), values_of("a", "c"))
 
 
 def turn(seconds, foreign=0.0, **more):

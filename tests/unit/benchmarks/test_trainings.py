@@ -114,20 +114,6 @@ def test_what_is_finished_is_not_run_again(compare, tmp_path, capsys):
     assert "out of disk" in (tmp_path / "curves" / "fp32-seed7.txt").read_text()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"seeds": "1"}, "--seeds: give at least two"),
-        ({"num_train_steps": 195}, "--num_train_steps=195 is not a multiple of --display"),
-        ({"smoothing_steps": 300}, "--smoothing_steps=300: give a multiple of 10, .* up to 200"),
-    ],
-)
-def test_bad_flags(compare, given, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        list(compare(**given))
-    assert not (tmp_path / "curves" / "started.txt").exists()
-
-
 def curve(losses, held_out=5.0):
     return Curve(STEPS[: len(losses)], tuple(losses), held_out)
 
@@ -137,9 +123,6 @@ def test_arithmetic_of_loss_curves():
     found = smooth(curve(losses), 50)
     assert found.steps == STEPS[4:]
     np.testing.assert_allclose(found.losses, np.convolve(losses, np.ones(5) / 5, "valid"))
-    for window in (0, 15, 210):
-        with pytest.raises(UserError, match=f"steps={window}: give a multiple of 10"):
-            smooth(curve([1.0] * len(STEPS)), window)
     found = difference(curve([3.0, 2.0, 1.0], 4.0), curve([3.0, 2.5, 0.0], 4.25))
     assert found == pytest.approx((0.5, 1.0, 0.25))
     broken = curve([3.0, math.inf, math.inf], math.inf)
@@ -279,12 +262,6 @@ def test_a_contenders_settings_become_flags_and_its_log_seconds():
     known = CONTENDERS["google-bert"].settings
     found = contender("google-bert:learning_rate=1e-3:batch_size=64:amp=false").settings
     assert found == {**known, "learning_rate": 1e-3, "batch_size": 64, "amp": False}
-    for text, message in (
-        ("nobody", "is not one of google-bert"),
-        ("ours:fast", "not SETTING=VALUE"),
-    ):
-        with pytest.raises(UserError, match=message):
-            contender(text)
 
 
 def test_bounds_of_sentences(tmp_path):
