@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
+from benchmarks.speed.packed_products import packed_product
 from benchmarks.speed.steps import DISTILLATION, SPANS, StepJob, time_steps
 from bert_tf.model.config import BertConfig
 
@@ -86,18 +87,27 @@ def step_operations(products: Iterator[Product]) -> int:
     return sum(product.operations * (3 if product.trained else 1) for product in products)
 
 
-def build_products(products: Iterator[Product], precision: str) -> tf.Operation:
-    """Adds a step's products to the current graph; variables hold their operands."""
+def build_products(
+    products: Iterator[Product], precision: str, *, packed: bool = False
+) -> tf.Operation:
+    """Adds a step's products to the current graph; variables hold their operands.
+
+    ``packed``: those of dense layers have packed sides; bfloat16 only.
+    """
+    dtype = _TYPES[precision]
     return tf.group(
-        *(result for product in products for result in _with_gradients(product, _TYPES[precision]))
+        *(result for product in products for result in _with_gradients(product, dtype, packed))
     )
 
 
-def _with_gradients(product: Product, dtype: tf.DType) -> list[tf.Tensor]:
+def _with_gradients(product: Product, dtype: tf.DType, packed: bool) -> list[tf.Tensor]:
     """A product and, if it is trained, those for the gradients of its two operands."""
     matrices, rows, inner, columns, transposed, trained = product
     left, output = _held(matrices, rows, inner, dtype), _held(matrices, rows, columns, dtype)
     right = _held(matrices, *((columns, inner) if transposed else (inner, columns)), dtype)
+    if packed and matrices == 1 and not transposed:
+        forward = packed_product(left, right)
+        return [forward, *(tf.gradients(forward, [left, right], output) if trained else [])]
     of_right = (output, left) if transposed else (left, output)
     forward = tf.matmul(left, right, transpose_b=transposed)
     if not trained:
@@ -133,7 +143,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     job = StepJob.from_json(request)
     products = list(forward_products(job))
     with tf.Graph().as_default(), tf.Session(config=session_config(job.threads)) as session:
-        operation = build_products(products, request["settings"]["precision"])
+        operation = build_products(products, **request["settings"])
         session.run(tf.global_variables_initializer())
 
         def step() -> float:

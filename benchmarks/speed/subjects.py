@@ -98,13 +98,16 @@ SUBJECTS = by_name(
     *_peers("bf16", ending="-compile", compile=True),
     Subject("limit-fp32", LIMIT, {"precision": "fp32"}),
     Subject("limit-bf16", LIMIT, {"precision": "bf16"}),
+    Subject("limit-bf16-packed", LIMIT, {"precision": "bf16", "packed": True}),
 )
 
 # With real sequences, ours can also pad all of them, like the others.
 PADDED = Subject("ours-padded", OURS, {"precision": "auto", "by_length": False})
 # Our served model has no session settings, and products alone do not bound a batch's time.
-_NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla", "limit-fp32", "limit-bf16")
-PREDICTING = {name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING}
+_NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla")
+PREDICTING = {
+    name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING and s.module != LIMIT
+}
 
 # Without google-research/bert, which has no distillation.
 DISTILLING = by_name(

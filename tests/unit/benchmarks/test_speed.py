@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from benchmarks.inference import batch_figures
 from benchmarks.largest_batch import largest_fitting, least_exceeding, search
 from benchmarks.speed import steps
+from benchmarks.speed.packed_products import instructions
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.products import (
     Product,
@@ -79,23 +80,30 @@ def test_operations_of_the_steps():
         assert step_operations(forward_products(job)) == expected
 
 
-@pytest.mark.parametrize(
-    "product", [Product(1, 3, 5, 7), Product(2, 3, 5, 7, True), Product(1, 3, 5, 7, trained=False)]
-)
+PRODUCTS = [Product(1, 3, 5, 7), Product(2, 3, 5, 7, True), Product(1, 3, 5, 7, trained=False)]
+PACKED = [Product(1, 33, 70, 45), Product(1, 300, 1, 65)]  # whole blocks of 32 and parts of them
+
+
+@pytest.mark.parametrize("product", [*PRODUCTS, *PACKED])
 def test_a_trained_product_has_two_gradients(product):
     """Sides of ones: each result is the length that it sums over, in the shape of a side."""
-    with tf.Graph().as_default(), tf.Session(config=session_config(1)) as session:
-        build_products(iter([product]), "fp32")
+    packed = product in PACKED
+    if packed and not instructions():
+        pytest.skip("this CPU does not multiply bfloat16")
+    with tf.Graph().as_default(), tf.Session(config=session_config(2)) as session:
+        build_products(iter([product]), "bf16" if packed else "fp32", packed=packed)
         session.run(tf.global_variables_initializer())
         operations = tf.get_default_graph().get_operations()
-        found = [session.run(op.outputs[0]) for op in operations if "MatMul" in op.type]
+        kinds = ("MatMul", "BatchMatMulV2", "BertTfDense", "BertTfDenseGrad")
+        results = [result for op in operations if op.type in kinds for result in op.outputs]
+        found = [session.run(tf.cast(result, tf.float32)) for result in results]
     m, rows, inner, columns, transposed, trained = product
     stack = () if m == 1 else (m,)
     right = (columns, inner) if transposed else (inner, columns)
     expected = [((rows, columns), inner), ((rows, inner), columns), (right, rows)]
     assert len(found) == (3 if trained else 1)
     for values, (shape, length) in zip(found, expected):
-        np.testing.assert_array_equal(values, np.full((*stack, *shape), length))
+        np.testing.assert_allclose(values, np.full((*stack, *shape), length), 2.0**-8 * packed)
 
 
 def test_equal_products_are_all_computed():
@@ -106,9 +114,8 @@ def test_equal_products_are_all_computed():
         metadata, traced = tf.RunMetadata(), tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
         session.run(operation, options=traced, run_metadata=metadata)
     labels = [n.timeline_label for d in metadata.step_stats.dev_stats for n in d.node_stats]
-    assert len([x for x in labels if re.search(r" = \w*MatMul\w*\(", x)]) == 3 * (
-        CONFIG.num_hidden_layers * 6 + 4
-    )
+    computed = [label for label in labels if re.search(r" = \w*MatMul\w*\(", label)]
+    assert len(computed) == 3 * (CONFIG.num_hidden_layers * 6 + 4)
 
 
 @pytest.mark.parametrize(("lengths", "rate"), [((), 4 / 0.05), ((4, 9), 4 / 0.06)])
