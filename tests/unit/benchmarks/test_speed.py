@@ -94,9 +94,8 @@ def test_a_trained_product_has_two_gradients(product):
         build_products(iter([product]), "bf16" if packed else "fp32", packed=packed)
         session.run(tf.global_variables_initializer())
         operations = tf.get_default_graph().get_operations()
-        kinds = ("MatMul", "BatchMatMulV2", "BertTfDense", "BertTfDenseGrad")
-        results = [result for op in operations if op.type in kinds for result in op.outputs]
-        found = [session.run(tf.cast(result, tf.float32)) for result in results]
+        multiply = (op for op in operations if re.search("MatMul|Dense", op.type))
+        found = [session.run(tf.cast(y, tf.float32)) for op in multiply for y in op.outputs]
     m, rows, inner, columns, transposed, trained = product
     stack = () if m == 1 else (m,)
     right = (columns, inner) if transposed else (inner, columns)
