@@ -201,21 +201,14 @@ class NativeBlocks(PlainBlocks):
         return self.rebuilt(self._rows.rows_at(narrowed._rows.places, stream.full))
 
     def attend(
-        self,
-        x: Stream,
-        score_bias: tf.Tensor,
-        variables: Variables,
-        *,
-        heads: int,
-        closing: PlainBlocks,
-        site: DropoutSite,
+        self, x: Stream, score_bias: tf.Tensor, variables: Variables, **how: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """See :meth:`PlainBlocks.attend`."""
         kernels = [operand(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
         joined = product(x.operand, tf.concat(kernels, axis=1), policy=self._policy)
         bias = tf.concat([variables[f"{p}/bias"] for p in _PROJECTIONS], axis=0)
-        context = self.attention(joined, bias, score_bias, heads=heads, closing=closing, site=site)
-        return context, self._scores(joined, bias, heads)
+        context = self.attention(joined, bias, score_bias, **how)
+        return context, self._scores(joined, bias, how["heads"])
 
     def attention(
         self,
@@ -227,24 +220,20 @@ class NativeBlocks(PlainBlocks):
         closing: PlainBlocks,
         site: DropoutSite,
     ) -> tf.Tensor:
-        """As :meth:`attend`, from the product with all projections, [R, 3 * D], and its bias."""
+        """The context alone, from the product with all projections, [R, 3 * D], and its bias."""
         assert isinstance(closing, NativeBlocks)
         S = shape_of(score_bias)[1]
-        key, counter, threshold = site.draw(heads * S * S)
-        context, _ = self._operations.bert_tf_attention(
+        return self._operations.bert_tf_attention(
             joined=joined,
             bias=bias,
             score_bias=score_bias,
-            key=key,
-            counter=counter,
-            threshold=threshold,
             heads=heads,
             scale=_query_scale(joined.shape[1] // (3 * heads)),
             read_places=closing._rows.places,
             read_row_of=closing._rows.row_of,
             **self._places(),
-        )
-        return context
+            **site.draw(heads * S * S)._asdict(),
+        ).context
 
     def _scores(self, joined: tf.Tensor, bias: tf.Tensor, heads: int) -> tf.Tensor:
         # The operation keeps none. TensorFlow runs this only where a loss reads them.
@@ -269,17 +258,14 @@ class NativeBlocks(PlainBlocks):
         """See :meth:`PlainBlocks.close_residual`."""
         # Each row gets the mask that its position would get in a batch with all rows.
         S, D = shape_of(self._rows.row_of)[1], shape_of(residual.full)[1]
-        key, counter, threshold = site.draw(S * D)
         full, operand, _ = self._operations.bert_tf_residual_norm(
             product=x,
             bias=variables["dense/bias"],
             residual=residual.full,
             gamma=variables["LayerNorm/gamma"],
             beta=variables["LayerNorm/beta"],
-            key=key,
-            counter=counter,
-            threshold=threshold,
             **self._places(),
+            **site.draw(S * D)._asdict(),
         )
         return Stream(full, operand)
 

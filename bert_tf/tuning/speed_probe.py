@@ -343,10 +343,7 @@ def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> Pieces
 
 
 def _between_products(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
-    """All else in a layer, with gradients: attention, and what is between the dense products.
-
-    TensorFlow's form leaves out the transposition of heads.
-    """
+    """All else in a layer, with gradients; TensorFlow's form without transposing heads."""
     policy, hidden = options.policy, shapes.hidden_size
     blocks = blocks_for(options, tf.ones([1, tokens], tf.int32))
     rows = [tokens] if options.native_layers else [1, tokens]

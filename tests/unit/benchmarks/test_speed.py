@@ -148,6 +148,7 @@ def test_batches_of_predictions():
     ("kernel", "operation", "expected"),
     [
         ("_MklMatMul", "gradients/cls/predictions/transform/LayerNorm/x/MatMul", "products"),
+        ("BertTfAttentionGrad", "gradients/BertTfAttention_grad/BertTfAttentionGrad", "attention"),
         ("ResourceApplyAdam", "cond/AdamW/update/ResourceApplyAdam", "optimizer and clip"),
         ("Mul", "gradients/bert/encoder/layer_0/output/LayerNorm/mul_grad/Mul_1", "layer norm"),
         ("Mul", "bert/encoder/layer_1/attention/output/mul_1", "dropout"),
