@@ -6,11 +6,12 @@
         --train_file=train.conll --dev_file=dev.conll --output_dir=ner --json=ner.json
 
 ``--task`` is one of GLUE's, ``table`` for a table of one's own (``--table`` has its settings), or
-``ner``. ``ours`` is run_classifier.py or run_ner.py with its defaults, ``ours-by-length`` and
-``ours-random`` are the same with that order of batches. ``transformers`` is the recipe of the
-library's run_glue.py and run_ner.py (see transformers_recipes.py), and ``transformers-malloc`` the
-same with glibc keeping large blocks. All have the learning rate, batches, epochs and length of the
-flags.
+``ner``. ``ours`` is run_classifier.py or run_ner.py with its defaults, but in float32, as the
+others; ``ours-by-length`` and ``ours-random`` are the same with that order of batches, and
+``ours-same-optimizer`` has the optimizer's settings of transformers. ``transformers`` is the recipe
+of the library's run_glue.py and run_ner.py (see transformers_recipes.py), and
+``transformers-malloc`` the same with glibc keeping large blocks. All have the learning rate,
+batches, epochs and length of the flags.
 
 For every seed, programs take turns, each in a process of its own; finished ones are kept, so that
 more seeds can be added. Sequences per second are those of the updates after start-up. The score is
@@ -53,6 +54,11 @@ SUBJECTS = by_name(
     Subject("ours", OURS),
     Subject("ours-by-length", OURS, {"length_buckets": True}),
     Subject("ours-random", OURS, {"length_buckets": False}),
+    Subject(
+        "ours-same-optimizer",
+        OURS,
+        {"adam_bias_correction": True, "warmup_proportion": 0.0, "weight_decay": 0.0},
+    ),
     Subject("transformers", _PEER),
     Subject("transformers-malloc", _PEER, environment=MALLOC),
 )

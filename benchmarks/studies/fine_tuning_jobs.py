@@ -104,6 +104,7 @@ def train_ours(job: FineTuningJob, settings: Mapping[str, Any], output_dir: Path
         "max_seq_length": job.seq_length,
         "seed": job.seed,
         "num_threads": job.threads,
+        "precision": "fp32",
         "keep_best": False,
         "output_dir": output_dir,
         **settings,

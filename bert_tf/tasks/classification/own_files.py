@@ -190,6 +190,17 @@ def read_texts(path: Path, settings: TableSettings, *, flag: str, needs_labels: 
     return Texts(table, (text, pair, label), examples)
 
 
+def first_fraction(names: Sequence[str]) -> str | None:
+    """The first of these names of classes that is not a whole number; None unless all are numbers.
+
+    Such classes are probably ratings.
+    """
+    values = [_rating(name) for name in names]
+    if None in values:
+        return None
+    return next((name for name, value in zip(names, values) if value and value % 1), None)
+
+
 def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) -> TextTask:
     """The task of labelling the texts in these columns with these classes (() for ratings).
 

@@ -19,6 +19,7 @@ from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_wei
 from bert_tf.tasks.classification.own_files import (
     TableSettings,
     Texts,
+    first_fraction,
     own_task,
     read_texts,
     require_same_kind,
@@ -154,6 +155,12 @@ def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Fi
         taught = _taught_classes(settings)
         names = _agree_on_classes(texts.train, run, table, stored, taught)
         _check_taught(settings, taught, names)
+        fraction = first_fraction(names) if texts.train is not None else None
+        if fraction is not None:
+            run.message(
+                f"the {len(names):,} classes are numbers such as {fraction}; if they are ratings, "
+                "give --regression"
+            )
     names = run.ranks.broadcast(names) or ()
     first = next(found for found in texts if found is not None)
     task = own_task(first.columns, table, names)

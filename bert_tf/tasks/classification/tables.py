@@ -16,7 +16,7 @@ import itertools
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ _DECOMPRESSED: dict[str, Callable[..., Any]] = {
 }
 _BATCH_ROWS = 1024
 LINE, ROW = "line", "row"
+_ENDINGS = {",": ".csv", "\t": ".tsv"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -165,19 +166,30 @@ def _checked(rows: Iterator[TableRow], count: int, path: Path, flag: str) -> Ite
 
 
 def _read_csv(path: Path, flag: str, has_header: bool) -> _Opened:
-    columns, unit, rows = _read_separated(path, flag, has_header)
-    only = columns[0]
-    for name, separator in (("semicolons", ";"), ("tabs", "\t")):
-        if len(columns) == 1 and separator in only:
-            raise UserError(
-                f"--{flag}: the columns of {path} are separated by {name}; save it with commas"
-                + (", or name it .tsv." if separator == "\t" else ".")
-            )
-    return columns, unit, rows
+    opened = _read_separated(path, flag, has_header)
+    _check_separator(path, flag, opened[0], {";": "semicolons", "\t": "tabs"}, "commas")
+    return opened
 
 
 def _read_tsv(path: Path, flag: str, has_header: bool) -> _Opened:
-    return _read_separated(path, flag, has_header, delimiter="\t", quoting=csv.QUOTE_NONE)
+    opened = _read_separated(path, flag, has_header, delimiter="\t", quoting=csv.QUOTE_NONE)
+    _check_separator(path, flag, opened[0], {";": "semicolons", ",": "commas"}, "tabs")
+    return opened
+
+
+def _check_separator(
+    path: Path, flag: str, columns: Sequence[str], others: Mapping[str, str], wanted: str
+) -> None:
+    """Raises UserError if the only column's name has a separator of ``others`` in it."""
+    if len(columns) > 1:
+        return
+    for separator, name in others.items():
+        if separator in columns[0]:
+            ending = _ENDINGS.get(separator)
+            raise UserError(
+                f"--{flag}: the columns of {path} are separated by {name}; save it with {wanted}"
+                + (f", or name it {ending}." if ending else ".")
+            )
 
 
 def _read_json(path: Path, flag: str, has_header: bool) -> _Opened:

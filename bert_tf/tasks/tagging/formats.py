@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 import re
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -83,10 +84,15 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
       needs_labels: if False, only the words are read.
 
     Raises:
-      UserError: if the file cannot be read, has no sentences, or has a line without a word, without
-        a label, or with more or fewer columns than the first; the message names the line.
+      UserError: if the file cannot be read, has JSON or no sentences, or has a line without a word,
+        without a label, or with more or fewer columns than the first; the message names the line.
     """
     lines = read_lines(path, flag=flag)
+    if _is_json_object(lines[0]):
+        raise UserError(
+            f"--{flag}: line 1 of {path} is a JSON object; give a file with a word and its label "
+            "on each line."
+        )
     by_tabs = _are_separated_by_tabs(lines)
     sentences: list[Sentence] = []
     in_sentence, width = False, 0
@@ -127,6 +133,15 @@ def columns_of(line: str, *, by_tabs: bool = False) -> list[str]:
 def _are_separated_by_tabs(lines: Sequence[str]) -> bool:
     """Whether the first line with a word has tabs; then "New York" is not a word and its label."""
     return "\t" in next((line for line in lines if columns_of(line)), "").rstrip()
+
+
+def _is_json_object(line: str) -> bool:
+    """Whether a line is an object with keys; {} may be a word."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and bool(value)
 
 
 def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:

@@ -116,12 +116,18 @@ def _stage(
 def _check_files(settings: TaggingSettings, run: Run, files: Files, labels: Labels) -> None:
     """Checks the labels of the files.
 
-    Raises UserError if the training set has one that the model does not have, if the development
-    set has no others, and if a file has entities both with and without a type.
+    Raises UserError if the model has a single label, if the training set has one that the model
+    does not have, if the development set has no others, and if a file has entities both with and
+    without a type.
     """
     if files.train is not None:
         flag = "train_file" if settings.train_file else "data_dir"
         check_labels(files.train, labels, flag=flag)
+        if len(labels) < 2:
+            raise UserError(
+                f"--{flag}: {files.train.path} has only the label {short_repr(*labels)}, so there "
+                "is nothing to distinguish; give a file with two labels or more."
+            )
         _check_scheme(files.train, run, flag=flag)
     if files.dev is None:
         return

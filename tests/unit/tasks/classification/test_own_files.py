@@ -8,6 +8,7 @@ import pytest
 from bert_tf.model_directory.text_classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, TextClasses
 from bert_tf.tasks.classification.own_files import (
     TableSettings,
+    first_fraction,
     own_task,
     read_texts,
     require_same_kind,
@@ -164,6 +165,19 @@ def test_labels_that_look_like_ratings(tmp_path):
         UserError, match=r"has 1,100 different labels in 1,100 rows; give .*regress"
     ):
         file_of(written(tmp_path, "text,label\n" + rows))
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["1", "0.5", "2.5"], "0.5"),
+        (["0.0", "1.0"], None),
+        (["0.5", "x"], None),
+        (["0", "1"], None),
+    ],
+)
+def test_classes_that_look_like_ratings(names, found):
+    assert first_fraction(names) == found
 
 
 def test_an_unknown_label_in_the_development_file(tmp_path):

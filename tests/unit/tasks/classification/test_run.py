@@ -131,6 +131,16 @@ def test_a_dry_run_counts_examples_and_leaves_nothing(start, tmp_path, capsys):
     assert "nothing was trained or written" in out
 
 
+def test_classes_that_may_be_ratings_are_pointed_out(start, tmp_path, capsys):
+    file = tmp_path / "t.csv"
+    file.write_text("text,label\na,1\nb,0.5\nc,2\n")
+    given = ["--task_name=", "--data_dir=", f"--train_file={file}", "--do_train", "--dry_run"]
+    said = "the 3 classes are numbers such as 0.5; if they are ratings, give --regression"
+    for more in ([], ["--regression"]):
+        classification.run(settings_of(start, tmp_path / "out", *given, *more))
+        assert (said in capsys.readouterr().out) == (not more)
+
+
 @pytest.mark.parametrize("does", ["eval", "predict"])
 def test_a_file_that_is_given_needs_no_directory(start, tmp_path, does):
     file = start.parent / "SST-2" / "dev.tsv"

@@ -114,6 +114,7 @@ REFUSED = {
     "fewer columns": ("t.tsv", "a\tb\n1\t2\n3\n", "line 3 of .*t.tsv has 1 columns instead of 2"),
     "semicolons": ("t.csv", "a;b\n1;2\n", "separated by semicolons; save it with commas"),
     "tabs": ("t.csv", "a\tb\n1\t2\n", "separated by tabs; .* or name it .tsv"),
+    "commas": ("t.tsv", "a,b\n1,2\n", "separated by commas; save it with tabs, or name it .csv"),
     "a column twice": ("t.csv", "a,a\n1,2\n", "has two columns 'a'; rename one"),
     "latin-1": ("t.csv", "a\nb\né\n".encode("latin-1"), "line 3 of .*t.csv is not UTF-8"),
     "utf-16": ("t.csv", "a\nb\n".encode("utf-16"), "t.csv is UTF-16; convert it to UTF-8"),

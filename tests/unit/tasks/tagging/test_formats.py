@@ -113,6 +113,7 @@ def test_conventions_of_published_files(tmp_path, content, words, labels):
 def test_words_without_labels(tmp_path):
     file = read(tmp_path, "EU\nrejects VBZ\n\nPeter\tNNP\tx\n", needs_labels=False)
     assert file.sentences == [Sentence(1, ["EU", "rejects"], []), Sentence(4, ["Peter"], [])]
+    assert read(tmp_path, "{}\n[1]\n", needs_labels=False).sentences[0].words == ["{}", "[1]"]
 
 
 WRONG = {
@@ -133,6 +134,7 @@ WRONG = {
     "a blank as a word": ("EU\tO\n \u00a0\tO\n", "line 2 of {} has no word before its first tab"),
     "no sentences": ("-DOCSTART- -X- O O\n\n", "{} has no sentences; give a file with a word on"),
     "empty": ("", "{} is empty"),
+    "JSON": ('{"words": ["EU"], "labels": ["O"]}\n', "line 1 of {} is a JSON object; give"),
     "Latin-1": (b"EU O\ncaf\xe9 O\n", "line 2 of {} is not UTF-8; convert the file"),
     "UTF-16": ("EU O\n".encode("utf-16"), "line 1 of {} is not UTF-8; convert the file"),
 }

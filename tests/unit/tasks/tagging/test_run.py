@@ -81,6 +81,7 @@ FILES = {
     "unknown.txt": "Rome B-TOWN\n",
     "blank.txt": "\n\n",
     "mixed.txt": "Anna B-PER\nlives O\n\nRome B\n",
+    "outside.txt": "Anna O\nlives O\n",
 }
 WRONG = {
     "nothing to do": ([], "give --do_train, --do_eval, --do_predict or several"),
@@ -98,6 +99,10 @@ WRONG = {
     "no sentences": (
         ["--do_eval", "--eval_file={files}/blank.txt"],
         "{files}/blank.txt has no sentences",
+    ),
+    "one label": (
+        ["--do_train", "--train_file={files}/outside.txt"],
+        "--train_file: {files}/outside.txt has only the label 'O', so there is nothing to distingu",
     ),
     "a label without its type": (
         ["--do_train", "--train_file={files}/mixed.txt"],
