@@ -1,6 +1,6 @@
 """Products with packed sides, in native operations: how fast the processor itself multiplies.
 
-TensorFlow's products lay out both sides anew in every call. Here the kernel of a dense layer is
+TensorFlow's products lay out both sides again in every call. Here the kernel of a dense layer is
 packed once per update (``product_ops.cc``), for bfloat16 on CPUs that multiply it. Training does
 not use them: docs/measurements/speed.md says why.
 """

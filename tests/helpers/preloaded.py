@@ -190,13 +190,14 @@ def _serve(listening: socket.socket) -> None:
 
 def _report(program: int, connection: socket.socket) -> None:
     """Tells a program's number and, when it has ended, its status; kills it if nobody waits."""
-    ended = os.pidfd_open(program)
+    ended, ready = os.pidfd_open(program), []
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(str(program).encode())
         ready, *_ = select.select([ended, connection], [], [])
-        if ended not in ready:
-            os.kill(program, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    if ended not in ready:
+        os.kill(program, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(str(status).encode())
     os._exit(0)
 
