@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.native import library
-from bert_tf.native.build import build
+from bert_tf.native.build import build, given_compiler
 
 _SOURCE = Path(__file__).with_name("product_ops.cc")
 
@@ -40,7 +38,7 @@ def instructions() -> str:
 @functools.lru_cache  # a gradient can only be registered once
 def product_operations() -> Any:
     """Compiles the operations, if they are not, loads them and registers their gradient, once."""
-    build(shlex.split(os.environ.get("CXX") or "g++"), _SOURCE)
+    build(given_compiler(), _SOURCE)
     operations = library.load(_SOURCE)
     tf.no_gradient("BertTfPackKernel")
 

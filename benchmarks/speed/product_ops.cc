@@ -156,7 +156,7 @@ void PackPanels(OpKernelContext* context, const uint16_t* x, bool transposed, in
 
 // How the blocks of a product are divided into tasks: some rows of blocks by some panels.
 struct Division {
-  int64_t blocks, panels;              // of a task
+  int64_t blocks, panels;  // of a task
   int64_t tasks_down, tasks_across;
 
   Division(OpKernelContext* context, int64_t rows, int64_t inner, int64_t columns) {
@@ -164,7 +164,8 @@ struct Division {
     blocks = std::clamp<int64_t>(kBytesOfATask / bytes, 1, kMostBlocksOfATask);
     tasks_down = (Blocks(rows) + blocks - 1) / blocks;
     const int64_t threads = context->device()->tensorflow_cpu_worker_threads()->num_threads;
-    const int64_t wanted = (kTasksOfAThread * threads + tasks_down - 1) / std::max<int64_t>(1, tasks_down);
+    const int64_t down = std::max<int64_t>(1, tasks_down);
+    const int64_t wanted = (kTasksOfAThread * threads + down - 1) / down;
     panels = std::max<int64_t>(1, Blocks(columns) / wanted);
     tasks_across = (Blocks(columns) + panels - 1) / panels;
   }
@@ -287,7 +288,6 @@ class DenseGradOp : public ProductKernel {
   }
 };
 
-using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 

@@ -88,8 +88,13 @@ def _compile(compiler: Sequence[str], source: Path, output: Path) -> None:
         )
 
 
+def given_compiler() -> list[str]:
+    """The compiler's command in CXX, or g++."""
+    return shlex.split(os.environ.get("CXX") or "g++")
+
+
 def _build_all() -> None:
-    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    compiler = given_compiler()
     sources = sorted(SOURCE.parent.glob("*.cc"))
     with ThreadPoolExecutor(environment.available_cores()) as pool:
         for path in pool.map(lambda source: build(compiler, source), sources):
