@@ -112,13 +112,30 @@ class PlainBlocks:
                 split.append(_split_heads(tf.cast(projected, policy.attention), heads))
         return split
 
+    def attend(
+        self,
+        x: Stream,
+        score_bias: tf.Tensor,
+        variables: Variables,
+        *,
+        heads: int,
+        closing: PlainBlocks,
+        site: DropoutSite,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Self-attention: the means of the values, as operands of ``closing``, and the scores.
+
+        The scores are [B, N, S, S] in attention's dtype, without ``score_bias``, which is [B, S]
+        float32, the same for every head and query.
+        """
+        query, key, value = self.project_heads(x, variables, heads=heads)
+        scores = tf.matmul(query, key, transpose_b=True)
+        weights = self.attention_probabilities(scores, score_bias, site=site)
+        return closing.merge_heads(tf.matmul(weights, value)), scores
+
     def attention_probabilities(
         self, scores: tf.Tensor, score_bias: tf.Tensor, *, site: DropoutSite
     ) -> tf.Tensor:
-        """softmax(scores + score_bias), then dropout: [B, N, S, S] in attention's dtype.
-
-        ``score_bias`` is [B, S] float32, the same for every head and query.
-        """
+        """softmax(scores + score_bias), then dropout: [B, N, S, S] in attention's dtype."""
         policy = self._policy
         bias = score_bias[:, tf.newaxis, tf.newaxis, :]
         probabilities = computed_in(policy.softmax, _biased_softmax, scores, bias)
@@ -183,33 +200,49 @@ class NativeBlocks(PlainBlocks):
             return stream
         return self.rebuilt(self._rows.rows_at(narrowed._rows.places, stream.full))
 
-    def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
-        """See :meth:`PlainBlocks.project_heads`."""
+    def attend(
+        self, x: Stream, score_bias: tf.Tensor, variables: Variables, **how: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See :meth:`PlainBlocks.attend`."""
         kernels = [operand(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
         joined = product(x.operand, tf.concat(kernels, axis=1), policy=self._policy)
         bias = tf.concat([variables[f"{p}/bias"] for p in _PROJECTIONS], axis=0)
-        size = kernels[0].shape[1] // heads
-        return list(
-            self._operations.bert_tf_split_heads(
-                joined=joined, bias=bias, heads=heads, scale=_query_scale(size), **self._places()
-            )
-        )
+        context = self.attention(joined, bias, score_bias, **how)
+        return context, self._scores(joined, bias, how["heads"])
 
-    def attention_probabilities(
-        self, scores: tf.Tensor, score_bias: tf.Tensor, *, site: DropoutSite
+    def attention(
+        self,
+        joined: tf.Tensor,
+        bias: tf.Tensor,
+        score_bias: tf.Tensor,
+        *,
+        heads: int,
+        closing: PlainBlocks,
+        site: DropoutSite,
     ) -> tf.Tensor:
-        """See :meth:`PlainBlocks.attention_probabilities`."""
-        _, N, S, _ = shape_of(scores)
-        key, counter, threshold = site.draw(N * S * S)
-        _, dropped = self._operations.bert_tf_softmax_dropout(
-            scores=scores, bias=score_bias, key=key, counter=counter, threshold=threshold
-        )
-        return dropped
+        """The context alone, from the product with all projections, [R, 3 * D], and its bias."""
+        assert isinstance(closing, NativeBlocks)
+        S = shape_of(score_bias)[1]
+        return self._operations.bert_tf_attention(
+            joined=joined,
+            bias=bias,
+            score_bias=score_bias,
+            heads=heads,
+            scale=_query_scale(joined.shape[1] // (3 * heads)),
+            read_places=closing._rows.places,
+            read_row_of=closing._rows.row_of,
+            **self._places(),
+            **site.draw(heads * S * S)._asdict(),
+        ).context
 
-    def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """See :meth:`PlainBlocks.merge_heads`."""
-        heads = shape_of(x)[1]
-        return self._operations.bert_tf_merge_heads(context=x, heads=heads, **self._places())
+    def _scores(self, joined: tf.Tensor, bias: tf.Tensor, heads: int) -> tf.Tensor:
+        # The operation keeps none. TensorFlow runs this only where a loss reads them.
+        biased = tf.nn.bias_add(tf.cast(joined, tf.float32), bias)
+        query, key, _ = tf.split(self._rows.spread(biased), 3, axis=2)
+        query *= _query_scale(query.shape[2] // heads)
+        dtype = self._policy.attention
+        query, key = (_split_heads(tf.cast(part, dtype), heads) for part in (query, key))
+        return tf.matmul(query, key, transpose_b=True)
 
     def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
         """See :meth:`PlainBlocks.activated`."""
@@ -225,17 +258,14 @@ class NativeBlocks(PlainBlocks):
         """See :meth:`PlainBlocks.close_residual`."""
         # Each row gets the mask that its position would get in a batch with all rows.
         S, D = shape_of(self._rows.row_of)[1], shape_of(residual.full)[1]
-        key, counter, threshold = site.draw(S * D)
         full, operand, _ = self._operations.bert_tf_residual_norm(
             product=x,
             bias=variables["dense/bias"],
             residual=residual.full,
             gamma=variables["LayerNorm/gamma"],
             beta=variables["LayerNorm/beta"],
-            key=key,
-            counter=counter,
-            threshold=threshold,
             **self._places(),
+            **site.draw(S * D)._asdict(),
         )
         return Stream(full, operand)
 
@@ -259,6 +289,16 @@ def native_operations() -> Any:
     """Loads the operations and registers their gradients, once; raises library.MissingLibrary."""
     operations = library.load(_SOURCE)
 
+    @tf.RegisterGradient("BertTfAttention")
+    def _attention(operation: tf.Operation, dcontext: tf.Tensor, _: tf.Tensor) -> object:
+        djoined, dbias = operations.bert_tf_attention_grad(
+            *operation.inputs,
+            stats=operation.outputs[1],
+            dcontext=dcontext,
+            **{name: operation.get_attr(name) for name in ("heads", "scale", "threshold")},
+        )
+        return [djoined, dbias, *[None] * (len(operation.inputs) - 2)]
+
     @tf.RegisterGradient("BertTfBiasGelu")
     def _bias_gelu(operation: tf.Operation, dy: tf.Tensor) -> object:
         exact = operation.get_attr("exact")
@@ -274,14 +314,6 @@ def native_operations() -> Any:
             temperature=operation.get_attr("temperature"),
         )
         return dproduct, dbias, None, None
-
-    @tf.RegisterGradient("BertTfMergeHeads")
-    def _merge_heads(operation: tf.Operation, dmerged: tf.Tensor) -> object:
-        _, places, row_of = operation.inputs
-        dcontext = operations.bert_tf_merge_heads_grad(
-            dmerged=dmerged, places=places, row_of=row_of, heads=operation.get_attr("heads")
-        )
-        return dcontext, None, None
 
     @tf.RegisterGradient("BertTfResidualNorm")
     def _residual_norm(operation: tf.Operation, *gradients: tf.Tensor) -> object:
@@ -303,37 +335,12 @@ def native_operations() -> Any:
         )
         return dproduct, dbias, dresidual, dgamma, dbeta, None, None, None, None
 
-    @tf.RegisterGradient("BertTfSoftmaxDropout")
-    def _softmax_dropout(operation: tf.Operation, _: tf.Tensor, ddropped: tf.Tensor) -> object:
-        # Only this gradient reads the probabilities.
-        _, _, key, counter = operation.inputs
-        dscores = operations.bert_tf_softmax_dropout_grad(
-            probabilities=operation.outputs[0],
-            key=key,
-            counter=counter,
-            ddropped=ddropped,
-            threshold=operation.get_attr("threshold"),
-        )
-        return dscores, None, None, None
-
     @tf.RegisterGradient("BertTfSoftmaxLoss")
     def _softmax_loss(operation: tf.Operation, dlosses: tf.Tensor, *_: tf.Tensor) -> object:
         dproduct, dbias = operations.bert_tf_softmax_loss_grad(
             *operation.inputs, log_totals=operation.outputs[2], dlosses=dlosses
         )
         return dproduct, dbias, None
-
-    @tf.RegisterGradient("BertTfSplitHeads")
-    def _split_heads_gradient(operation: tf.Operation, *dparts: tf.Tensor) -> object:
-        _, _, places, row_of = operation.inputs
-        djoined, dbias = operations.bert_tf_split_heads_grad(
-            *dparts,
-            places=places,
-            row_of=row_of,
-            heads=operation.get_attr("heads"),
-            scale=operation.get_attr("scale"),
-        )
-        return djoined, dbias, None, None
 
     return operations
 

@@ -1,7 +1,8 @@
 """The network's output at a few chosen positions, for predictions that read no others.
 
 A position of the last layer depends on the keys and values of all positions, but only on its own
-query. The rest of that layer, five sixths of its products, is computed only where it is read.
+query. The rest of that layer, five sixths of its products, is computed only where it is read:
+native layers do that whenever they know where, and the plain form is here.
 
 Dimensions: B sequences, S positions, P chosen positions, N heads, H width of a head, D = N * H.
 """
@@ -14,10 +15,11 @@ from collections.abc import Mapping
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import bert_output
-from bert_tf.model.blocks import DropoutSite, blocks_for
+from bert_tf.model.blocks import DropoutSite, PlainBlocks
 from bert_tf.model.config import BertConfig
 from bert_tf.model.encoder import close_layer, padding_bias
 from bert_tf.model.options import ForwardOptions
+from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables
 
 _NO_DROPOUT = DropoutSite(None, 0, 0.0)
@@ -41,8 +43,9 @@ def output_at_positions(
     """
     options = options.with_dropout(None)
     last = config.num_hidden_layers - 1
-    if last == 0:  # networks have at least one layer
-        outputs = bert_output(variables, config, features, options).sequence_output
+    if last == 0 or options.native_layers:  # networks have at least one layer
+        read = mask_of_positions(features["input_mask"], positions)
+        outputs = bert_output(variables, config, features, options, read=read).sequence_output
         return tf.gather(outputs, positions, batch_dims=1)
     below = dataclasses.replace(config, num_hidden_layers=last)
     inputs = bert_output(variables, below, features, options).sequence_output
@@ -63,24 +66,23 @@ def _layer_at_positions(
 ) -> tf.Tensor:
     """One encoder layer, [B, S, D] -> [B, P, D]; ``encoder.py`` has the complete layer."""
     heads = config.num_attention_heads
-    everywhere = blocks_for(options, input_mask)
-    chosen = blocks_for(options, tf.ones_like(positions))
+    blocks = PlainBlocks(options.policy)
     with variables.scope("attention/self") as scoped:
-        query, key, value = everywhere.project_heads(everywhere.stream(x), scoped, heads=heads)
+        query, key, value = blocks.project_heads(blocks.stream(x), scoped, heads=heads)
         by_head = tf.tile(positions[:, tf.newaxis], [1, heads, 1])
         scores = tf.matmul(tf.gather(query, by_head, batch_dims=2), key, transpose_b=True)
-        probabilities = chosen.attention_probabilities(
+        probabilities = blocks.attention_probabilities(
             scores, padding_bias(input_mask), site=_NO_DROPOUT
         )
-        context = chosen.merge_heads(tf.matmul(probabilities, value))
-    residual = chosen.stream(tf.gather(x, positions, batch_dims=1))
+        context = blocks.merge_heads(tf.matmul(probabilities, value))
+    residual = blocks.stream(tf.gather(x, positions, batch_dims=1))
     stream = close_layer(
         context,
         residual,
         variables,
         config=config,
         policy=options.policy,
-        blocks=chosen,
+        blocks=blocks,
         sites=lambda _: _NO_DROPOUT,
     )
-    return chosen.output(stream)
+    return blocks.output(stream)

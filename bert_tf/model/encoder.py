@@ -137,11 +137,14 @@ def _encoder_layer(
     ``closing`` are the blocks for everything after the attention, and for the returned stream.
     """
     with variables.scope("attention/self") as scoped:
-        query, key, value = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
-        attended, scores = _attend(
-            query, key, value, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES)
+        context, scores = blocks.attend(
+            x,
+            score_bias,
+            scoped,
+            heads=config.num_attention_heads,
+            closing=closing,
+            site=sites(_ATTENTION_PROBABILITIES),
         )
-        context = closing.merge_heads(attended)
     stream = close_layer(
         context,
         blocks.handed_to(closing, x),
@@ -208,18 +211,3 @@ def _recomputed_layer(
     from bert_tf.model.recompute import recomputed
 
     return blocks.rebuilt(recomputed(output, inputs)), None
-
-
-def _attend(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    score_bias: tf.Tensor,
-    *,
-    blocks: PlainBlocks,
-    site: DropoutSite,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The weighted means of the values, [B, N, S, H] like query, key and value; and the scores."""
-    scores = tf.matmul(query, key, transpose_b=True)  # [B, N, S, S]
-    weights = blocks.attention_probabilities(scores, score_bias, site=site)
-    return tf.matmul(weights, value), scores

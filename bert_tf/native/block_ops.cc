@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -70,17 +71,6 @@ struct NormArgs {
 };
 
 template <class T>
-struct SoftmaxArgs {
-  int64_t width, rows_of_an_example;
-  Draw draw;
-  const T* scores;
-  const float* bias;  // a row for each example
-  T *probabilities, *dropped;
-  const T* ddropped;
-  T* dscores;
-};
-
-template <class T>
 struct LossArgs {
   int64_t rows, classes;
   const T* product;
@@ -109,33 +99,30 @@ struct DivergenceArgs {
   float* dbias;
 };
 
+// The bias of a padding key's scores: its probability is 0 unless all keys have it.
+constexpr float kPaddingBias = -10000.0f;
+
+// A query is computed if the context has a row in its place.
 template <class T>
-struct HeadsArgs {
-  int64_t heads, size;
-  Places places;
-  float scale;
-  const T* joined;
+struct AttentionArgs {
+  int64_t heads, size;  // of a head
+  float scale;          // of the queries
+  Places places, read_places;  // of the rows of `joined` and of the context
+  Draw draw;
+  const T* joined;  // rows [3, N, H]
   const float* bias;
-  T* parts[3];
-  const T* given[3];
+  const float* score_bias;  // of each key
+  T* context;               // rows [N, H]
+  float* stats;             // the largest score of each query and 1 / the sum of e**(score - largest)
+  const T* dcontext;
   T* djoined;
-  const T* given_rows;
-  T* rows;
-
-  int64_t width() const { return heads * size; }
-
-  // Offset of a place's first head in [B, N, S, H]; the next one is `stride()` further on.
-  int64_t FirstOf(int64_t place) const {
-    const int64_t example = place / places.positions, position = place % places.positions;
-    return (example * heads * places.positions + position) * size;
-  }
-
-  int64_t stride() const { return places.positions * size; }
+  float* dbias;  // a row [3, N, H] for each example
 };
 
 namespace generic {
 #include "simd.inc"
 #include "block_kernels.inc"
+#include "attention_kernels.inc"
 }  // namespace generic
 
 #if defined(__x86_64__)
@@ -145,6 +132,7 @@ namespace generic {
 namespace avx2 {
 #include "simd.inc"
 #include "block_kernels.inc"
+#include "attention_kernels.inc"
 }  // namespace avx2
 #undef BERT_TF_AVX2
 #pragma GCC pop_options
@@ -155,6 +143,7 @@ namespace avx2 {
 namespace avx512 {
 #include "simd.inc"
 #include "block_kernels.inc"
+#include "attention_kernels.inc"
 }  // namespace avx512
 #pragma GCC pop_options
 
@@ -165,6 +154,7 @@ namespace avx512 {
 namespace avx512_bf16 {
 #include "simd.inc"
 #include "block_kernels.inc"
+#include "attention_kernels.inc"
 }  // namespace avx512_bf16
 #undef BERT_TF_AVX512_BF16
 #pragma GCC pop_options
@@ -268,7 +258,17 @@ void ForClasses(OpKernelContext* context, int64_t classes, int64_t cost, const R
   });
 }
 
-// The same with `width` sums over all rows, which are added in the order of the blocks; the tensors
+// Adds rows of `width` numbers in order, from the column `first` on.
+void SumParts(const float* parts, int64_t rows, int64_t width, int64_t first, Tensor* sum) {
+  auto total = sum->flat<float>();
+  total.setZero();
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* part = parts + row * width + first;
+    for (int64_t i = 0; i < total.size(); ++i) total.data()[i] += part[i];
+  }
+}
+
+// ForRows with `width` sums over all rows, which are added in the order of the blocks; the tensors
 // `sums` take them one after another.
 tensorflow::Status ForSummedRows(OpKernelContext* context, int64_t rows, int64_t cost,
                                  int64_t width, const SummedRows& compute,
@@ -288,18 +288,14 @@ tensorflow::Status ForSummedRows(OpKernelContext* context, int64_t rows, int64_t
   });
   int64_t first = 0;
   for (Tensor* sum : sums) {
-    auto total = sum->flat<float>();
-    total.setZero();
-    for (int64_t block = 0; block < blocks; ++block) {
-      const float* part = parts + block * width + first;
-      for (int64_t i = 0; i < total.size(); ++i) total.data()[i] += part[i];
-    }
-    first += total.size();
+    SumParts(parts, blocks, width, first, sum);
+    first += sum->NumElements();
   }
   return tensorflow::OkStatus();
 }
 
-// Reads and checks the inputs places [R] and row_of [B, S], given by index, where R is `rows`.
+// Reads and checks the inputs places [R] and row_of [B, S], given by index, where R is `rows`: each
+// row has a place of its own.
 tensorflow::Status ReadPlaces(OpKernelContext* context, int places, int row_of, int64_t rows,
                               Places* found) {
   const Tensor &of_row = context->input(places), &of_place = context->input(row_of);
@@ -316,8 +312,16 @@ tensorflow::Status ReadPlaces(OpKernelContext* context, int places, int row_of, 
     }
   }
   for (int64_t place = 0; place < of_place.NumElements(); ++place) {
-    if (found->row_of[place] >= rows) {
-      return InvalidArgument("row ", found->row_of[place], " is not below ", rows);
+    const int32_t row = found->row_of[place];
+    if (row >= rows) return InvalidArgument("row ", row, " is not below ", rows);
+    if (row >= 0 && found->of_row[row] != place) {
+      return InvalidArgument("row ", row, " is in place ", place, " and in ", found->of_row[row]);
+    }
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    const int32_t place = found->of_row[row];
+    if (found->row_of[place] != row) {
+      return InvalidArgument("place ", place, " of row ", row, " has row ", found->row_of[place]);
     }
   }
   return tensorflow::OkStatus();
@@ -340,8 +344,6 @@ class DrawingKernel : public OpKernel {
             static_cast<uint16_t>(threshold_),
             static_cast<float>(kLevels) / static_cast<float>(kLevels - threshold_)};
   }
-
-  bool drops() const { return threshold_ > 0; }
 
  private:
   static constexpr int kLevels = 1 << 16;
@@ -466,51 +468,6 @@ class ResidualNormGradOp : public DrawingKernel {
                                    BERT_TF_RUN(ResidualNormGrad, args, begin, end, sums);
                                  },
                                  {dbias, dgamma, dbeta}));
-  }
-};
-
-template <class T>
-class SoftmaxDropoutOp : public DrawingKernel {
- public:
-  using DrawingKernel::DrawingKernel;
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor& scores = context->input(0);
-    Tensor *probabilities, *dropped;
-    OP_REQUIRES_OK(context, context->allocate_output(0, scores.shape(), &probabilities));
-    SoftmaxArgs<KernelType<T>> args{scores.dim_size(3), scores.dim_size(1) * scores.dim_size(2)};
-    if (drops()) {
-      OP_REQUIRES_OK(context, context->allocate_output(1, scores.shape(), &dropped));
-      args.dropped = Write<T>(dropped);
-    } else {
-      context->set_output(1, *probabilities);
-    }
-    args.draw = DrawOf(context, 2, 3);
-    args.scores = Read<T>(scores);
-    args.bias = Read<float>(context->input(1));
-    args.probabilities = Write<T>(probabilities);
-    ForRows(context, scores.dim_size(0) * args.rows_of_an_example, 4 * args.width,
-            [&](int64_t begin, int64_t end) { BERT_TF_RUN(SoftmaxDropout, args, begin, end); });
-  }
-};
-
-template <class T>
-class SoftmaxDropoutGradOp : public DrawingKernel {
- public:
-  using DrawingKernel::DrawingKernel;
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor& probabilities = context->input(0);
-    Tensor* dscores;
-    OP_REQUIRES_OK(context, context->allocate_output(0, probabilities.shape(), &dscores));
-    SoftmaxArgs<KernelType<T>> args{probabilities.dim_size(3),
-                                    probabilities.dim_size(1) * probabilities.dim_size(2)};
-    args.draw = DrawOf(context, 1, 2);
-    args.probabilities = const_cast<KernelType<T>*>(Read<T>(probabilities));
-    args.ddropped = Read<T>(context->input(3));
-    args.dscores = Write<T>(dscores);
-    ForRows(context, probabilities.dim_size(0) * args.rows_of_an_example, 3 * args.width,
-            [&](int64_t begin, int64_t end) { BERT_TF_RUN(SoftmaxDropoutGrad, args, begin, end); });
   }
 };
 
@@ -655,112 +612,101 @@ class DivergenceGradOp : public DivergenceKernel {
   }
 };
 
-// Base class of kernels that split rows into heads or merge them, with the attribute heads.
-class HeadsKernel : public OpKernel {
+// Base class of attention and its gradient, with the attributes heads and scale.
+class AttentionKernel : public DrawingKernel {
  public:
-  explicit HeadsKernel(OpKernelConstruction* context) : OpKernel(context) {
+  explicit AttentionKernel(OpKernelConstruction* context) : DrawingKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("heads", &heads_));
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
     OP_REQUIRES(context, heads_ > 0, InvalidArgument("heads must be positive, not ", heads_));
   }
 
  protected:
-  int heads_;
-};
-
-// The same with the attribute scale, a factor of the query.
-class ScaledHeadsKernel : public HeadsKernel {
- public:
-  explicit ScaledHeadsKernel(OpKernelConstruction* context) : HeadsKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+  // Reads and checks the inputs that both have.
+  template <class T>
+  tensorflow::Status ReadInputs(OpKernelContext* context, AttentionArgs<KernelType<T>>* args) {
+    const Tensor &joined = context->input(0), &bias = context->input(1);
+    const Tensor &score_bias = context->input(2), &row_of = context->input(6);
+    TF_RETURN_IF_ERROR(ReadPlaces(context, 5, 6, joined.dim_size(0), &args->places));
+    TF_RETURN_IF_ERROR(
+        ReadPlaces(context, 7, 8, context->input(7).NumElements(), &args->read_places));
+    const int64_t width = joined.dim_size(1);
+    if (width % (3 * heads_) != 0 || bias.NumElements() != width ||
+        score_bias.shape() != row_of.shape() || context->input(8).shape() != row_of.shape()) {
+      return InvalidArgument(heads_, " heads of rows ", joined.shape().DebugString(), ", a bias ",
+                             bias.shape().DebugString(), " and score biases ",
+                             score_bias.shape().DebugString(), " for places ",
+                             row_of.shape().DebugString(), " and ",
+                             context->input(8).shape().DebugString());
+    }
+    args->heads = heads_;
+    args->size = width / (3 * heads_);
+    args->scale = scale_;
+    args->draw = DrawOf(context, 3, 4);
+    args->joined = Read<T>(joined);
+    args->bias = Read<float>(bias);
+    args->score_bias = Read<float>(score_bias);
+    return tensorflow::OkStatus();
   }
 
- protected:
+  // Divides the heads of all examples among the threads; `products` is the number of products.
+  template <class T>
+  void ForHeads(OpKernelContext* context, const AttentionArgs<T>& args, int64_t products,
+                const Rows& compute) {
+    const int64_t S = args.places.positions;
+    ForRows(context, context->input(6).dim_size(0) * heads_, products * S * S * args.size / 16,
+            compute);
+  }
+
+ private:
+  int heads_;
   float scale_;
 };
 
 template <class T>
-class SplitHeadsOp : public ScaledHeadsKernel {
+class AttentionOp : public AttentionKernel {
  public:
-  using ScaledHeadsKernel::ScaledHeadsKernel;
+  using AttentionKernel::AttentionKernel;
 
   void Compute(OpKernelContext* context) override {
-    const Tensor &joined = context->input(0), &row_of = context->input(3);
-    HeadsArgs<KernelType<T>> args{heads_, joined.dim_size(1) / (3 * heads_)};
-    OP_REQUIRES_OK(context, ReadPlaces(context, 2, 3, joined.dim_size(0), &args.places));
-    args.scale = scale_;
-    args.joined = Read<T>(joined);
-    args.bias = Read<float>(context->input(1));
-    const TensorShape part_shape({row_of.dim_size(0), heads_, row_of.dim_size(1), args.size});
-    for (int part = 0; part < 3; ++part) {
-      Tensor* y;
-      OP_REQUIRES_OK(context, context->allocate_output(part, part_shape, &y));
-      args.parts[part] = Write<T>(y);
-    }
-    ForRows(context, row_of.NumElements(), 3 * args.width(),
-            [&](int64_t begin, int64_t end) { BERT_TF_RUN(SplitHeads, args, begin, end); });
+    AttentionArgs<KernelType<T>> args{};
+    OP_REQUIRES_OK(context, ReadInputs<T>(context, &args));
+    const Tensor& row_of = context->input(6);
+    Tensor *merged, *stats;
+    const TensorShape of_context({context->input(7).NumElements(), args.heads * args.size});
+    const TensorShape of_queries({row_of.dim_size(0), args.heads, row_of.dim_size(1), 2});
+    OP_REQUIRES_OK(context, context->allocate_output(0, of_context, &merged));
+    OP_REQUIRES_OK(context, context->allocate_output(1, of_queries, &stats));
+    args.context = Write<T>(merged);
+    args.stats = Write<float>(stats);
+    stats->flat<float>().setZero();  // of queries that are not computed
+    ForHeads(context, args, 2,
+             [&](int64_t begin, int64_t end) { BERT_TF_RUN(Attention, args, begin, end); });
   }
 };
 
 template <class T>
-class SplitHeadsGradOp : public ScaledHeadsKernel {
+class AttentionGradOp : public AttentionKernel {
  public:
-  using ScaledHeadsKernel::ScaledHeadsKernel;
+  using AttentionKernel::AttentionKernel;
 
   void Compute(OpKernelContext* context) override {
-    const int64_t rows = context->input(3).NumElements();
-    HeadsArgs<KernelType<T>> args{heads_, context->input(0).dim_size(3)};
-    OP_REQUIRES_OK(context, ReadPlaces(context, 3, 4, rows, &args.places));
-    args.scale = scale_;
-    const int64_t width = 3 * args.width();
-    Tensor *djoined, *dbias;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows, width}), &djoined));
-    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({width}), &dbias));
-    for (int part = 0; part < 3; ++part) args.given[part] = Read<T>(context->input(part));
+    AttentionArgs<KernelType<T>> args{};
+    OP_REQUIRES_OK(context, ReadInputs<T>(context, &args));
+    const Tensor &joined = context->input(0), &bias = context->input(1);
+    const int64_t examples = context->input(6).dim_size(0), width = bias.NumElements();
+    Tensor *djoined, *dbias, parts;
+    OP_REQUIRES_OK(context, context->allocate_output(0, joined.shape(), &djoined));
+    OP_REQUIRES_OK(context, context->allocate_output(1, bias.shape(), &dbias));
+    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT,
+                                                   TensorShape({examples, width}), &parts));
+    args.stats = const_cast<float*>(Read<float>(context->input(9)));
+    args.dcontext = Read<T>(context->input(10));
     args.djoined = Write<T>(djoined);
-    OP_REQUIRES_OK(context, ForSummedRows(context, rows, width, width,
-                                          [&](int64_t begin, int64_t end, float* sums) {
-                                            BERT_TF_RUN(SplitHeadsGrad, args, begin, end, sums);
-                                          },
-                                          {dbias}));
-  }
-};
-
-template <class T>
-class MergeHeadsOp : public HeadsKernel {
- public:
-  using HeadsKernel::HeadsKernel;
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor& context_of_heads = context->input(0);
-    const int64_t rows = context->input(1).NumElements();
-    HeadsArgs<KernelType<T>> args{heads_, context_of_heads.dim_size(3)};
-    OP_REQUIRES_OK(context, ReadPlaces(context, 1, 2, rows, &args.places));
-    Tensor* merged;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({rows, args.width()}), &merged));
-    args.given[0] = Read<T>(context_of_heads);
-    args.rows = Write<T>(merged);
-    ForRows(context, rows, args.width(),
-            [&](int64_t begin, int64_t end) { BERT_TF_RUN(MergeHeads, args, begin, end); });
-  }
-};
-
-template <class T>
-class MergeHeadsGradOp : public HeadsKernel {
- public:
-  using HeadsKernel::HeadsKernel;
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor &dmerged = context->input(0), &row_of = context->input(2);
-    HeadsArgs<KernelType<T>> args{heads_, dmerged.dim_size(1) / heads_};
-    OP_REQUIRES_OK(context, ReadPlaces(context, 1, 2, dmerged.dim_size(0), &args.places));
-    Tensor* dcontext;
-    const TensorShape shape({row_of.dim_size(0), heads_, row_of.dim_size(1), args.size});
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &dcontext));
-    args.given_rows = Read<T>(dmerged);
-    args.parts[0] = Write<T>(dcontext);
-    ForRows(context, row_of.NumElements(), args.width(),
-            [&](int64_t begin, int64_t end) { BERT_TF_RUN(MergeHeadsGrad, args, begin, end); });
+    args.dbias = Write<float>(&parts);
+    ForHeads(context, args, 5,
+             [&](int64_t begin, int64_t end) { BERT_TF_RUN(AttentionGrad, args, begin, end); });
+    SumParts(args.dbias, examples, width, 0, dbias);
   }
 };
 
@@ -777,40 +723,6 @@ using tensorflow::shape_inference::ShapeHandle;
 std::function<tensorflow::Status(InferenceContext*)> LikeInputs(std::vector<int> inputs) {
   return [inputs](InferenceContext* c) {
     for (size_t i = 0; i < inputs.size(); ++i) c->set_output(i, c->input(inputs[i]));
-    return OkStatus();
-  };
-}
-
-// Outputs are [B, N, S, H], from rows of `parts` * N * H numbers; `row_of` is that input's index.
-std::function<tensorflow::Status(InferenceContext*)> OfHeads(int parts, int row_of) {
-  return [parts, row_of](InferenceContext* c) {
-    int64_t heads;
-    TF_RETURN_IF_ERROR(c->GetAttr("heads", &heads));
-    ShapeHandle rows, places;
-    DimensionHandle size;
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &rows));
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(row_of), 2, &places));
-    TF_RETURN_IF_ERROR(c->Divide(c->Dim(rows, 1), parts * heads, true, &size));
-    for (int part = 0; part < parts; ++part) {
-      c->set_output(part, c->MakeShape({c->Dim(places, 0), c->MakeDim(heads), c->Dim(places, 1),
-                                        size}));
-    }
-    return OkStatus();
-  };
-}
-
-// The first output has rows of `parts` * N * H numbers, and a second one is such a row; `places` is
-// that input's index.
-std::function<tensorflow::Status(InferenceContext*)> OfRows(int parts, int places) {
-  return [parts, places](InferenceContext* c) {
-    ShapeHandle part, rows;
-    DimensionHandle width;
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &part));
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(places), 1, &rows));
-    TF_RETURN_IF_ERROR(c->Multiply(c->Dim(part, 1), c->Dim(part, 3), &width));
-    TF_RETURN_IF_ERROR(c->Multiply(width, parts, &width));
-    c->set_output(0, c->MakeShape({c->Dim(rows, 0), width}));
-    if (c->num_outputs() == 2) c->set_output(1, c->MakeShape({width}));
     return OkStatus();
   };
 }
@@ -878,27 +790,6 @@ REGISTER_OP("BertTfResidualNormGrad")
     .Attr("threshold: int")
     .SetShapeFn(LikeInputs({0, 1, 2, 3, 3}));
 
-REGISTER_OP("BertTfSoftmaxDropout")
-    .Input("scores: T")
-    .Input("bias: float")
-    .Input("key: uint64")
-    .Input("counter: uint64")
-    .Output("probabilities: T")
-    .Output("dropped: T")
-    .Attr("T: {float, bfloat16}")
-    .Attr("threshold: int")
-    .SetShapeFn(LikeInputs({0, 0}));
-
-REGISTER_OP("BertTfSoftmaxDropoutGrad")
-    .Input("probabilities: T")
-    .Input("key: uint64")
-    .Input("counter: uint64")
-    .Input("ddropped: T")
-    .Output("dscores: T")
-    .Attr("T: {float, bfloat16}")
-    .Attr("threshold: int")
-    .SetShapeFn(LikeInputs({0}));
-
 REGISTER_OP("BertTfSoftmaxLoss")
     .Input("product: T")
     .Input("bias: float")
@@ -949,49 +840,56 @@ REGISTER_OP("BertTfDivergenceGrad")
     .Attr("temperature: float")
     .SetShapeFn(LikeInputs({0, 1}));
 
-REGISTER_OP("BertTfSplitHeads")
+REGISTER_OP("BertTfAttention")
     .Input("joined: T")
     .Input("bias: float")
+    .Input("score_bias: float")
+    .Input("key: uint64")
+    .Input("counter: uint64")
     .Input("places: int32")
     .Input("row_of: int32")
-    .Output("query: T")
-    .Output("key: T")
-    .Output("value: T")
+    .Input("read_places: int32")
+    .Input("read_row_of: int32")
+    .Output("context: T")
+    .Output("stats: float")
     .Attr("T: {float, bfloat16}")
     .Attr("heads: int")
     .Attr("scale: float")
-    .SetShapeFn(OfHeads(3, 3));
+    .Attr("threshold: int")
+    .SetShapeFn([](InferenceContext* c) {
+      int64_t heads;
+      TF_RETURN_IF_ERROR(c->GetAttr("heads", &heads));
+      ShapeHandle joined, places, read;
+      DimensionHandle width;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &joined));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(6), 2, &places));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(7), 1, &read));
+      TF_RETURN_IF_ERROR(c->Divide(c->Dim(joined, 1), 3, true, &width));
+      c->set_output(0, c->MakeShape({c->Dim(read, 0), width}));
+      c->set_output(1, c->MakeShape({c->Dim(places, 0), c->MakeDim(heads), c->Dim(places, 1),
+                                     c->MakeDim(2)}));
+      return OkStatus();
+    });
 
-REGISTER_OP("BertTfSplitHeadsGrad")
-    .Input("dquery: T")
-    .Input("dkey: T")
-    .Input("dvalue: T")
+REGISTER_OP("BertTfAttentionGrad")
+    .Input("joined: T")
+    .Input("bias: float")
+    .Input("score_bias: float")
+    .Input("key: uint64")
+    .Input("counter: uint64")
     .Input("places: int32")
     .Input("row_of: int32")
+    .Input("read_places: int32")
+    .Input("read_row_of: int32")
+    .Input("stats: float")
+    .Input("dcontext: T")
     .Output("djoined: T")
     .Output("dbias: float")
     .Attr("T: {float, bfloat16}")
     .Attr("heads: int")
     .Attr("scale: float")
-    .SetShapeFn(OfRows(3, 3));
-
-REGISTER_OP("BertTfMergeHeads")
-    .Input("context: T")
-    .Input("places: int32")
-    .Input("row_of: int32")
-    .Output("merged: T")
-    .Attr("T: {float, bfloat16}")
-    .Attr("heads: int")
-    .SetShapeFn(OfRows(1, 1));
-
-REGISTER_OP("BertTfMergeHeadsGrad")
-    .Input("dmerged: T")
-    .Input("places: int32")
-    .Input("row_of: int32")
-    .Output("dcontext: T")
-    .Attr("T: {float, bfloat16}")
-    .Attr("heads: int")
-    .SetShapeFn(OfHeads(1, 2));
+    .Attr("threshold: int")
+    .SetShapeFn(LikeInputs({0, 1}));
 
 #define BERT_TF_REGISTER(name, T)                                                      \
   REGISTER_KERNEL_BUILDER(                                                             \
@@ -1005,13 +903,9 @@ BERT_TF_REGISTER_BOTH(BiasGelu);
 BERT_TF_REGISTER_BOTH(BiasGeluGrad);
 BERT_TF_REGISTER_BOTH(ResidualNorm);
 BERT_TF_REGISTER_BOTH(ResidualNormGrad);
-BERT_TF_REGISTER_BOTH(SoftmaxDropout);
-BERT_TF_REGISTER_BOTH(SoftmaxDropoutGrad);
 BERT_TF_REGISTER_BOTH(SoftmaxLoss);
 BERT_TF_REGISTER_BOTH(SoftmaxLossGrad);
 BERT_TF_REGISTER_BOTH(Divergence);
 BERT_TF_REGISTER_BOTH(DivergenceGrad);
-BERT_TF_REGISTER_BOTH(SplitHeads);
-BERT_TF_REGISTER_BOTH(SplitHeadsGrad);
-BERT_TF_REGISTER_BOTH(MergeHeads);
-BERT_TF_REGISTER_BOTH(MergeHeadsGrad);
+BERT_TF_REGISTER_BOTH(Attention);
+BERT_TF_REGISTER_BOTH(AttentionGrad);

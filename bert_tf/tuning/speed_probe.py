@@ -2,8 +2,8 @@
 
 A processor's feature flags are not enough: on some processors with bfloat16 instructions, products
 take twice as long in bfloat16 as in float32. So parts of one layer are timed, in the shapes of the
-job but with few enough tokens to be quick: the products of a dense layer and of attention with
-those of their gradients, the casts of kernels, and the operations between products. Training adds
+job but with few enough tokens to be quick: the products of a dense layer with those of its
+gradients, the casts of kernels, attention, and the operations between products. Training adds
 the update of a layer's weights (``update_probe.py``).
 """
 
@@ -18,7 +18,7 @@ from typing import Callable, TypeVar
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.blocks import DropoutSite, PlainBlocks, blocks_for
+from bert_tf.model.blocks import DropoutSite, NativeBlocks, PlainBlocks, blocks_for
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encode, encoder_specs
@@ -42,7 +42,7 @@ _DROPOUT_RATE = 0.1
 
 PRODUCTS = "products"
 
-# Precision -> seconds per layer and micro batch: of its products, and of all else by form. A
+# Precision -> seconds per layer and micro batch: of its dense products, and of all else by form. A
 # precision that is clearly too slow has no forms.
 Figures = dict[str, dict[str, float]]
 
@@ -107,9 +107,8 @@ class JobShapes:
 
     @property
     def operations(self) -> int:
-        """Number of multiplications and additions in a layer's products for a micro batch."""
-        per_token = self.kernel_weights + 2 * self.length * self.hidden_size
-        return 2 * self.passes * self.tokens * per_token
+        """Number of multiplications and additions in a layer's dense products for a micro batch."""
+        return 2 * self.passes * self.tokens * self.kernel_weights
 
     @property
     def kernel_weights(self) -> int:
@@ -336,9 +335,7 @@ def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> Pieces
     hidden, intermediate = shapes.hidden_size, shapes.intermediate_size
     dense = _dense(tokens, hidden, intermediate, policy.dense, passes=shapes.passes)
     share = shapes.kernel_weights / (hidden * intermediate)
-    matrices, share_of_matrices = _matrices(shapes, tokens)
-    attention = _attention(shapes, matrices, policy.attention)
-    pieces = [(dense, share), (attention, share_of_matrices)]
+    pieces = [(dense, share)]
     if shapes.trains and policy.dense != tf.float32:
         cast = tf.cast(ones([hidden, intermediate]), policy.dense)
         pieces.append((cast.op, share * num_updates(shapes, tokens)))
@@ -346,12 +343,8 @@ def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> Pieces
 
 
 def _between_products(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
-    """The operations between a layer's products, with gradients but without transposing heads.
-
-    Softmax is timed on as many matrices as the products of attention.
-    """
-    policy, hidden, length = options.policy, shapes.hidden_size, shapes.length
-    matrices, share = _matrices(shapes, tokens)
+    """All else in a layer, with gradients; TensorFlow's form without transposing heads."""
+    policy, hidden = options.policy, shapes.hidden_size
     blocks = blocks_for(options, tf.ones([1, tokens], tf.int32))
     rows = [tokens] if options.native_layers else [1, tokens]
     site = DropoutSite(_dropout(shapes), 1, _DROPOUT_RATE)
@@ -364,26 +357,19 @@ def _between_products(shapes: JobShapes, options: ForwardOptions, tokens: int) -
     variables = Variables({"bias": wide, **narrow_variables})
     activated = blocks.activated(widened, variables, shapes.activation)
     output = blocks.close_residual(closed, residual, variables, site=site)
-    scores = ones([1, matrices, length, length], policy.attention)
-    softmax = blocks.attention_probabilities(scores, ones([1, length]), site=site)
     # In the plain form, casts to the data type of the next product are part of its cost.
     activated, operand = (tf.cast(x, policy.dense) for x in (activated, output.operand))
+    attention = _native_attention if options.native_layers else _plain_attention
     return [
         (_with_gradients([activated], [widened, wide], shapes), 1.0),
         (_with_gradients([output.full, operand], [closed, residual.full, narrow], shapes), 2.0),
-        (_with_gradients([softmax], [scores], shapes), share),
+        *attention(shapes, options, tokens, site),
     ]
 
 
 def num_updates(shapes: JobShapes, tokens: int) -> float:
     """The number of updates, usually a fraction, that ``tokens`` tokens correspond to."""
     return tokens / (shapes.tokens * shapes.accumulation_steps)
-
-
-def _matrices(shapes: JobShapes, tokens: int) -> tuple[int, float]:
-    """The number of attention matrices to time for ``tokens`` tokens, and a correction factor."""
-    exact = shapes.heads * tokens / shapes.length
-    return max(1, round(exact)), exact / max(1, round(exact))
 
 
 def _dense(tokens: int, inputs: int, outputs: int, dtype: tf.DType, *, passes: int) -> tf.Operation:
@@ -397,19 +383,35 @@ def _dense(tokens: int, inputs: int, outputs: int, dtype: tf.DType, *, passes: i
     return tf.group(*(product() for product in products[:passes]))
 
 
-def _attention(shapes: JobShapes, matrices: int, dtype: tf.DType) -> tf.Operation:
-    width = shapes.hidden_size // shapes.heads
-    rows = ones([matrices, shapes.length, width], dtype)  # stand-in for queries, keys and values
-    scores = ones([matrices, shapes.length, shapes.length], dtype)
-    forward = [tf.matmul(rows, rows, transpose_b=True), tf.matmul(scores, rows)]
-    if not shapes.trains:
-        return tf.group(*forward)
-    score_gradients = [tf.matmul(scores, rows), tf.matmul(scores, rows, transpose_a=True)]
-    context_gradients = [
-        tf.matmul(rows, rows, transpose_b=True),
-        tf.matmul(scores, rows, transpose_a=True),
-    ]
-    return tf.group(*forward, *score_gradients, *context_gradients)
+def _native_attention(
+    shapes: JobShapes, options: ForwardOptions, tokens: int, site: DropoutSite
+) -> Pieces:
+    sequences = max(1, round(tokens / shapes.length))
+    mask = tf.ones([sequences, shapes.length], tf.int32)
+    blocks = blocks_for(options, mask)
+    assert isinstance(blocks, NativeBlocks)
+    joined = ones([sequences * shapes.length, 3 * shapes.hidden_size], options.policy.attention)
+    bias, score_bias = ones([3 * shapes.hidden_size]), tf.zeros(mask.shape)
+    context = blocks.attention(
+        joined, bias, score_bias, heads=shapes.heads, closing=blocks, site=site
+    )
+    share = tokens / (sequences * shapes.length)
+    return [(_with_gradients([context], [joined, bias], shapes), share)]
+
+
+def _plain_attention(
+    shapes: JobShapes, options: ForwardOptions, tokens: int, site: DropoutSite
+) -> Pieces:
+    dtype, length = options.policy.attention, shapes.length
+    exact = shapes.heads * tokens / length
+    matrices = max(1, round(exact))
+    rows = ones([1, matrices, length, shapes.hidden_size // shapes.heads], dtype)
+    scores = tf.matmul(rows, rows, transpose_b=True)
+    softmax = PlainBlocks(options.policy).attention_probabilities(
+        scores, ones([1, length]), site=site
+    )
+    context = tf.matmul(softmax, rows)
+    return [(_with_gradients([context], [rows], shapes), exact / matrices)]
 
 
 def _with_gradients(

@@ -44,10 +44,8 @@ def batch():
 
 
 # Relative to the logits' norm. In float32 both forms pass through some 8 products with sums of up
-# to 64 terms. Both forms round to bfloat16 at the same places, and the numbers to
-# be rounded only differ by float32's rounding of sums, so few results differ, by an epsilon each.
-# The effect of bfloat16 itself is ten times as large.
-TOLERANCE = {"fp32": rounding.of_products(8, 64), "bf16": 2.0**-8}
+# to 64 terms. In bfloat16, only TensorFlow's form rounds attention's scores.
+TOLERANCE = {"fp32": rounding.of_products(8, 64), "bf16": 2.0**-6}
 
 
 @requires_native_ops
@@ -57,7 +55,7 @@ def test_logits_are_those_of_tensorflow(parts, precision):
     native = predictor_of(parts, **build)
     plain = predictor_of(parts, portable=True, **build)
     found = {op for op in operations(native.graph.as_graph_def()) if op.startswith("BertTf")}
-    assert found >= {"BertTfSoftmaxDropout", "BertTfResidualNorm", "BertTfSplitHeads"}
+    assert found >= {"BertTfAttention", "BertTfResidualNorm"}
     assert not any(op.startswith("BertTf") for op in operations(plain.graph.as_graph_def()))
     features = batch()
     at_tokens = features["input_mask"].astype(bool)

@@ -18,9 +18,9 @@ from tests.unit.tasks.pretraining.sums import sums_of_heads
 pytestmark = requires_native_ops
 
 # Difference of the two forms relative to the norm. In float32 it is the rounding of sums over at
-# most 101 words, in some 32 products, forwards and backwards; in bfloat16 one product of three
-# kernels replaces three products.
-TOLERANCE = {"fp32": rounding.of_products(32, 101), "bf16": 2.0**-7}
+# most 101 words, in some 32 products, forwards and backwards; in bfloat16 it is as large as the
+# effect of bfloat16 itself, since only the plain form rounds attention's scores.
+TOLERANCE = {"fp32": rounding.of_products(32, 101), "bf16": 2.0**-5}
 
 
 def network(hidden_size, heads, intermediate_size, **changes):

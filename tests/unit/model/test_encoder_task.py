@@ -87,7 +87,7 @@ def computed(task, options):
         loss = tf.add_n([s.loss / s.weight for s in sums.values()])
         trained = network.variables.trainable()
         gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, trained)]
-        merged = [op for op in graph.get_operations() if op.type == "BertTfMergeHeads"]
+        merged = [op for op in graph.get_operations() if op.type == "BertTfAttention"]
         rows = [tf.shape(op.outputs[0])[0] for op in merged]
         session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
         loss, gradients, rows = session.run([loss, gradients, rows])

@@ -110,7 +110,7 @@ def encoded(options, *, skip_padding, recompute=False):
         logits = span_logits(variables, CONFIG, fed, options)
         loss = span_sums(logits, fed, options).loss
         gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
-        merged = [op for op in graph.get_operations() if op.type == "BertTfMergeHeads"]
+        merged = [op for op in graph.get_operations() if op.type == "BertTfAttention"]
         rows = tf.shape(merged[0].outputs[0])[0] if merged else tf.size(mask)
         session.run(tf.global_variables_initializer())
         rows, logits, loss, gradients = session.run([rows, logits, loss, gradients])

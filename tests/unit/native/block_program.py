@@ -6,6 +6,7 @@ All numbers are written as float32, which holds bfloat16's.
 """
 
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -19,6 +20,61 @@ D = N * H
 PLACES = [place for place in range(B * S) if place % 5 != 2]
 PLACES[3:5] = PLACES[4], PLACES[3]
 TEMPERATURE = 1.75
+
+
+class Attended(NamedTuple):
+    """Shapes of attention: the rows of all places and those that are read."""
+
+    B: int
+    S: int
+    N: int
+    H: int
+    padding: list[int]  # its places
+    places: list[int]
+    read: list[int]
+
+    def in_places(self, rows):
+        """Rows [R, N, H] to [B, N, S, H], zeros where there is no row."""
+        places = self.places if len(rows) == len(self.places) else self.read
+        spread = np.zeros((self.B * self.S, self.N, self.H))
+        spread[places] = rows
+        return spread.reshape(self.B, self.S, self.N, self.H).transpose(0, 2, 1, 3)
+
+    def in_rows(self, heads, places):
+        """[B, N, S, H] to the rows [R, N, H] of places."""
+        return heads.transpose(0, 2, 1, 3).reshape(-1, self.N, self.H)[places]
+
+    def score_bias(self):
+        """[B, S]: -10000 for padding."""
+        bias = np.zeros(self.B * self.S, np.float32)
+        bias[self.padding] = -10000
+        return bias.reshape(self.B, self.S)
+
+    def row_of(self, places):
+        """[B, S]: the row in each place, -1 if there is none."""
+        rows = np.full(self.B * self.S, -1, np.int32)
+        rows[places] = np.arange(len(places))
+        return rows.reshape(self.B, self.S)
+
+
+# Rows that are missing, in another order, read and not read; an example without queries; and more
+# queries and keys than a block has, some of padding within an example.
+ATTENDED = {
+    "ragged": Attended(
+        *(B, S, N, H),
+        [*range(S + 5, 2 * S), *range(2 * S + 1, 3 * S)],
+        PLACES,
+        PLACES[2 : 2 * S : 3],
+    ),
+    "long": Attended(
+        *(2, 147, 2, 24),
+        [9, 10, *range(147 + 70, 2 * 147)],
+        list(range(2 * 147)),
+        list(range(2 * 147)),
+    ),
+    "alone": Attended(1, 1, 1, 5, [], [0], [0]),
+    "padding": Attended(2, 37, 1, 40, list(range(37)), list(range(74)), list(range(74))),
+}
 THRESHOLD = round(0.3 * 65536)
 KEY, COUNTER = 0x0123456789ABCDEF, (2**32 - 3, 77 << 16 | 5)  # the counter's low word overflows
 
@@ -33,29 +89,18 @@ def inputs(dtype):
     in_dtype = {
         "inner": normal(B, S, INNER, scale=4.0),
         "product": normal(len(PLACES), D),
-        "joined": normal(len(PLACES), 3 * D),
         "words": normal(ROWS, CLASSES, scale=4.0),
-        "scores": normal(B, N, S, S, scale=5.0),
         "dinner": normal(B, S, INNER),
         "dhalf": normal(len(PLACES), D),
-        "ddropped": normal(B, N, S, S),
-        "dquery": normal(B, N, S, H),
-        "dkey": normal(B, N, S, H),
-        "dvalue": normal(B, N, S, H),
-        "context": normal(B, N, S, H),
-        "dmerged": normal(len(PLACES), D),
         "learnt": normal(ROWS, CLASSES, scale=4.0),
         "known": normal(ROWS, CLASSES, scale=4.0),
         "exact_inner": normal(B, S, INNER, scale=4.0),
     }
-    padding = np.where(np.arange(S) < np.array([[S], [5], [1]]), 0, -10000).astype(np.float32)
     dlosses = normal(ROWS)
     dlosses[2] = 0.0
     in_float = {
         "inner_bias": normal(INNER),
         "bias": normal(D),
-        "joined_bias": normal(3 * D),
-        "score_bias": padding,
         "residual": normal(len(PLACES), D, scale=3.0) + 2.0,
         "gamma": normal(D),
         "beta": normal(D),
@@ -67,8 +112,33 @@ def inputs(dtype):
         "known_bias": normal(CLASSES),
         "exact_inner_bias": normal(INNER),
     }
+    for name, case in ATTENDED.items():
+        width = case.N * case.H
+        in_dtype[f"{name}_joined"] = normal(len(case.places), 3 * width, scale=2.0)
+        in_dtype[f"{name}_dcontext"] = normal(len(case.read), width)
+        in_float[f"{name}_joined_bias"] = normal(3 * width)
     given = {name: tf.cast(tf.constant(value), dtype) for name, value in in_dtype.items()}
     return {**given, **{name: tf.constant(value) for name, value in in_float.items()}}
+
+
+def attention(case, joined, bias, *, score_bias=None, **draw):
+    """The context of the rows that are read."""
+    return (
+        native_operations()
+        .bert_tf_attention(
+            joined=joined,
+            bias=bias,
+            score_bias=case.score_bias() if score_bias is None else score_bias,
+            places=case.places,
+            row_of=case.row_of(case.places),
+            read_places=case.read,
+            read_row_of=case.row_of(case.read),
+            heads=case.N,
+            scale=0.375,
+            **draw,
+        )
+        .context
+    )
 
 
 def compute(dtype):
@@ -94,13 +164,12 @@ def compute(dtype):
         **draw,
         **places,
     )
-    softmax = native.bert_tf_softmax_dropout(
-        scores=given["scores"], bias=given["score_bias"], **draw
-    )
-    heads = native.bert_tf_split_heads(
-        joined=given["joined"], bias=given["joined_bias"], heads=N, scale=0.375, **places
-    )
-    merged = native.bert_tf_merge_heads(context=given["context"], heads=N, **places)
+    contexts = {
+        f"{name} context": attention(
+            case, given[f"{name}_joined"], given[f"{name}_joined_bias"], **draw
+        )
+        for name, case in ATTENDED.items()
+    }
     loss = native.bert_tf_softmax_loss(
         product=given["words"], bias=given["word_bias"], labels=tf.cast(given["labels"], tf.int32)
     )
@@ -111,15 +180,19 @@ def compute(dtype):
         known_bias=given["known_bias"],
         temperature=TEMPERATURE,
     )
-    found = {**gelus, "full": full, "half": half, **softmax._asdict(), **heads._asdict()}
-    found.update(loss._asdict(), merged=merged, divergences=divergence.losses)
+    found = {**gelus, "full": full, "half": half, **contexts, **loss._asdict()}
+    found["divergences"] = divergence.losses
     gradients = {
         ("inner", "inner_bias"): ([gelus["gelu"]], ["dinner"]),
         ("exact_inner", "exact_inner_bias"): ([gelus["exact gelu"]], ["dinner"]),
         ("product", "bias", "residual", "gamma", "beta"): ([full, half], ["dy", "dhalf"]),
-        ("scores",): ([softmax.dropped], ["ddropped"]),
-        ("joined", "joined_bias"): (heads, ["dquery", "dkey", "dvalue"]),
-        ("context",): ([merged], ["dmerged"]),
+        **{
+            (f"{name}_joined", f"{name}_joined_bias"): (
+                [contexts[f"{name} context"]],
+                [f"{name}_dcontext"],
+            )
+            for name in ATTENDED
+        },
         ("words", "word_bias"): ([loss.losses], ["dlosses"]),
         ("learnt", "learnt_bias"): ([divergence.losses], ["dlosses"]),
     }
@@ -150,9 +223,13 @@ def compute_not_numbers(dtype):
     width, chosen = 20, not_numbers()[::37]
     spread = np.random.default_rng(2).standard_normal((chosen.size, width)).astype(np.float32)
     spread[np.arange(chosen.size), np.arange(chosen.size) % width] = chosen
-    softmax = native.bert_tf_softmax_dropout(
-        scores=tf.zeros([chosen.size, 1, 1, width], dtype),
-        bias=tf.constant(spread),
+    everywhere = list(range(chosen.size * width))
+    joined = tf.zeros([len(everywhere), 3], dtype)
+    context = attention(
+        Attended(chosen.size, width, 1, 1, [], everywhere, everywhere),
+        joined,
+        tf.zeros([3]),
+        score_bias=tf.constant(spread),
         key=tf.zeros([1], tf.uint64),
         counter=tf.zeros([2], tf.uint64),
         threshold=0,
@@ -173,7 +250,8 @@ def compute_not_numbers(dtype):
         "gelu's gradient": tf.gradients(y, zeros)[0],
         "exact gelu": exact,
         "exact gelu's gradient": tf.gradients(exact, zeros)[0],
-        "probabilities": softmax.probabilities,
+        "attention": context,
+        "attention's gradient": tf.gradients(context, joined)[0],
         "losses": loss.losses,
         "loss's gradient": tf.gradients(loss.losses, logits)[0],
         "divergences": divergence.losses,

@@ -147,8 +147,8 @@ def test_measurements_are_in_the_details(measured):
     assert choice.against_native_ops is None
     rates = choice.details["fp32_gflops"], choice.details["bf16_gflops"]
     assert rates[0] / rates[1] == pytest.approx(320 / 170, rel=0.01)
-    # Six dense products of a layer and two of attention, each three times, for 2048 tokens.
-    operations = 3 * 2 * 2048 * (4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768)
+    # Six dense products of a layer, each three times, for 2048 tokens.
+    operations = 3 * 2 * 2048 * (4 * 768 * 768 + 2 * 768 * 3072)
     assert rates[0] == pytest.approx(operations / (1000 / 320) / 1e9, rel=0.01)
     assert choice.details["native_ms"] == 1000
     assert choice.details["tensorflow_ms"] == 2000
@@ -455,11 +455,11 @@ def test_every_piece_of_a_layer_is_timed(monkeypatch, accumulation_steps, tokens
         update=update_pieces,
         clock=lambda: float(next(ticks)),
     )
-    # Every operation takes one tick here, and counts as often as a layer has it. All of attention's
-    # matrices are timed, and a dense layer's kernel stands for those of others.
+    # Every operation takes one tick here, and counts as often as a layer has it. A dense layer's
+    # kernel stands for those of others.
     dense, times = shapes.kernel_weights / (8 * 16), 16 / tokens
     update = dense / accumulation_steps if accumulation_steps else 0
-    assert found["fp32"]["products"] == pytest.approx(times * (dense + 1))
-    assert found["bf16"]["products"] == pytest.approx(times * (dense + 1) + update)
+    assert found["fp32"]["products"] == pytest.approx(times * dense)
+    assert found["bf16"]["products"] == pytest.approx(times * dense + update)
     for pieces in found.values():
         assert pieces["native"] == pieces["tensorflow"] == pytest.approx(4 * times + update)
