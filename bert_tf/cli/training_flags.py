@@ -7,6 +7,7 @@ Names and meanings follow google-research/bert and NVIDIA's scripts if these hav
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -87,22 +88,23 @@ def define_ignored_flags(define: Definer) -> None:
 
 @flag_group("Batch, schedule and optimizer")
 def define_optimization_flags(
-    define: Definer, *, without: Iterable[str] = (), **steps: Mapping[str, Any]
+    define: Definer, *, without: Iterable[str] = (), **changes: Mapping[str, Any]
 ) -> None:
     """Defines the batch, schedule and optimizer flags of a training script.
 
-    ``without`` is for ``BatchSettings``, ``steps`` for ``StepSettings``; see ``Definer.settings``.
+    ``without`` is for ``BatchSettings``, ``changes`` for ``StepSettings`` and for the optimizers'
+    flags; see ``Definer.settings``.
     """
     define.settings(BatchSettings, without=without)
     micro_batch = Option(None, help_text="Another name for --train_batch_size.", kind=int)
     define.other_name("micro_batch_size", "train_batch_size", micro_batch)
-    define.settings(StepSettings, **steps)
+    define.settings(StepSettings, **changes)
     define.settings(ScheduleSettings)
     for option in schedule_options().values():
         define.option(option)
     define.settings(OptimizationSettings)
-    for option in option_flags().values():
-        define.option(option)
+    for name, option in option_flags().items():
+        define.option(dataclasses.replace(option, **changes.get(name, {})))
     define.boolean(
         "allreduce_post_accumulation", True, "NVIDIA's name: communicate once per update."
     )
@@ -174,13 +176,15 @@ def optimization_settings(values: flags.FlagValues, **made: Any) -> Optimization
 
     ``made`` is as in ``from_flags``.
     """
-    options = {flag: values[flag].value for flag in option_flags()}
+    of_optimizers = [values[name] for name in option_flags()]
+    options = {flag.name: flag.value for flag in of_optimizers}
+    defaults = {flag.name: flag.default for flag in of_optimizers}
     return from_flags(
         OptimizationSettings,
         values,
         micro_batch_size=_value_of_either(values, "train_batch_size", "micro_batch_size"),
         schedule=schedule_settings(values),
-        optimizer_options=options_from_flags(values.optimizer_type, options),
+        optimizer_options=options_from_flags(values.optimizer_type, options, defaults),
         allreduce_every_micro_batch=values.allreduce_every_micro_batch
         or not values.allreduce_post_accumulation,
         **made,

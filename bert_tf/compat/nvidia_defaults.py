@@ -118,6 +118,7 @@ SQUAD = PeerScript(
     defaults=(
         Default("learning_rate", 5e-6),
         Default("learning_rate_scaling", "linear"),
+        Default("adam_bias_correction", False),
         Default("train_batch_size", 8, ours="32", applies=_has_no_batch),
         Default("length_buckets", False),
         Default("save_checkpoints_steps", 5000),
@@ -131,6 +132,7 @@ TAGGING = PeerScript(
     defaults=(
         Default("learning_rate", 5e-6),
         Default("learning_rate_scaling", "linear"),
+        Default("adam_bias_correction", False),
         Default("num_train_epochs", 10.0),
         Default("train_batch_size", 64, ours="32", applies=_has_no_batch),
         Default("eval_batch_size", 16),

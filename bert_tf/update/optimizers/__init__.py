@@ -39,15 +39,18 @@ def option_flags() -> dict[str, Option]:
     return {option.flag: option for _, option in _options() if option.flag}
 
 
-def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+def options_from_flags(
+    name: str, values: Mapping[str, OptionValue], defaults: Mapping[str, OptionValue]
+) -> dict[str, OptionValue]:
     """Builds an optimizer's options from the values of :func:`option_flags`.
 
-    Raises UserError for contradictory options and for flags that belong to other optimizers.
+    ``defaults`` are those of the command. Raises UserError for contradictory options and for flags that belong to other optimizers.
     """
     row = optimizer_row(name)
     flags_of_row = {option.flag: key for key, option in row.options.items() if option.flag}
-    for flag, option in option_flags().items():
-        if flag not in flags_of_row and values[flag] != option.default:
+    for flag, value in values.items():
+        asks_for_something = value is not False and value != defaults[flag]
+        if flag not in flags_of_row and asks_for_something:
             owners = [owner for owner, other in _options() if other.flag == flag]
             raise UserError(
                 f"--{flag} belongs to --optimizer_type={' or '.join(owners)}, but the optimizer is "

@@ -159,7 +159,7 @@ def test_options_belong_to_their_optimizer(parse):
         given = [f"--optimizer_type={optimizer}", "--adam_beta1=0.8", "--adam_beta2=0.98"]
         found = parse(*given).optimization.optimizer_options
         assert (found["beta_1"], found["beta_2"]) == (0.8, 0.98)
-    # The default of a boolean does not count as given.
+    # A boolean that is off does not count as given.
     off = parse(*lamb, "--noadam_bias_correction")
     assert off.optimization == parse(*lamb).optimization
 

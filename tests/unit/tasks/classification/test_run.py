@@ -54,6 +54,20 @@ def settings_of(start, output_dir, *more):
     return classification_settings(values)
 
 
+
+def test_adam_has_bias_correction(start, tmp_path):
+    def options(*given):
+        settings = settings_of(start, tmp_path, "--do_eval", *given)
+        return settings.optimization.optimizer_options
+
+    assert options()["bias_correction"] is True
+    assert options("--noadam_bias_correction")["bias_correction"] is False
+    assert "bias_correction" not in options("--optimizer_type=lamb")
+    assert options("--optimizer_type=lamb", "--noadam_bias_correction")
+    with pytest.raises(UserError, match="--lamb_prenormalize belongs to"):
+        options("--lamb_prenormalize")
+
+
 WRONG = {
     "nothing to do": ([], "give --do_train, --do_eval, --do_predict or several"),
     "no task": (["--do_eval", "--task_name="], "give --task_name for a task of GLUE, or files"),
