@@ -14,7 +14,10 @@
 #include <vector>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -156,14 +159,43 @@ namespace avx512_bf16 {
 #include "block_kernels.inc"
 #include "attention_kernels.inc"
 }  // namespace avx512_bf16
-#undef BERT_TF_AVX512_BF16
 #pragma GCC pop_options
 #else
 namespace avx512_bf16 = avx512;
 #endif
+
+#if __GNUC__ >= 11
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+#define BERT_TF_AMX
+namespace amx {
+#include "simd.inc"
+#include "block_kernels.inc"
+#include "attention_kernels.inc"
+}  // namespace amx
+#undef BERT_TF_AMX
+#pragma GCC pop_options
+#else
+namespace amx = avx512_bf16;
+#endif
+#undef BERT_TF_AVX512_BF16
 #undef BERT_TF_AVX512
 
-enum class Instructions { kGeneric, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Instructions { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+
+// Whether the processor has tiles of bfloat16, and Linux lets this process use them.
+bool HasTiles() {
+#if __GNUC__ >= 11 && defined(SYS_arch_prctl)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kOfBfloat16 = 1u << 22, kTiles = 1u << 24;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  if (!(edx & kOfBfloat16) || !(edx & kTiles)) return false;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2)
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 Instructions Found() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
@@ -174,21 +206,25 @@ Instructions Found() {
     return Instructions::kAvx2;
   }
 #if __GNUC__ >= 10
-  if (__builtin_cpu_supports("avx512bf16")) return Instructions::kAvx512Bf16;
+  if (__builtin_cpu_supports("avx512bf16")) {
+    return HasTiles() ? Instructions::kAmx : Instructions::kAvx512Bf16;
+  }
 #endif
   return Instructions::kAvx512;
 }
 
-// The best set of this CPU, or a lesser one if BERT_TF_INSTRUCTIONS is avx512, avx2 or generic. All
-// give the same bits; with the variable, one that is suspected not to can be ruled out.
+// The best set of this CPU, or a lesser one if BERT_TF_INSTRUCTIONS is avx512_bf16, avx512, avx2 or
+// generic. All give the same bits, but for attention (attention_kernels.inc); with the variable, one
+// that is suspected not to can be ruled out.
 Instructions Best() {
   static const Instructions best = [] {
     const char* given = std::getenv("BERT_TF_INSTRUCTIONS");
     const std::string most = given == nullptr ? "" : given;
-    Instructions allowed = Instructions::kAvx512Bf16;
+    Instructions allowed = Instructions::kAmx;
     if (most == "generic") allowed = Instructions::kGeneric;
     if (most == "avx2") allowed = Instructions::kAvx2;
     if (most == "avx512") allowed = Instructions::kAvx512;
+    if (most == "avx512_bf16") allowed = Instructions::kAvx512Bf16;
     return std::min(allowed, Found());
   }();
   return best;
@@ -197,6 +233,7 @@ Instructions Best() {
 // Calls a kernel as compiled for the best instructions of this CPU.
 #define BERT_TF_RUN(kernel, ...)                                         \
   switch (Best()) {                                                      \
+    case Instructions::kAmx: amx::kernel(__VA_ARGS__); break;            \
     case Instructions::kAvx512Bf16:                                      \
       avx512_bf16::kernel(__VA_ARGS__);                                  \
       break;                                                             \
