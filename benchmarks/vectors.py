@@ -10,8 +10,9 @@
 2.15 lacks; ``ours-lines``, ``ours-tokens`` (half precision) and ``ours-texts`` (means) are whole
 runs of run_features.py. Both are timed after their imports, reading of weights and writing of files
 included, with google's usual layers -1,-2,-3,-4. ``ours`` and ``sentence-transformers`` encode
-texts to normalised means with a model in memory, after a batch that does not count. The texts are
-``--sequences`` lines, spread over the file. The procedure is that of benchmarks.step.
+texts to normalised means in float32 with a model in memory, after a batch that does not count;
+``ours-auto`` chooses its precision by measurement, ``sentence-transformers-bf16`` has bfloat16. The
+texts are ``--sequences`` lines, spread over the file. The procedure is that of benchmarks.step.
 """
 
 from __future__ import annotations
@@ -52,8 +53,14 @@ SUBJECTS = by_name(
     Subject("ours-tokens", _MODULE, {"program": "features", "name": "vectors.npy", "half": True}),
     Subject("ours-texts", _MODULE, {"program": "features", "name": "vectors.npy", "mean": True}),
     Subject("google-bert", _MODULE, {"program": "extract_features", "name": "vectors.jsonl"}),
-    Subject("ours", _MODULE, {"program": "encoder"}),
+    Subject("ours", _MODULE, {"program": "encoder", "precision": "fp32"}),
+    Subject("ours-auto", _MODULE, {"program": "encoder", "precision": "auto"}),
     Subject("sentence-transformers", _MODULE, {"program": "sentence_transformers"}),
+    Subject(
+        "sentence-transformers-bf16",
+        _MODULE,
+        {"program": "sentence_transformers", "model_kwargs": {"torch_dtype": "bfloat16"}},
+    ),
 )
 
 
@@ -151,14 +158,18 @@ def _extract_features(
 
 
 def _encoder(job: VectorJob, settings: Mapping[str, Any], _: Path) -> Callable[[], object]:
-    del settings
     start_tensorflow()
     from bert_tf.inference.arithmetic import measured_options
     from bert_tf.tasks.vectors.encoder import TextEncoder
     from bert_tf.tasks.vectors.settings import VectorSettings
 
     model = find_model(job.model_dir)
-    options, _ = measured_options(model.config, sequences=job.batch_size, length=job.max_seq_length)
+    options, _ = measured_options(
+        model.config,
+        precision=settings["precision"],
+        sequences=job.batch_size,
+        length=job.max_seq_length,
+    )
     encoder = TextEncoder(
         model,
         VectorSettings(pooling="mean", normalize=True),
@@ -174,12 +185,13 @@ def _encoder(job: VectorJob, settings: Mapping[str, Any], _: Path) -> Callable[[
 def _sentence_transformers(
     job: VectorJob, settings: Mapping[str, Any], _: Path
 ) -> Callable[[], object]:
-    del settings
     import torch
     from sentence_transformers import SentenceTransformer
 
     torch.set_num_threads(job.threads)
-    model = SentenceTransformer(job.model_dir, device="cpu")
+    model = SentenceTransformer(
+        job.model_dir, device="cpu", model_kwargs=settings.get("model_kwargs")
+    )
     model.max_seq_length = job.max_seq_length
     texts = list(job.texts)
 
