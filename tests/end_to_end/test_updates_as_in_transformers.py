@@ -1,0 +1,130 @@
+"""Fine-tuning makes the updates of AdamW with transformers on torch: the same losses."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from tests.helpers.programs import run
+
+WORDS = "where does anna live ? in paris , the old town of a friend . un ##able ##s"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(" ")]
+UPDATES, RATE, DECAY = 20, 3e-3, 0.01
+SENTENCES = [
+    ["anna", "live", "in", "old", "paris", "."],
+    ["where", "does", "a", "friend", "live", "?"],
+    ["the", "towns", ",", "unable", "friends"],
+    ["paris"],
+]
+TAGS = [["B-PER", "O", "O", "O", "B-LOC", "O"], ["O"] * 6, ["O", "B-LOC", "O", "O", "O"], ["B-LOC"]]
+CLASSES = ["long", "long", "short", "short"]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A directory with a small network without dropout, its head and a tokenizer, by the class."""
+
+    def make(class_name, labels):
+        directory = tmp_path_factory.mktemp(class_name)
+        (directory / "vocab.txt").write_text("\n".join(VOCABULARY))
+        torch.manual_seed(1)
+        config = transformers.BertConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            intermediate_size=40,
+            max_position_embeddings=16,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            initializer_range=0.1,
+            id2label=dict(enumerate(labels)),
+            label2id={label: number for number, label in enumerate(labels)},
+        )
+        getattr(transformers, class_name)(config).save_pretrained(directory)
+        transformers.BertTokenizerFast(str(directory / "vocab.txt")).save_pretrained(directory)
+        return directory
+
+    return make
+
+
+def losses_of_torch(model, batch):
+    """The losses before each update, all of them with the same batch."""
+    weights = dict(model.named_parameters())
+    plain = {name for name in weights if "bias" in name or "LayerNorm" in name}
+    groups = [
+        {"params": [weights[name] for name in weights if name not in plain], "weight_decay": DECAY},
+        {"params": [weights[name] for name in plain], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=1e-6)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, UPDATES)
+    losses = []
+    for _ in range(UPDATES):
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def losses_of(script, start, output_dir, *flags):
+    """The losses of our script with its own settings, but without warm-up."""
+    run(
+        script,
+        f"--init_checkpoint={start}",
+        *flags,
+        "--do_train",
+        f"--train_batch_size={len(SENTENCES)}",
+        f"--num_train_epochs={UPDATES}",
+        f"--learning_rate={RATE}",
+        "--warmup_proportion=0",
+        "--max_seq_length=16",
+        "--precision=fp32",
+        "--display_loss_steps=1",
+        f"--output_dir={output_dir}",
+    )
+    lines = (output_dir / "log.jsonl").read_text().splitlines()
+    return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+
+
+def test_tagging(start, tmp_path):
+    labels = ["B-LOC", "B-PER", "O"]
+    directory = start("BertForTokenClassification", labels)
+    columns = zip(SENTENCES, TAGS)
+    blocks = ["".join(f"{w} {t}\n" for w, t in zip(words, tags)) for words, tags in columns]
+    (tmp_path / "train.txt").write_text("\n".join(blocks))
+    found = losses_of(
+        "run_ner.py", directory, tmp_path / "out", f"--train_file={tmp_path}/train.txt"
+    )
+
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(directory)
+    batch = tokenizer(SENTENCES, is_split_into_words=True, padding=True, return_tensors="pt")
+    batch["labels"] = torch.full_like(batch["input_ids"], -100)
+    for number, tags in enumerate(TAGS):
+        words = batch.word_ids(number)
+        for word, tag in enumerate(tags):
+            batch["labels"][number, words.index(word)] = labels.index(tag)
+    model = transformers.BertForTokenClassification.from_pretrained(directory)
+    assert found == pytest.approx(losses_of_torch(model, batch), rel=1e-3)
+    assert found[-1] < found[0] / 3
+
+
+def test_classification(start, tmp_path):
+    labels = ["long", "short"]
+    directory = start("BertForSequenceClassification", labels)
+    texts = [" ".join(words) for words in SENTENCES]
+    rows = "".join(f'"{text}",{label}\n' for text, label in zip(texts, CLASSES))
+    (tmp_path / "train.csv").write_text(f"text,label\n{rows}")
+    flags = [f"--train_file={tmp_path}/train.csv"]
+    found = losses_of("run_classifier.py", directory, tmp_path / "out", *flags)
+
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(directory)
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    batch["labels"] = torch.tensor([labels.index(label) for label in CLASSES])
+    model = transformers.BertForSequenceClassification.from_pretrained(directory)
+    assert found == pytest.approx(losses_of_torch(model, batch), rel=1e-3)
+    assert found[-1] < found[0] / 3
