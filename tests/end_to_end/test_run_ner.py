@@ -40,7 +40,7 @@ def flags(files):
         *LENGTHS,
         "--train_batch_size=16",
         "--num_train_epochs=4",
-        "--learning_rate=3e-3",
+        "--learning_rate=6e-3",
         "--save_checkpoints_steps=25",
     ]
 

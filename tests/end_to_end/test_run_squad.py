@@ -47,7 +47,7 @@ def flags(files):
         "--train_batch_size=8",
         "--predict_batch_size=4",
         "--num_train_epochs=1",
-        "--learning_rate=2e-3",
+        "--learning_rate=4e-3",
         "--save_checkpoints_steps=4",
     ]
 
