@@ -7,9 +7,10 @@
 
 ``--task`` is one of GLUE's, ``table`` for a table of one's own (``--table`` has its settings), or
 ``ner``. ``ours`` is run_classifier.py or run_ner.py with its defaults, but in float32, as the
-others; ``ours-by-length`` and ``ours-random`` are the same with that order of batches, and
-``ours-same-optimizer`` has the optimizer's settings of transformers. ``transformers`` is the recipe
-of the library's run_glue.py and run_ner.py (see transformers_recipes.py), and
+others; ``ours-by-length`` and ``ours-random`` are the same with that order of batches,
+``ours-uncorrected`` with Adam as in google-research/bert, without bias correction, and
+``ours-same-optimizer`` with the optimizer's settings of transformers. ``transformers`` is the
+recipe of the library's run_glue.py and run_ner.py (see transformers_recipes.py), and
 ``transformers-malloc`` the same with glibc keeping large blocks. All have the learning rate,
 batches, epochs and length of the flags.
 
@@ -54,11 +55,8 @@ SUBJECTS = by_name(
     Subject("ours", OURS),
     Subject("ours-by-length", OURS, {"length_buckets": True}),
     Subject("ours-random", OURS, {"length_buckets": False}),
-    Subject(
-        "ours-same-optimizer",
-        OURS,
-        {"adam_bias_correction": True, "warmup_proportion": 0.0, "weight_decay": 0.0},
-    ),
+    Subject("ours-uncorrected", OURS, {"adam_bias_correction": False}),
+    Subject("ours-same-optimizer", OURS, {"warmup_proportion": 0.0, "weight_decay": 0.0}),
     Subject("transformers", _PEER),
     Subject("transformers-malloc", _PEER, environment=MALLOC),
 )
