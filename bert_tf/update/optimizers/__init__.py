@@ -44,7 +44,8 @@ def options_from_flags(
 ) -> dict[str, OptionValue]:
     """Builds an optimizer's options from the values of :func:`option_flags`.
 
-    ``defaults`` are those of the command. Raises UserError for contradictory options and for flags that belong to other optimizers.
+    ``defaults`` are those of the command. Raises UserError for contradictory options and for flags
+    that belong to other optimizers.
     """
     row = optimizer_row(name)
     flags_of_row = {option.flag: key for key, option in row.options.items() if option.flag}
