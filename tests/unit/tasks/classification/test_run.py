@@ -54,7 +54,6 @@ def settings_of(start, output_dir, *more):
     return classification_settings(values)
 
 
-
 def test_adam_has_bias_correction(start, tmp_path):
     def options(*given):
         settings = settings_of(start, tmp_path, "--do_eval", *given)
