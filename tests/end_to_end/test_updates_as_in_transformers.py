@@ -21,32 +21,27 @@ TAGS = [["B-PER", "O", "O", "O", "B-LOC", "O"], ["O"] * 6, ["O", "B-LOC", "O", "
 CLASSES = ["long", "long", "short", "short"]
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """A directory with a small network without dropout, its head and a tokenizer, by the class."""
-
-    def make(class_name, labels):
-        directory = tmp_path_factory.mktemp(class_name)
-        (directory / "vocab.txt").write_text("\n".join(VOCABULARY))
-        torch.manual_seed(1)
-        config = transformers.BertConfig(
-            vocab_size=len(VOCABULARY),
-            hidden_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            intermediate_size=40,
-            max_position_embeddings=16,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            initializer_range=0.1,
-            id2label=dict(enumerate(labels)),
-            label2id={label: number for number, label in enumerate(labels)},
-        )
-        getattr(transformers, class_name)(config).save_pretrained(directory)
-        transformers.BertTokenizerFast(str(directory / "vocab.txt")).save_pretrained(directory)
-        return directory
-
-    return make
+def write_start(directory, class_name, labels):
+    """Writes a small network without dropout, the head of a class, and a tokenizer."""
+    directory.mkdir()
+    (directory / "vocab.txt").write_text("\n".join(VOCABULARY))
+    torch.manual_seed(1)
+    config = transformers.BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+    )
+    getattr(transformers, class_name)(config).save_pretrained(directory)
+    transformers.BertTokenizerFast(str(directory / "vocab.txt")).save_pretrained(directory)
+    return directory
 
 
 def losses_of_torch(model, batch):
@@ -91,9 +86,9 @@ def losses_of(script, start, output_dir, *flags):
     return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
 
 
-def test_tagging(start, tmp_path):
+def test_tagging(tmp_path):
     labels = ["B-LOC", "B-PER", "O"]
-    directory = start("BertForTokenClassification", labels)
+    directory = write_start(tmp_path / "start", "BertForTokenClassification", labels)
     columns = zip(SENTENCES, TAGS)
     blocks = ["".join(f"{w} {t}\n" for w, t in zip(words, tags)) for words, tags in columns]
     (tmp_path / "train.txt").write_text("\n".join(blocks))
@@ -113,9 +108,9 @@ def test_tagging(start, tmp_path):
     assert found[-1] < found[0] / 3
 
 
-def test_classification(start, tmp_path):
+def test_classification(tmp_path):
     labels = ["long", "short"]
-    directory = start("BertForSequenceClassification", labels)
+    directory = write_start(tmp_path / "start", "BertForSequenceClassification", labels)
     texts = [" ".join(words) for words in SENTENCES]
     rows = "".join(f'"{text}",{label}\n' for text, label in zip(texts, CLASSES))
     (tmp_path / "train.csv").write_text(f"text,label\n{rows}")
