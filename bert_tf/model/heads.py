@@ -140,11 +140,13 @@ def discriminator_logits(
         return tf.reshape(logits, shape_of(sequence_output)[:2])
 
 
-def class_specs(config: BertConfig, num_classes: int) -> list[VariableSpec]:
-    """The variables of a head that classifies texts or tokens."""
+def class_specs(
+    config: BertConfig, num_classes: int, bias: tuple[float, ...] | None = None
+) -> list[VariableSpec]:
+    """The variables of a head that classifies texts or tokens; ``bias`` is None for zeros."""
     return [
         VariableSpec(OUTPUT_WEIGHTS, (num_classes, config.hidden_size)),
-        VariableSpec(OUTPUT_BIAS, (num_classes,), "zeros"),
+        VariableSpec(OUTPUT_BIAS, (num_classes,), bias or "zeros"),
     ]
 
 

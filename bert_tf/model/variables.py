@@ -23,14 +23,14 @@ class VariableSpec(NamedTuple):
     Attributes:
       name: the full name.
       shape: the shape of the value.
-      initial: the initial value: ``random``, ``zeros`` or ``ones``.
+      initial: the initial value: ``random``, ``zeros``, ``ones``, or the elements of a vector.
       trainable: whether updates change it. Variables that are not trained are not saved either;
         they keep the values of the checkpoint from which they were read.
     """
 
     name: str
     shape: tuple[int, ...]
-    initial: str = "random"
+    initial: str | tuple[float, ...] = "random"
     trainable: bool = True
 
 
@@ -137,6 +137,8 @@ def load_value(variable: tf.Variable, value: np.ndarray | np.generic, session: t
 
 
 def _initializer(spec: VariableSpec, initializer_range: float, seed: int) -> Any:
+    if isinstance(spec.initial, tuple):
+        return tf.constant_initializer(spec.initial)
     if spec.initial == "zeros":
         return tf.zeros_initializer()
     if spec.initial == "ones":

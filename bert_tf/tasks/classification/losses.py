@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections import Counter
 
 import tensorflow.compat.v1 as tf
@@ -103,11 +105,40 @@ def balanced_weights(file: TextFile) -> tuple[float, ...]:
     For one class per text N / (classes * texts of the class), as scikit-learn's "balanced"; for
     several, texts without the class / texts with it. A class without texts has weight 1.
     """
+    counts, total = _texts_of_classes(file), len(file.rows)
+    if file.task.multi_label:
+        found = [(total - count) / count if count else 1.0 for count in counts]
+        return tuple(weight or 1.0 for weight in found)
+    return tuple(total / (len(counts) * count) if count else 1.0 for count in counts)
+
+
+def best_constant(
+    file: TextFile, class_weights: tuple[float, ...] | None = None
+) -> tuple[float, ...]:
+    """The outputs with the least loss on a training set for a network that ignores the text.
+
+    The mean of ratings, the logarithms of the frequencies of classes, or the log-odds of each
+    class of several, with one text more per class and answer, so that all are finite. A head that
+    starts from these learns from texts in its first updates, instead of the frequencies (Lin et al.
+    2017, "Focal Loss for Dense Object Detection", section 3.3).
+    """
+    if file.task.is_regression:
+        ratings = (row.label for row in file.rows if not isinstance(row.label, tuple))
+        return (statistics.fmean(rating or 0.0 for rating in ratings),)
+    counts, total = _texts_of_classes(file), len(file.rows)
+    weighted = [
+        weight * (count + 1) for weight, count in zip(class_weights or [1.0] * len(counts), counts)
+    ]
+    if file.task.multi_label:
+        return tuple(
+            math.log(given / (total - count + 1)) for given, count in zip(weighted, counts)
+        )
+    return tuple(math.log(given / sum(weighted)) for given in weighted)
+
+
+def _texts_of_classes(file: TextFile) -> list[int]:
+    """The number of texts of each class."""
     counts: Counter[int] = Counter()
     for row in file.rows:
         counts.update(row.label if isinstance(row.label, tuple) else [int(row.label or 0)])
-    total, classes = len(file.rows), len(file.task.classes)
-    if file.task.multi_label:
-        found = [(total - counts[n]) / counts[n] if counts[n] else 1.0 for n in range(classes)]
-        return tuple(weight or 1.0 for weight in found)
-    return tuple(total / (classes * counts[n]) if counts[n] else 1.0 for n in range(classes))
+    return [counts[number] for number in range(len(file.task.classes))]

@@ -15,7 +15,7 @@ from bert_tf.tasks.classification.features import check_length, feature_stage
 from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TEST, TRAIN, GlueTask
 from bert_tf.tasks.classification.glue_files import find_split, read_glue
 from bert_tf.tasks.classification.long_texts import LongTexts
-from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
+from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights, best_constant
 from bert_tf.tasks.classification.own_files import (
     TableSettings,
     Texts,
@@ -98,15 +98,15 @@ def open_classification(
     else:
         task, files, classes = _own_files(settings, run)
     _check_trained_on(run, task)
-    loss = ClassificationLoss(
-        task.kind,
-        balanced_weights(files.train)
-        if files.train and settings.loss.class_weights == BALANCED
-        else None,
-        settings.loss.label_smoothing,
-    )
+    weights = None
+    if files.train and settings.loss.class_weights == BALANCED:
+        weights = balanced_weights(files.train)
+    loss = ClassificationLoss(task.kind, weights, settings.loss.label_smoothing)
+    bias = best_constant(files.train, weights) if files.train else None
     model, length = open_finetuning(
-        settings, run, lambda config: ClassificationTask(config, task.num_outputs, pooling, loss)
+        settings,
+        run,
+        lambda config: ClassificationTask(config, task.num_outputs, pooling, loss, bias),
     )
     check_length(task, length)
     of_files = FileTask(

@@ -48,12 +48,14 @@ class ClassificationTask(EncoderTask):
       num_classes: number of classes; 1 for a regression.
       pooling: how the head reads the encoder.
       loss: what the head is trained for.
+      initial_bias: what the head's bias starts from, [num_classes]; None for zeros.
     """
 
     config: BertConfig
     num_classes: int
     pooling: Pooling = CLS
     loss: ClassificationLoss = dataclasses.field(default_factory=ClassificationLoss)
+    initial_bias: tuple[float, ...] | None = None
 
     inputs: ClassVar = INPUTS
 
@@ -77,7 +79,7 @@ class ClassificationTask(EncoderTask):
         return [
             *bert_specs(self.config, pooler=False),
             *self.pooling.specs(self.config),
-            *class_specs(self.config, self.num_classes),
+            *class_specs(self.config, self.num_classes, self.initial_bias),
         ]
 
     def positions_read(self, features: Features) -> tf.Tensor:

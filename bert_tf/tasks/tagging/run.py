@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.checkpoint.formats import open_source
@@ -84,7 +86,10 @@ def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
     files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
     labels = _agree_on_labels(settings, run, files.train)
     _check_files(settings, run, files, labels)
-    model, length = open_finetuning(settings, run, lambda config: TaggingTask(config, len(labels)))
+    bias = _log_frequencies(files.train, labels) if files.train else None
+    model, length = open_finetuning(
+        settings, run, lambda config: TaggingTask(config, len(labels), bias)
+    )
     of_files = FileTask(
         TASK_NAME,
         functools.partial(_stage, settings.doc_stride, labels, files),
@@ -159,6 +164,13 @@ def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
             f"{file.path.name}: the label {short_repr(label)} (line {line}) has none of the "
             "prefixes B-, I-, E- and S-, so there is the accuracy of words but no F1 of entities"
         )
+
+
+def _log_frequencies(train: TaggedFile, labels: Labels) -> tuple[float, ...]:
+    """Where the bias of a new head starts, as classifiers' do (losses.best_constant)."""
+    counts = Counter(label for sentence in train.sentences for label in sentence.labels)
+    total = train.num_words + len(labels)  # one word more of each label, so that all are finite
+    return tuple(math.log((counts[label] + 1) / total) for label in labels)
 
 
 def _agree_on_labels(settings: TaggingSettings, run: Run, train: TaggedFile | None) -> Labels:

@@ -42,10 +42,12 @@ class TaggingTask(EncoderTask):
     Attributes:
       config: the network's configuration.
       num_classes: number of labels.
+      initial_bias: what the head's bias starts from, [num_classes]; None for zeros.
     """
 
     config: BertConfig
     num_classes: int
+    initial_bias: tuple[float, ...] | None = None
 
     heads: ClassVar = (TAGGING_HEAD,)
     inputs: ClassVar = (*INPUTS, WORD_STARTS)
@@ -54,7 +56,10 @@ class TaggingTask(EncoderTask):
 
     def specs(self) -> list[VariableSpec]:
         """The variables of BERT without its pooler, and of the head."""
-        return [*bert_specs(self.config, pooler=False), *class_specs(self.config, self.num_classes)]
+        return [
+            *bert_specs(self.config, pooler=False),
+            *class_specs(self.config, self.num_classes, self.initial_bias),
+        ]
 
     def positions_read(self, features: Features) -> tf.Tensor:
         """The first piece of every word."""

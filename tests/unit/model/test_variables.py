@@ -111,16 +111,18 @@ def test_initial_values_follow_google(session):
         VariableSpec("kernel", (300, 200)),
         VariableSpec("bias", (7,), "zeros"),
         VariableSpec("gamma", (7,), "ones"),
+        VariableSpec("given", (2,), (0.5, -3.0)),
     ]
     variables = create_variables(specs, initializer_range=0.02, seed=3)
     session.run(tf.global_variables_initializer())
-    kernel, bias, gamma = session.run(variables.all())
+    kernel, bias, gamma, given = session.run(variables.all())
     # Truncation at two standard deviations leaves 0.8796 of the standard deviation.
     assert abs(kernel.std() - 0.8796 * 0.02) < 1e-4
     assert abs(kernel.mean()) < 5 * 0.02 / np.sqrt(kernel.size)
     assert np.abs(kernel).max() <= 0.04
     np.testing.assert_array_equal(bias, np.zeros(7))
     np.testing.assert_array_equal(gamma, np.ones(7))
+    np.testing.assert_array_equal(given, [0.5, -3])
 
 
 def initial_values(names, *, seed):

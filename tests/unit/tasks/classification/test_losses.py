@@ -10,7 +10,11 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model_directory.text_classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights
+from bert_tf.tasks.classification.losses import (
+    ClassificationLoss,
+    balanced_weights,
+    best_constant,
+)
 from bert_tf.tasks.classification.text_task import Row, TextFile, TextTask
 
 RNG = np.random.default_rng(0)
@@ -94,3 +98,37 @@ def test_a_class_without_texts_has_weight_one():
 def test_balanced_weights_of_several_classes():
     weights = balanced_weights(file_with([(0,), (0, 1), (), (0,)], multi_label=True))
     assert weights == (1 / 3, 3.0, 1.0)
+
+
+def gradient_of_constant(constant, labels, reference):
+    """The gradient of torch's loss when all texts have the same outputs."""
+    outputs = torch.tensor(constant, dtype=torch.float64, requires_grad=True)
+    reference(outputs.expand(len(labels), -1), torch.tensor(labels)).backward()
+    return outputs.grad.numpy()
+
+
+# To the texts of the file, one more of each class is added, so that no frequency is 0.
+@pytest.mark.parametrize("weights", [None, (0.5, 2.0, 4.0)])
+def test_the_best_constant_answer(weights):
+    constant = best_constant(file_with([0.0] * 6 + [1.0] * 3), weights)
+    given = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    loss = torch.nn.CrossEntropyLoss(weight=given)
+    gradient = gradient_of_constant(constant, [0] * 7 + [1] * 4 + [2], loss)
+    np.testing.assert_allclose(gradient, 0, atol=1e-12)
+    np.testing.assert_allclose(np.exp(constant).sum(), 1)
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 2.0, 4.0)])
+def test_the_best_constant_answer_of_several_classes(weights):
+    labels = [(0,), (0, 1), (), (0,)]
+    constant = best_constant(file_with(labels, multi_label=True), weights)
+    rows = [[float(number in row) for number in range(3)] for row in (*labels, (0, 1, 2), ())]
+    given = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    gradient = gradient_of_constant(constant, rows, torch.nn.BCEWithLogitsLoss(pos_weight=given))
+    np.testing.assert_allclose(gradient, 0, atol=1e-7)
+
+
+def test_the_best_constant_rating_is_the_mean():
+    task = TextTask("t", "text", None, "label", (), (), highest=5.0)
+    rows = [Row("text", None, rating) for rating in (1.5, 4.0, 5.0)]
+    assert best_constant(TextFile(Path("t.csv"), task, rows)) == (3.5,)

@@ -17,6 +17,7 @@ from bert_tf.tasks.classification.flags import (
 )
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue
+from bert_tf.tasks.classification.losses import balanced_weights, best_constant
 from bert_tf.tasks.classification.own_files import TableSettings, own_task
 from bert_tf.tasks.classification.prediction import (
     predictions_name,
@@ -175,6 +176,24 @@ def test_classes_are_numbered_as_in_the_model(start, tmp_path):
     )
     rows = zip(opened.files.train.rows, usual.rows)
     assert all(row.label == 1 - other.label for row, other in rows)
+
+
+def initial_bias(start, output_dir, *flags):
+    """What the head's bias starts from, and the training set."""
+    settings = settings_of(start, output_dir, *flags)
+    with begin(settings.run, settings.runtime) as run:
+        opened = classification.open_classification(settings, run)
+    bias = next(spec for spec in opened.model.task.specs() if spec.name == "output_bias")
+    return bias.initial, opened.files.train
+
+
+def test_a_new_head_starts_from_the_best_constant_answer(start, tmp_path):
+    bias, train = initial_bias(start, tmp_path, "--do_train")
+    assert bias == best_constant(train)
+    assert initial_bias(start, tmp_path, "--do_eval") == ("zeros", None)
+    bias, train = initial_bias(start, tmp_path, "--do_train", "--class_weights=balanced")
+    np.testing.assert_allclose(np.exp(bias), 0.5, atol=0.1)
+    assert bias == best_constant(train, balanced_weights(train))
 
 
 def test_scores_of_classes():

@@ -23,6 +23,7 @@ from bert_tf.tasks.tagging.formats import read_tagged
 from bert_tf.tasks.tagging.prediction import predicted_labels, scores
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
 from tests.helpers.glue_files import write_data as write_glue
@@ -268,6 +269,16 @@ def test_labels_are_those_of_the_teacher(agreed, places):
     # A student that compares hidden states only may have its own.
     own = f"--init_checkpoint={places['tagger']}"
     assert agreed("--do_train", teacher, own, "--alpha_ce=0", "--alpha_cos=1") == LABELS
+
+
+def test_a_new_head_starts_from_the_frequencies_of_labels(start, tmp_path):
+    settings = settings_of(start, tmp_path, "--do_train")
+    with begin(settings.run, settings.runtime) as run:
+        opened = tagging.open_tagging(settings, run)
+    bias = next(spec for spec in opened.model.task.specs() if spec.name == "output_bias")
+    words = [label for sentence in opened.files.train.sentences for label in sentence.labels]
+    expected = [words.count(label) / len(words) for label in LABELS]
+    np.testing.assert_allclose(np.exp(bias.initial), expected, atol=0.01)
 
 
 def test_training_starts_from_a_classifier_without_its_head(start, places, tmp_path, capsys):
