@@ -37,6 +37,8 @@ constexpr int64_t WordsOf(int64_t inner) { return Steps(inner) * kStep / 2 * kBl
 enum class Instructions { kNone, kAvx512Bf16, kAmx };
 
 #if defined(BERT_TF_PRODUCTS)
+#include "../../bert_tf/native/tiles.inc"
+
 #pragma GCC push_options
 #pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 namespace avx512_bf16 {
@@ -53,16 +55,6 @@ namespace amx {
 #undef BERT_TF_AMX
 #pragma GCC pop_options
 
-// Whether the processor has tiles of bfloat16 and Linux lets this process use them.
-bool HasAmx() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kBfloat16 = 1u << 22, kTiles = 1u << 24;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  if (!(edx & kBfloat16) || !(edx & kTiles)) return false;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2)
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
 Instructions Found() {
   for (const bool has : {__builtin_cpu_supports("avx512bf16") != 0,
                          __builtin_cpu_supports("avx512bw") != 0,
@@ -70,7 +62,7 @@ Instructions Found() {
                          __builtin_cpu_supports("avx512vl") != 0}) {
     if (!has) return Instructions::kNone;
   }
-  return HasAmx() ? Instructions::kAmx : Instructions::kAvx512Bf16;
+  return HasTiles() ? Instructions::kAmx : Instructions::kAvx512Bf16;
 }
 
 // The best set of this CPU, or a lesser one if BERT_TF_INSTRUCTIONS names one.

@@ -58,7 +58,7 @@ def masked_lm_specs(config: BertConfig, *, embedding_size: int | None = None) ->
     hidden = config.hidden_size
     width = embedding_size or hidden
     return [
-        VariableSpec("cls/predictions/output_bias", (config.vocab_size,), "zeros"),
+        VariableSpec("cls/predictions/output_bias", (config.vocab_size,), 0.0),
         *dense_specs("cls/predictions/transform/dense", inputs=hidden, outputs=width),
         *layer_norm_specs("cls/predictions/transform/LayerNorm", width=width),
     ]
@@ -98,7 +98,7 @@ def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
     """The variables of the head, which reads the pooled output."""
     return [
         VariableSpec("cls/seq_relationship/output_weights", (2, config.hidden_size)),
-        VariableSpec("cls/seq_relationship/output_bias", (2,), "zeros"),
+        VariableSpec("cls/seq_relationship/output_bias", (2,), 0.0),
     ]
 
 
@@ -118,7 +118,7 @@ def discriminator_specs(config: BertConfig) -> list[VariableSpec]:
     return [
         *dense_specs("cls/discriminator/dense", inputs=hidden, outputs=hidden),
         VariableSpec("cls/discriminator/output_weights", (1, hidden)),
-        VariableSpec("cls/discriminator/output_bias", (1,), "zeros"),
+        VariableSpec("cls/discriminator/output_bias", (1,), 0.0),
     ]
 
 
@@ -141,12 +141,12 @@ def discriminator_logits(
 
 
 def class_specs(
-    config: BertConfig, num_classes: int, bias: tuple[float, ...] | None = None
+    config: BertConfig, num_classes: int, bias: float | tuple[float, ...] = 0.0
 ) -> list[VariableSpec]:
-    """The variables of a head that classifies texts or tokens; ``bias`` is None for zeros."""
+    """The variables of a head that classifies texts or tokens, with its initial bias."""
     return [
         VariableSpec(OUTPUT_WEIGHTS, (num_classes, config.hidden_size)),
-        VariableSpec(OUTPUT_BIAS, (num_classes,), bias or "zeros"),
+        VariableSpec(OUTPUT_BIAS, (num_classes,), bias),
     ]
 
 

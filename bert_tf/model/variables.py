@@ -23,14 +23,14 @@ class VariableSpec(NamedTuple):
     Attributes:
       name: the full name.
       shape: the shape of the value.
-      initial: the initial value: ``random``, ``zeros``, ``ones``, or the elements of a vector.
+      initial: the initial value of all elements, or of each one of a vector; None for random ones.
       trainable: whether updates change it. Variables that are not trained are not saved either;
         they keep the values of the checkpoint from which they were read.
     """
 
     name: str
     shape: tuple[int, ...]
-    initial: str | tuple[float, ...] = "random"
+    initial: float | tuple[float, ...] | None = None
     trainable: bool = True
 
 
@@ -51,15 +51,15 @@ def dense_specs(name: str, *, inputs: int, outputs: int) -> list[VariableSpec]:
     """The kernel and bias of a dense layer."""
     return [
         VariableSpec(f"{name}/kernel", (inputs, outputs)),
-        VariableSpec(f"{name}/bias", (outputs,), "zeros"),
+        VariableSpec(f"{name}/bias", (outputs,), 0.0),
     ]
 
 
 def layer_norm_specs(name: str, *, width: int) -> list[VariableSpec]:
     """The shift and scale of a layer normalisation."""
     return [
-        VariableSpec(f"{name}/beta", (width,), "zeros"),
-        VariableSpec(f"{name}/gamma", (width,), "ones"),
+        VariableSpec(f"{name}/beta", (width,), 0.0),
+        VariableSpec(f"{name}/gamma", (width,), 1.0),
     ]
 
 
@@ -111,7 +111,7 @@ def create_variables(
 
     Args:
       specs: the variables to create; their names must be new in the graph.
-      initializer_range: standard deviation of ``random`` initial values, a normal distribution
+      initializer_range: standard deviation of random initial values, a normal distribution
         truncated at two standard deviations.
       seed: random initial values depend only on this seed and the variable's name.
     """
@@ -137,12 +137,8 @@ def load_value(variable: tf.Variable, value: np.ndarray | np.generic, session: t
 
 
 def _initializer(spec: VariableSpec, initializer_range: float, seed: int) -> Any:
-    if isinstance(spec.initial, tuple):
+    if spec.initial is not None:
         return tf.constant_initializer(spec.initial)
-    if spec.initial == "zeros":
-        return tf.zeros_initializer()
-    if spec.initial == "ones":
-        return tf.ones_initializer()
 
     def truncated_normal(shape: Any, dtype: tf.DType, partition_info: None = None) -> tf.Tensor:
         del partition_info  # TensorFlow passes it; these variables are never partitioned

@@ -129,6 +129,8 @@ namespace generic {
 }  // namespace generic
 
 #if defined(__x86_64__)
+#include "tiles.inc"
+
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define BERT_TF_AVX2
@@ -182,20 +184,6 @@ namespace amx = avx512_bf16;
 #undef BERT_TF_AVX512
 
 enum class Instructions { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
-
-// Whether the processor has tiles of bfloat16, and Linux lets this process use them.
-bool HasTiles() {
-#if __GNUC__ >= 11 && defined(SYS_arch_prctl)
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kOfBfloat16 = 1u << 22, kTiles = 1u << 24;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  if (!(edx & kOfBfloat16) || !(edx & kTiles)) return false;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2)
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
-}
 
 Instructions Found() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {

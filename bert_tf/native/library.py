@@ -40,7 +40,7 @@ def library_path(source: Path = SOURCE) -> Path:
 
     made_from = [tf.version.VERSION, platform.machine(), *COMPILER_FLAGS]
     digest = hashlib.sha256("\n".join(made_from).encode())
-    for path in (source, *sorted(source.parent.glob(INCLUDED))):
+    for path in (source, *sorted({*SOURCE.parent.glob(INCLUDED), *source.parent.glob(INCLUDED)})):
         digest.update(path.read_bytes())
     path = source.with_name(f"{source.stem}-{digest.hexdigest()[:12]}.so")
     cache = user_cache("native")

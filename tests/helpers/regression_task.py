@@ -22,7 +22,7 @@ class RegressionTask:
     terms: ClassVar = {"rating": ("absolute_error",)}
 
     def specs(self):
-        return [VariableSpec("line/kernel", (3, 1)), VariableSpec("line/bias", (1,), "zeros")]
+        return [VariableSpec("line/kernel", (3, 1)), VariableSpec("line/bias", (1,), 0.0)]
 
     def outputs(self, variables, features, options):
         return (tf.matmul(features["x"], variables["line/kernel"]) + variables["line/bias"])[:, 0]

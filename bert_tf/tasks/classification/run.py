@@ -102,7 +102,7 @@ def open_classification(
     if files.train and settings.loss.class_weights == BALANCED:
         weights = balanced_weights(files.train)
     loss = ClassificationLoss(task.kind, weights, settings.loss.label_smoothing)
-    bias = best_constant(files.train, weights) if files.train else None
+    bias = best_constant(files.train, weights) if files.train else 0.0
     model, length = open_finetuning(
         settings,
         run,

@@ -48,14 +48,14 @@ class ClassificationTask(EncoderTask):
       num_classes: number of classes; 1 for a regression.
       pooling: how the head reads the encoder.
       loss: what the head is trained for.
-      initial_bias: what the head's bias starts from, [num_classes]; None for zeros.
+      initial_bias: what the head's bias starts from, [num_classes], or one value for all.
     """
 
     config: BertConfig
     num_classes: int
     pooling: Pooling = CLS
     loss: ClassificationLoss = dataclasses.field(default_factory=ClassificationLoss)
-    initial_bias: tuple[float, ...] | None = None
+    initial_bias: float | tuple[float, ...] = 0.0
 
     inputs: ClassVar = INPUTS
 

@@ -38,7 +38,7 @@ def squad_specs(config: BertConfig) -> list[VariableSpec]:
     return [
         *bert_specs(config, pooler=False),
         VariableSpec(f"{SQUAD_SCOPE}/output_weights", (2, config.hidden_size)),
-        VariableSpec(f"{SQUAD_SCOPE}/output_bias", (2,), "zeros"),
+        VariableSpec(f"{SQUAD_SCOPE}/output_bias", (2,), 0.0),
     ]
 
 

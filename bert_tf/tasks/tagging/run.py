@@ -86,7 +86,7 @@ def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
     files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
     labels = _agree_on_labels(settings, run, files.train)
     _check_files(settings, run, files, labels)
-    bias = _log_frequencies(files.train, labels) if files.train else None
+    bias = _log_frequencies(files.train, labels) if files.train else 0.0
     model, length = open_finetuning(
         settings, run, lambda config: TaggingTask(config, len(labels), bias)
     )

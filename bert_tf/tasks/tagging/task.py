@@ -42,12 +42,12 @@ class TaggingTask(EncoderTask):
     Attributes:
       config: the network's configuration.
       num_classes: number of labels.
-      initial_bias: what the head's bias starts from, [num_classes]; None for zeros.
+      initial_bias: what the head's bias starts from, [num_classes], or one value for all.
     """
 
     config: BertConfig
     num_classes: int
-    initial_bias: tuple[float, ...] | None = None
+    initial_bias: float | tuple[float, ...] = 0.0
 
     heads: ClassVar = (TAGGING_HEAD,)
     inputs: ClassVar = (*INPUTS, WORD_STARTS)

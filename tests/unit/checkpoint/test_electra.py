@@ -48,7 +48,7 @@ def save(directory, task, extra=None):
     """A model directory with random weights, whose probabilities are far from equal ones."""
     rng = np.random.default_rng(1)
     arrays = {
-        spec.name: rng.normal(spec.initial == "ones", 0.5, spec.shape).astype(np.float32)
+        spec.name: rng.normal(spec.initial == 1, 0.5, spec.shape).astype(np.float32)
         for spec in task.specs()
     }
     directory.mkdir()

@@ -109,8 +109,8 @@ def test_variables_equal_those_of_a_released_checkpoint():
 def test_initial_values_follow_google(session):
     specs = [
         VariableSpec("kernel", (300, 200)),
-        VariableSpec("bias", (7,), "zeros"),
-        VariableSpec("gamma", (7,), "ones"),
+        VariableSpec("bias", (7,), 0.0),
+        VariableSpec("gamma", (7,), 1.0),
         VariableSpec("given", (2,), (0.5, -3.0)),
     ]
     variables = create_variables(specs, initializer_range=0.02, seed=3)
@@ -151,14 +151,14 @@ def test_initial_values_are_those_of_philox_as_tensorflow_seeds_it(seed, session
 
 
 def test_creating_a_name_twice_is_refused(session):
-    specs = [VariableSpec("bert/x", (2,), "zeros")]
+    specs = [VariableSpec("bert/x", (2,), 0.0)]
     create_variables(specs, initializer_range=0.1)
     with pytest.raises(ValueError, match="already exists"):
         create_variables(specs, initializer_range=0.1)
 
 
 def test_scope_narrows_names_and_names_operations(session):
-    variables = create_variables([VariableSpec("a/b/c", (2,), "ones")], initializer_range=0.1)
+    variables = create_variables([VariableSpec("a/b/c", (2,), 1.0)], initializer_range=0.1)
     with variables.scope("a") as outer, outer.scope("b") as inner:
         doubled = inner["c"] * 2.0
     assert doubled.op.name.startswith("a/b/")
@@ -166,7 +166,7 @@ def test_scope_narrows_names_and_names_operations(session):
         inner["d"]
 
 
-OWN = [VariableSpec("bert/kernel", (3, 2)), VariableSpec("bert/bias", (2,), "zeros")]
+OWN = [VariableSpec("bert/kernel", (3, 2)), VariableSpec("bert/bias", (2,), 0.0)]
 
 
 def test_number_of_weights():
@@ -177,8 +177,8 @@ def test_number_of_weights():
 
 def test_specs_of_a_frozen_network():
     assert frozen_specs(OWN, prefix="teacher") == [
-        VariableSpec("teacher/bert/kernel", (3, 2), "random", trainable=False),
-        VariableSpec("teacher/bert/bias", (2,), "zeros", trainable=False),
+        VariableSpec("teacher/bert/kernel", (3, 2), None, trainable=False),
+        VariableSpec("teacher/bert/bias", (2,), 0.0, trainable=False),
     ]
     assert all(spec.trainable for spec in OWN)
 

@@ -53,7 +53,7 @@ class VectorTask:
     heads = inputs = ()
 
     def specs(self):
-        return [VariableSpec("w", (WIDTH,), "zeros")]
+        return [VariableSpec("w", (WIDTH,), 0.0)]
 
 
 class SmallTask(VectorTask):
@@ -100,7 +100,7 @@ class FactorTask(SmallTask):
     """The same with twice another variable, which is one, as a factor of the errors' terms."""
 
     def specs(self):
-        return [*super().specs(), VariableSpec("frozen", (), "ones")]
+        return [*super().specs(), VariableSpec("frozen", (), 1.0)]
 
     def outputs(self, variables, features, options):
         return super().outputs(variables, features, options), variables["frozen"]

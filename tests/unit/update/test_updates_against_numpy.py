@@ -56,7 +56,7 @@ class ProductsTask:
         self.product_type = product_type
 
     def specs(self):
-        return [VariableSpec(name, shape, "zeros") for name, shape in SHAPES.items()]
+        return [VariableSpec(name, shape, 0.0) for name, shape in SHAPES.items()]
 
     def weights(self, features):
         return {"fit": tf.cast(tf.shape(next(iter(features.values())))[0], tf.float32)}
