@@ -75,7 +75,7 @@ def test_classes_as_run_classifier_writes_them(files, long_texts):
     np.testing.assert_allclose(probabilities, numbers, atol=1e-5)
     if long_texts == "head":  # what is read of long texts matters
         whole = load_model(directory, max_seq_length=48).predict(TEXTS)
-        assert np.abs([list(one.probabilities.values()) for one in whole] - numbers).max() > 1e-3
+        assert np.abs([list(one.probabilities.values()) for one in whole] - numbers).max() > 1e-4
 
 
 @pytest.mark.slow
