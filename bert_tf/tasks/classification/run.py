@@ -98,9 +98,8 @@ def open_classification(
     else:
         task, files, classes = _own_files(settings, run)
     _check_trained_on(run, task)
-    weights = None
-    if files.train and settings.loss.class_weights == BALANCED:
-        weights = balanced_weights(files.train)
+    balanced = files.train and settings.loss.class_weights == BALANCED
+    weights = balanced_weights(files.train) if balanced else None
     loss = ClassificationLoss(task.kind, weights, settings.loss.label_smoothing)
     bias = best_constant(files.train, weights) if files.train else 0.0
     model, length = open_finetuning(
