@@ -13,6 +13,8 @@ from bert_tf.tasks.classification.text_task import Part, Row, TextFile
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import find_file, read_lines
 
+_TRAIN_FILE = "train_file"
+
 
 def find_split(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> list[Path]:
     """The files of a split; raises UserError if the directory lacks one of them."""
@@ -38,7 +40,7 @@ def read_glue(
       task: the task, which defines the columns.
       paths: the file, or the file of each part. A file with the column ``sets.part_column`` has
         several parts; rows of other parts than the task's are left out.
-      flag: the flag by which the user named them.
+      flag: the flag by which the user named them. A train_file has the part to train on.
       needs_labels: if False, labels are ignored, and are None in all rows.
 
     Raises:
@@ -46,6 +48,8 @@ def read_glue(
         message names the line.
     """
     paths = [paths] if isinstance(paths, Path) else paths
+    if flag == _TRAIN_FILE:
+        task = task.in_languages((task.sets.train_part,), task.sets.train_part)
     found = [_read_file(task, path, flag, needs_labels) for path in paths]
     if len(found) == 1 and found[0].has_parts:
         parameters = {**task.parameters, task.sets.part_column: list(task.sets.parts)}
@@ -112,7 +116,8 @@ def _read_file(task: GlueTask, path: Path, flag: str, needs_labels: bool) -> _Fi
             raise UserError(f"--{flag}: {path} has no examples.")
         if not found:
             others = f"; it has {', '.join(sorted(other_parts))}" if other_parts else ""
-            raise UserError(f"--{column}={part}: {path} has no rows in this {column}{others}.")
+            named_by = f"train_{column}" if flag == _TRAIN_FILE else column
+            raise UserError(f"--{named_by}={part}: {path} has no rows in this {column}{others}.")
     return _FileRows(rows, skipped)
 
 

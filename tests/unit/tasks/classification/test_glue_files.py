@@ -54,13 +54,15 @@ FILES = {
 }
 
 
-def read_file(tmp_path, name, content, *, languages=("zh",), needs_labels=True):
+def read_file(
+    tmp_path, name, content, *, languages=("zh",), trained="", flag="data_dir", needs_labels=True
+):
     path = tmp_path / "some.tsv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     task = GLUE_TASKS[name]
     if task.sets.part_column:
-        task = task.in_languages(languages, languages[0])
-    return read_glue(task, path, flag="data_dir", needs_labels=needs_labels)
+        task = task.in_languages(languages, trained or languages[0])
+    return read_glue(task, path, flag=flag, needs_labels=needs_labels)
 
 
 def read(tmp_path, name, content, **how):
@@ -131,6 +133,16 @@ def test_languages_are_parts(tmp_path):
     assert file.score_names == ["eval_accuracy", "eval_accuracy_zh"]
     # Records of other languages are other records.
     assert file.task.parameters == {"language": ["de", "zh"]}
+
+
+def test_a_training_file_has_the_language_to_train_in(tmp_path):
+    trained = {"trained": "zh", "flag": "train_file"}
+    file = read_file(tmp_path, "xnli", XNLI, languages=("de", "fr"), **trained)
+    assert [row.second for row in file.rows] == ["No.", "Yes."]
+    assert file.task.parameters == {"language": ["zh"]}
+    sentence = r"--train_language=fr: .* has no rows in this language; it has de, zh\."
+    with pytest.raises(UserError, match=sentence):
+        read_file(tmp_path, "xnli", XNLI, languages=("de",), **{**trained, "trained": "fr"})
 
 
 def test_two_files_are_parts(tmp_path):
