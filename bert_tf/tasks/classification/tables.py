@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -126,6 +127,7 @@ def _text_of(path: Path, flag: str) -> str:
 
 
 def _read_separated(path: Path, flag: str, has_header: bool, **dialect: Any) -> _Opened:
+    csv.field_size_limit(sys.maxsize)  # of all readers; a text may be longer than its 131,072
     reader = csv.reader(io.StringIO(_text_of(path, flag), newline=""), strict=True, **dialect)
     rows = _numbered(reader, path, flag)
     first = next(rows, None)

@@ -57,6 +57,13 @@ def test_rows_have_the_lines_where_they_begin(tmp_path):
     assert places == [f"line 2 of {path}", f"line 5 of {path}"]
 
 
+@pytest.mark.parametrize(("name", "separator"), [("t.csv", ","), ("t.tsv", "\t")])
+def test_texts_may_be_long(tmp_path, name, separator):
+    text = "word " * 30_000
+    path = written(tmp_path, name, f"text{separator}label\n{text}{separator}a\n")
+    assert rows_of(path) == (("text", "label"), [[text, "a"]])
+
+
 def test_quotation_marks_have_no_meaning_in_tsv(tmp_path):
     path = written(tmp_path, "t.tsv", 'text\tlabel\n"a\tx\nb" c\ty\n')
     assert rows_of(path) == (("text", "label"), [['"a', "x"], ['b" c', "y"]])
@@ -109,7 +116,6 @@ REFUSED = {
     "quote not closed": ("t.csv", 'a,b\n"c,d\ne,f\n', "line 2 of .*t.csv begins a row that cannot"),
     "quote closed by a later one": ("t.csv", 'a,b\n"c,d\n"e,f\n', "line 2 of .*not closed"),
     "quote not doubled": ("t.csv", 'a,b\nc,d\n"e" f,g\n', "line 3 of .*not doubled inside quotes"),
-    "huge cell": ("t.csv", 'a,b\n"' + "x" * 200_000 + '",d\n', "line 2 of .*field larger"),
     "more columns": ("t.csv", "a,b\n1,2,3\n", "line 2 of .*t.csv has 3 columns instead of 2"),
     "fewer columns": ("t.tsv", "a\tb\n1\t2\n3\n", "line 3 of .*t.tsv has 1 columns instead of 2"),
     "semicolons": ("t.csv", "a;b\n1;2\n", "separated by semicolons; save it with commas"),
