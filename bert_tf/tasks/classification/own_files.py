@@ -33,6 +33,7 @@ _TEXT_COLUMNS = ("text", "sentence", "sentence1")
 _LABEL_COLUMNS = ("label", "labels")
 # More labels than this, most of them of a single text, are ratings or names, not classes.
 _MOST_CLASSES = 1000
+_LARGEST_RATING = (2 - 2**-23) * 2.0**127  # of float32, in which records have them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Texts:
                 "--label_column, or --regression if they are ratings."
             )
         try:
-            return tuple(sorted(names, key=int))
+            return tuple(sorted(names, key=lambda name: (int(name), name)))  # 1 and 01 are two
         except ValueError:
             return tuple(sorted(names))
 
@@ -280,7 +281,7 @@ def _label_reader(
     read: Callable[[Any], GivenLabel | None] = _name
     wanted = "a label"
     if settings.regression:
-        read, wanted = _rating, "a finite number"
+        read, wanted = _rating, "a finite number of 32 bits"
     elif settings.multi_label:
 
         def read(cell: Any) -> GivenLabel | None:
@@ -331,7 +332,7 @@ def _rating(cell: Any) -> float | None:
         value = float(cell)
     except (TypeError, ValueError, OverflowError):
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= _LARGEST_RATING else None
 
 
 def require_same_kind(classes: TextClasses, settings: TableSettings, *, source: object) -> None:

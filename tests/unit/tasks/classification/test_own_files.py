@@ -49,6 +49,12 @@ def test_whole_numbers_are_ordered_as_numbers(tmp_path):
     assert file.task.classes == ("-1", "9", "10")
 
 
+def test_the_order_of_equal_numbers_is_the_same_in_every_process(tmp_path):
+    names = ("+1", "0001", "001", "01", "1")
+    file = file_of(written(tmp_path, "text,label\n" + "".join(f"a,{name}\n" for name in names)))
+    assert file.task.classes == names
+
+
 @pytest.mark.parametrize(
     ("rows", "classes"),
     [
@@ -130,6 +136,11 @@ BAD = {
         "line 3 .*'nan', not a finite number",
     ),
     "infinite": ("text,label\na,1e999\n", {"regression": True}, "line 2 .*not a finite number"),
+    "infinite as float32": (
+        "text,label\na,3.4e38\nb,3.5e38\n",
+        {"regression": True},
+        "line 3 .*'3.5e38', not a finite number of 32 bits",
+    ),
     "negative class": (
         "text,label\na,x\nb,y\n",
         {"negative_label": "z"},
