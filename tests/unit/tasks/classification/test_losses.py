@@ -100,10 +100,14 @@ def test_balanced_weights_of_several_classes():
     assert weights == (1 / 3, 3.0, 1.0)
 
 
-def gradient_of_constant(constant, labels, reference):
-    """The gradient of torch's loss when all texts have the same outputs."""
+def slope_at(constant, labels, loss, more, more_loss):
+    """The gradient of torch's summed losses when all texts have the same outputs.
+
+    ``more`` are the labels of texts without weights of classes.
+    """
     outputs = torch.tensor(constant, dtype=torch.float64, requires_grad=True)
-    reference(outputs.expand(len(labels), -1), torch.tensor(labels)).backward()
+    for texts, of_texts in ((labels, loss), (more, more_loss)):
+        of_texts(outputs.expand(len(texts), -1), torch.tensor(texts)).backward()
     return outputs.grad.numpy()
 
 
@@ -112,9 +116,9 @@ def gradient_of_constant(constant, labels, reference):
 def test_the_best_constant_answer(weights):
     constant = best_constant(file_with([0.0] * 6 + [1.0] * 3), weights)
     given = None if weights is None else torch.tensor(weights, dtype=torch.float64)
-    loss = torch.nn.CrossEntropyLoss(weight=given)
-    gradient = gradient_of_constant(constant, [0] * 7 + [1] * 4 + [2], loss)
-    np.testing.assert_allclose(gradient, 0, atol=1e-12)
+    loss, plain = (torch.nn.CrossEntropyLoss(weight=w, reduction="sum") for w in (given, None))
+    slope = slope_at(constant, [0] * 6 + [1] * 3, loss, [0, 1, 2], plain)
+    np.testing.assert_allclose(slope, 0, atol=1e-12)
     np.testing.assert_allclose(np.exp(constant).sum(), 1)
 
 
@@ -122,10 +126,23 @@ def test_the_best_constant_answer(weights):
 def test_the_best_constant_answer_of_several_classes(weights):
     labels = [(0,), (0, 1), (), (0,)]
     constant = best_constant(file_with(labels, multi_label=True), weights)
-    rows = [[float(number in row) for number in range(3)] for row in (*labels, (0, 1, 2), ())]
+    rows = [[float(number in row) for number in range(3)] for row in labels]
     given = None if weights is None else torch.tensor(weights, dtype=torch.float64)
-    gradient = gradient_of_constant(constant, rows, torch.nn.BCEWithLogitsLoss(pos_weight=given))
-    np.testing.assert_allclose(gradient, 0, atol=1e-7)
+    loss, plain = (
+        torch.nn.BCEWithLogitsLoss(pos_weight=w, reduction="sum") for w in (given, None)
+    )
+    slope = slope_at(constant, rows, loss, [[1.0] * 3, [0.0] * 3], plain)
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "best"), [([0.0] * 60 + [1.0, 2.0], 1 / 3), ([(0,)] * 60 + [(1, 2), ()], 0.5)]
+)
+def test_the_best_constant_answer_with_balanced_weights_is_even(labels, best):
+    file = file_with(labels, multi_label=best == 0.5)
+    constant = np.array(best_constant(file, balanced_weights(file)))
+    found = 1 / (1 + np.exp(-constant)) if best == 0.5 else np.exp(constant)
+    np.testing.assert_allclose(found, best)
 
 
 def test_the_best_constant_rating_is_the_mean():
