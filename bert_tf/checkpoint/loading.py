@@ -222,15 +222,19 @@ def variables_of_another_head(labels: Labels | None, heads: Sequence[Head]) -> l
 def _heads_for_other_classes(
     source: Source, network: Mapping[str, Shape], heads: Sequence[Head]
 ) -> list[str]:
-    """Scopes of classification heads with a different number of classes in the checkpoint."""
+    """Scopes of classification heads with other names or another number of classes."""
+    known = source.files.text_classes
     others = [
         head
         for head in heads
         if head.of_words is False
-        and any(
-            source.shapes.get(name, shape) != shape
-            for name, shape in network.items()
-            if _is_in_scopes(name, head.scopes)
+        and (
+            (known is not None and head.classes not in (None, known.labels))
+            or any(
+                source.shapes.get(name, shape) != shape
+                for name, shape in network.items()
+                if _is_in_scopes(name, head.scopes)
+            )
         )
     ]
     return [scope for head in others for scope in head.scopes]

@@ -30,6 +30,8 @@ class Head(NamedTuple):
       only_reader_of: a scope of variables that nothing else in the network reads.
       of_words: whether it classifies tokens or a whole text, where both heads have the same
         variable names and only the labels stored with a checkpoint tell which it is; else None.
+      classes: the names of a text's classes; a checkpoint that names others lacks this head. None
+        if any will do.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Head(NamedTuple):
     trained_by: str
     only_reader_of: str | None = None
     of_words: bool | None = None
+    classes: tuple[str, ...] | None = None
 
 
 MASKED_LM_HEAD = Head("masked-LM head", ("cls/predictions",), "run_pretraining.py")

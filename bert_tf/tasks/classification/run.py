@@ -97,6 +97,7 @@ def open_classification(
         task, files, classes = _published_files(glue, settings, run)
     else:
         task, files, classes = _own_files(settings, run)
+    own_classes = classes.labels if glue is None else None
     _check_trained_on(run, task)
     balanced = files.train and settings.loss.class_weights == BALANCED
     weights = balanced_weights(files.train) if balanced else None
@@ -105,7 +106,9 @@ def open_classification(
     model, length = open_finetuning(
         settings,
         run,
-        lambda config: ClassificationTask(config, task.num_outputs, pooling, loss, bias),
+        lambda config: ClassificationTask(
+            config, task.num_outputs, pooling, loss, bias, own_classes
+        ),
     )
     check_length(task, length)
     of_files = FileTask(

@@ -49,6 +49,7 @@ class ClassificationTask(EncoderTask):
       pooling: how the head reads the encoder.
       loss: what the head is trained for.
       initial_bias: what the head's bias starts from, [num_classes], or one value for all.
+      classes: as in :class:`bert_tf.model.heads.Head`.
     """
 
     config: BertConfig
@@ -56,13 +57,15 @@ class ClassificationTask(EncoderTask):
     pooling: Pooling = CLS
     loss: ClassificationLoss = dataclasses.field(default_factory=ClassificationLoss)
     initial_bias: float | tuple[float, ...] = 0.0
+    classes: tuple[str, ...] | None = None
 
     inputs: ClassVar = INPUTS
 
     @property
     def heads(self) -> tuple[Head, ...]:
         """The classification head with its pooling."""
-        return (CLASSIFICATION_HEAD._replace(only_reader_of=self.pooling.scope),)
+        head = CLASSIFICATION_HEAD._replace(only_reader_of=self.pooling.scope, classes=self.classes)
+        return (head,)
 
     @property
     def loss_name(self) -> str:

@@ -128,9 +128,7 @@ def test_the_best_constant_answer_of_several_classes(weights):
     constant = best_constant(file_with(labels, multi_label=True), weights)
     rows = [[float(number in row) for number in range(3)] for row in labels]
     given = None if weights is None else torch.tensor(weights, dtype=torch.float64)
-    loss, plain = (
-        torch.nn.BCEWithLogitsLoss(pos_weight=w, reduction="sum") for w in (given, None)
-    )
+    loss, plain = (torch.nn.BCEWithLogitsLoss(pos_weight=w, reduction="sum") for w in (given, None))
     slope = slope_at(constant, rows, loss, [[1.0] * 3, [0.0] * 3], plain)
     np.testing.assert_allclose(slope, 0, atol=1e-6)
 

@@ -178,6 +178,16 @@ def test_classes_are_numbered_as_in_the_model(start, tmp_path):
     assert all(row.label == 1 - other.label for row, other in rows)
 
 
+def test_own_classes_are_compared_with_those_of_the_first_weights(start, tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("text,label\na,x\nb,y\n")
+    given = ["--task_name=", "--data_dir=", f"--train_file={file}", "--do_train"]
+    settings = settings_of(start, tmp_path / "out", *given)
+    with begin(settings.run, settings.runtime) as run:
+        task = classification.open_classification(settings, run).model.task
+    assert [head.classes for head in task.heads] == [("x", "y")]
+
+
 def initial_bias(start, output_dir, *flags):
     """What the head's bias starts from, and the training set."""
     settings = settings_of(start, output_dir, *flags)

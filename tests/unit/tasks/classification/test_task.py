@@ -9,7 +9,12 @@ from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
-from bert_tf.model_directory.text_classes import REGRESSION, SINGLE_LABEL
+from bert_tf.model_directory.text_classes import (
+    REGRESSION,
+    SINGLE_LABEL,
+    TextClasses,
+    write_text_classes,
+)
 from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.task import (
     CLASSIFICATION_HEAD,
@@ -78,3 +83,16 @@ def test_a_head_for_another_number_of_classes_starts_fresh(tmp_path, trained):
     assert missing_heads(report, task.heads) == ([CLASSIFICATION_HEAD] if trained == 3 else [])
     assert "bert/pooler/dense/kernel" in report.restored
     assert not report.mismatched
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("a", "c"), None])
+def test_a_head_for_classes_of_other_names_starts_fresh(tmp_path, names):
+    task = ClassificationTask(CONFIG, 2, classes=names)
+    shapes = {spec.name: spec.shape for spec in task.specs()}
+    values = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    write_checkpoint(str(tmp_path / "model.ckpt"), values)
+    write_text_classes(tmp_path, TextClasses(SINGLE_LABEL, ("a", "b")))
+    _, report = check_initial(tmp_path / "model.ckpt", shapes, heads=task.heads, config=CONFIG)
+    lacks_head = names not in (None, ("a", "b"))
+    assert missing_heads(report, task.heads) == (list(task.heads) if lacks_head else [])
+    assert "bert/pooler/dense/kernel" in report.restored
