@@ -108,9 +108,14 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
         if not cells[0]:
             raise UserError(f"{where} has no word before its first tab; correct it.")
         if needs_labels:
-            width = width or len(cells)
-            _check_columns(cells, width, where=where)
+            _check_label(cells, where=where)
             sentences[-1].labels.append(cells[-1])
+        width = width or len(cells)
+        if len(cells) != width:
+            raise UserError(
+                f"{where} has {len(cells)} columns, and the lines before it {width}; correct it, "
+                "or give a file with one word on each line."
+            )
         sentences[-1].words.append(cells[0])
     if not sentences:
         raise UserError(f"--{flag}: {path} has no sentences; give a file with a word on each line.")
@@ -144,14 +149,10 @@ def _is_json_object(line: str) -> bool:
     return isinstance(value, dict) and bool(value)
 
 
-def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:
-    """Raises UserError for a line without a label, or with another number of columns."""
+def _check_label(cells: Sequence[str], *, where: str) -> None:
+    """Raises UserError for a line without a label."""
     if len(cells) == 1 or not cells[-1]:
         raise UserError(f"{where} has the word {short_repr(cells[0])} without a label; correct it.")
-    if len(cells) != width:
-        raise UserError(
-            f"{where} has {len(cells)} columns, and the lines before it {width}; correct it."
-        )
 
 
 def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:

@@ -111,9 +111,15 @@ def test_conventions_of_published_files(tmp_path, content, words, labels):
 
 
 def test_words_without_labels(tmp_path):
-    file = read(tmp_path, "EU\nrejects VBZ\n\nPeter\tNNP\tx\n", needs_labels=False)
+    file = read(tmp_path, "EU NNP\nrejects VBZ\n\nPeter\tNNP\n", needs_labels=False)
     assert file.sentences == [Sentence(1, ["EU", "rejects"], []), Sentence(4, ["Peter"], [])]
     assert read(tmp_path, "{}\n[1]\n", needs_labels=False).sentences[0].words == ["{}", "[1]"]
+
+
+def test_running_text_is_not_taken_for_words_with_columns(tmp_path):
+    words = r"line 2 of .*some\.txt has 6 columns, and the lines before it 3; .* one word on each"
+    with pytest.raises(UserError, match=words):
+        read(tmp_path, "EU rejects it.\nPeter Blackburn lives in Brussels .\n", needs_labels=False)
 
 
 WRONG = {
