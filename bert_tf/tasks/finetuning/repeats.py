@@ -100,9 +100,10 @@ def run_all(settings: AnySettings, run_once: Callable[[AnySettings, Repeats], Re
     ``run_once`` adds its results to those it receives. Returns the result of the last call.
     """
     repeats = Repeats()
-    for trial in trials(settings.search):
+    # All are made before the first one is trained, so that a wrong value costs no training.
+    made = [(trial, with_trial(settings, trial)) for trial in trials(settings.search)]
+    for trial, chosen in made:
         repeats.trial, repeats.by_seed = trial, {}
-        chosen = with_trial(settings, trial)
         for seed in settings.seeds or [settings.run.seed]:
             result = run_once(_with_seed(chosen, seed), repeats)
     return result

@@ -124,6 +124,13 @@ def test_what_cannot_be_searched(tmp_path, search, expected):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_wrong_value_is_found_before_the_first_training(tmp_path):
+    trained = []
+    with pytest.raises(UserError, match="learning_rate=fast must be a number"):
+        run_all(settings_of(tmp_path, "learning_rate=1e-4,fast"), trained.append)
+    assert not trained
+
+
 def test_what_can_be_searched(tmp_path):
     assert {"learning_rate", "train_batch_size", "num_train_epochs", "weight_decay", "freeze"} <= {
         *searchable(settings_of(tmp_path))
