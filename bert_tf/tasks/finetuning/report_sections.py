@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_tf.tasks.finetuning.log_charts import chart_over_steps, loss_chart, values_over_steps
 from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
+from bert_tf.train.start_point import find_start
 from bert_tf.util.pages.charts import Line
 from bert_tf.util.pages.plain_page import Section, Table
 
@@ -29,6 +30,8 @@ def results_section(
     ``charted`` are the names of results to draw over steps.
     """
     training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
+    # Those of this evaluation are logged once the report is written.
+    evaluations.append({**results, "step": find_start(output_dir).step})
     lines = [
         Line(name.removeprefix("eval_"), values_over_steps(evaluations, name), style)
         for name, style in zip(charted, _STYLES)
