@@ -152,6 +152,8 @@ def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Fi
     table, stored = settings.table, _stored_classes(run)
     read = functools.partial(read_texts, settings=table)
     texts = read_files(settings, find=_no_directory, read=read, splits=(TRAIN, DEV, TEST))
+    if stored is not None and (texts.train is None or run.start.checkpoint is not None):
+        require_same_kind(stored, table, source=_weights(run))
     names = None
     if run.ranks.is_chief and not table.regression:
         taught = _taught_classes(settings)
@@ -194,10 +196,12 @@ def _agree_on_classes(
         return taught.labels
     if own is not None:
         return own
-    check_trains(run)
+    weights = _weights(run)
+    if weights is None:
+        check_trains(run)
     raise UserError(
-        f"{_weights(run)} has no {TEXT_CLASSES_NAME} next to it, so its classes are unknown; "
-        "restore the file, or give other weights."
+        f"{weights} has no {TEXT_CLASSES_NAME} next to it, so its classes are unknown; restore the "
+        "file, or train with --do_train first."
     )
 
 
@@ -207,7 +211,7 @@ def _no_directory(directory: object, split: str, *, flag: str) -> Path:
 
 def _weights(run: Run) -> str | None:
     """The weights that the run starts from, resumed or given."""
-    return run.start.checkpoint or run.settings.start.init_checkpoint
+    return run.start.checkpoint or run.settings.start.init_checkpoint or None
 
 
 def _stored_classes(run: Run) -> TextClasses | None:

@@ -188,6 +188,27 @@ def test_own_classes_are_compared_with_those_of_the_first_weights(start, tmp_pat
     assert [head.classes for head in task.heads] == [("x", "y")]
 
 
+def test_what_own_files_need_of_the_weights(start, tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("text\na\n")
+
+    def refused(weights, *more):
+        given = ["--task_name=", "--data_dir=", f"--predict_file={file}", "--do_predict"]
+        given += [f"--init_checkpoint={weights}", *more]
+        with pytest.raises(UserError) as error:
+            classification.run(settings_of(start, tmp_path / "out", *given))
+        return str(error.value)
+
+    model = tmp_path / "model"
+    shutil.copytree(start, model)
+    assert refused(model).startswith(f"{model} has no text_classes.json next to it, so its classes")
+    assert "contains no checkpoint; train first, or give --init_ch" in refused("")
+    write_text_classes(model, TextClasses(SINGLE_LABEL, ("a", "b")))
+    kinds = "was trained for single label classification, not for"
+    assert f"{kinds} regression; give the same of" in refused(model, "--regression")
+    assert f"{kinds} multi label classification; give" in refused(model, "--multi_label")
+
+
 def initial_bias(start, output_dir, *flags):
     """What the head's bias starts from, and the training set."""
     settings = settings_of(start, output_dir, *flags)
