@@ -19,7 +19,8 @@ from bert_tf.tasks.classification.tables import Table, TableRow, open_table
 from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
 
-TASK_NAME = "own texts"  # in ledgers, where GLUE's tasks have their names
+# In ledgers, where GLUE's tasks have their names: a model of the one is not used for the other.
+OWN_TEXTS, OWN_PAIRS = "own texts", "own pairs"
 
 _METRICS: dict[str, tuple[str, ...]] = {
     SINGLE_LABEL: ("accuracy", "macro_f1"),
@@ -215,7 +216,7 @@ def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) 
             f"{', '.join(map(short_repr, classes))}."
         )
     return TextTask(
-        TASK_NAME,
+        OWN_TEXTS if second is None else OWN_PAIRS,
         first,
         second,
         label,

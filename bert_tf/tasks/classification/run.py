@@ -17,6 +17,8 @@ from bert_tf.tasks.classification.glue_files import find_split, read_glue
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights, best_constant
 from bert_tf.tasks.classification.own_files import (
+    OWN_PAIRS,
+    OWN_TEXTS,
     TableSettings,
     Texts,
     first_fraction,
@@ -246,10 +248,13 @@ def _check_taught(
 
 def _check_trained_on(run: Run, task: TextTask) -> None:
     """Raises UserError if a run would use the head of another task."""
-    names = [known.name for known in GLUE_TASKS.values()]
+    advice = {known.name: f"give --task_name={known.name}, or " for known in GLUE_TASKS.values()}
+    if not isinstance(task, GlueTask):
+        advice[OWN_PAIRS] = "give --pair_column, or "
+        advice[OWN_TEXTS] = "leave out --pair_column, or "
     check_trained_on(
         run,
         task.name,
         same_head=task.same_head if isinstance(task, GlueTask) else (),
-        advice=lambda other: f"give --task_name={other}, or " if other in names else "",
+        advice=lambda other: advice.get(other, ""),
     )

@@ -1,5 +1,6 @@
 """run_classifier.py's job before its first update: refused input, and files written by then."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -190,11 +191,11 @@ def test_own_classes_are_compared_with_those_of_the_first_weights(start, tmp_pat
 
 def test_what_own_files_need_of_the_weights(start, tmp_path):
     file = tmp_path / "t.csv"
-    file.write_text("text\na\n")
+    file.write_text("text,other\na,b\n")
 
     def refused(weights, *more):
         given = ["--task_name=", "--data_dir=", f"--predict_file={file}", "--do_predict"]
-        given += [f"--init_checkpoint={weights}", *more]
+        given += [f"--init_checkpoint={weights}", "--text_column=text", *more]
         with pytest.raises(UserError) as error:
             classification.run(settings_of(start, tmp_path / "out", *given))
         return str(error.value)
@@ -207,6 +208,12 @@ def test_what_own_files_need_of_the_weights(start, tmp_path):
     kinds = "was trained for single label classification, not for"
     assert f"{kinds} regression; give the same of" in refused(model, "--regression")
     assert f"{kinds} multi label classification; give" in refused(model, "--multi_label")
+    for trained, more, advice in (
+        ("own texts", ["--pair_column=other"], "not on own pairs; leave out --pair_column, or cho"),
+        ("own pairs", [], "not on own texts; give --pair_column, or choose another checkpoint"),
+    ):
+        (model / "run.json").write_text(json.dumps({"ledger": {"data": {"task": trained}}}))
+        assert f"{model} was trained on {trained}, {advice}" in refused(model, *more)
 
 
 def initial_bias(start, output_dir, *flags):
