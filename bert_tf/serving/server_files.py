@@ -152,10 +152,16 @@ def _tensors(field: str, tensors: Sequence[TensorInfo]) -> Iterator[str]:
 
 def _write_unless_there(path: Path, lines: Sequence[str], *, server: str) -> str:
     """Writes a file, or keeps one that is there, as it may have been changed; says which."""
+    content = "".join(f"{line}\n" for line in lines)
     if path.exists():
-        return f"{path} was there and is kept"
+        if path.read_bytes() == content.encode():
+            return f"{path} was there and is kept"
+        return (
+            f"{path} was there and is kept, but differs from what would be written for this "
+            "version: check it, or delete it before the next export"
+        )
     with atomic_open(path) as file:
-        file.writelines(f"{line}\n" for line in lines)
+        file.write(content)
     return f"{path} is for {server}"
 
 

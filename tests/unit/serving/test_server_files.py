@@ -117,8 +117,10 @@ def test_a_model_in_the_working_directory_has_that_directorys_name(tmp_path, mon
 
 
 def test_a_file_that_is_there_is_kept(tmp_path):
-    (tmp_path / "models.config").write_text("# mine")
+    write_serving_config(tmp_path)
     assert write_serving_config(tmp_path).endswith("models.config was there and is kept")
+    (tmp_path / "models.config").write_text("# mine")
+    assert "is kept, but differs from what would be" in write_serving_config(tmp_path)
     assert (tmp_path / "models.config").read_text() == "# mine"
 
 
