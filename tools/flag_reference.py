@@ -9,6 +9,7 @@ TensorFlow is not imported.
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import dataclasses
 import json
@@ -247,11 +248,19 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def main(arguments: Sequence[str]) -> None:
+def output_argument(about: str, arguments: Sequence[str] | None) -> Path:
+    """The one argument of a program that ``about`` describes; None for those of the process."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output", type=Path, help="what to write")
+    return parser.parse_args(arguments).output
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the pages to the given directory."""
-    [directory] = arguments
-    write_pages(Path(directory))
+    write_pages(output_argument(__doc__, arguments))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

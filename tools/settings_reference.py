@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_tf.config.declared import Settings, groups_of, options_of
 from bert_tf.util.options import Option, shown
-from tools.flag_reference import ROOT, as_markdown, write_if_changed
+from tools.flag_reference import ROOT, as_markdown, output_argument, write_if_changed
 
 # Where tasks and exports declare settings; none of these imports TensorFlow.
 _MODULES_OF_TASKS = (
@@ -88,10 +87,9 @@ def _cell(text: str) -> str:
     return text if "\\|" in text else text.replace("|", "\\|")
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the page to the given path."""
-    [path] = arguments
-    write_page(Path(path))
+    write_page(output_argument(__doc__, arguments))
 
 
 def write_page(path: Path) -> None:
@@ -101,4 +99,4 @@ def write_page(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

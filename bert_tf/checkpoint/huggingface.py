@@ -132,7 +132,7 @@ def huggingface_config(
 
 def _classes(files: ConfiguredDirectory, num_labels: int) -> dict[str, Any]:
     """The names of the classes, and what the outputs mean if they are not one of them."""
-    from bert_tf.model_directory.text_classes import SINGLE_LABEL
+    from bert_tf.model_directory.text_classes import MULTI_LABEL, SINGLE_LABEL, THRESHOLD_KEY
 
     classes = files.text_classes
     known = files.labels or (classes.labels if classes else ())
@@ -146,6 +146,8 @@ def _classes(files: ConfiguredDirectory, num_labels: int) -> dict[str, Any]:
     }
     if classes and files.labels is None and classes.kind != SINGLE_LABEL:
         settings["problem_type"] = classes.kind
+        if classes.kind == MULTI_LABEL:
+            settings[THRESHOLD_KEY] = classes.threshold
     return settings
 
 

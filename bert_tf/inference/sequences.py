@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, Union
 
 import numpy as np
 
 from bert_tf.input.length_buckets import in_record_order, padded_length
 from bert_tf.util.environment import available_cores
+from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike
 
 if TYPE_CHECKING:
@@ -17,15 +18,30 @@ if TYPE_CHECKING:
 
 # A text, or a pair of texts.
 Text = Union[str, tuple[str, str]]
+Input = TypeVar("Input")
 
 BATCH_SIZE = 32
 # Tokens per batch on CPUs. The numbers of larger ones do not stay in the caches.
 _MOST_TOKENS_ON_CPU = 512
 
 
+def listed(inputs: Sequence[Input]) -> Sequence[Input]:
+    """The inputs; raises UserError for a text in their place, which is a sequence of characters."""
+    if isinstance(inputs, str):
+        raise UserError(
+            f"{short_repr(inputs)} is a text, and a list of inputs is needed; put it in brackets."
+        )
+    return inputs
+
+
 def parts_of(text: Text) -> tuple[str, ...]:
-    """The one or two texts that a sequence is made of."""
-    return (text,) if isinstance(text, str) else tuple(text)
+    """The one or two texts that a sequence is made of; raises UserError for more."""
+    parts = (text,) if isinstance(text, str) else tuple(text)
+    if len(parts) not in (1, 2):
+        raise UserError(
+            f"{short_repr(text)} has {len(parts)} parts; give a text, or a pair of texts."
+        )
+    return parts
 
 
 class SequencePredictor:
@@ -56,13 +72,16 @@ class SequencePredictor:
           options, threads, gpu: as for :class:`bert_tf.inference.predictor.Predictor`.
 
         Raises:
-          UserError: the weights do not fit the task's network, or it has fewer positions.
+          UserError: the weights do not fit the task's network, it has fewer positions, or batches
+            would be empty.
         """
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tuning.hardware import probe_hardware
 
         task.config.check_length(max_seq_length, f"--max_seq_length={max_seq_length} is")
+        if batch_size < 1:
+            raise UserError(f"--batch_size={batch_size} must be at least 1.")
         self.max_seq_length, self._batch_size = max_seq_length, batch_size
         on_cpu = not probe_hardware().has_gpu
         self._most_tokens = _MOST_TOKENS_ON_CPU if on_cpu else batch_size * max_seq_length

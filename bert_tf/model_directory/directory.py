@@ -27,16 +27,13 @@ from bert_tf.text.tokenizer_files import (
     vocabulary_named_in,
 )
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, read_json_object, require_file
+from bert_tf.util.files import PathLike, require_file
 
 if TYPE_CHECKING:
     from bert_tf.model_directory.text_classes import TextClasses
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-
-# In the tokenizer_config.json of a model without its vocabulary.
-VOCABULARY_SHA256_KEY = "vocabulary_sha256"
 
 # The files in our own model directories, in addition to the weights.
 MODEL_FILES = (
@@ -122,7 +119,7 @@ class ModelDirectory:
             config = read(values, source=str(config_file)).with_explicit_gelu()
             notes += config_notes(values, source=config_file)
         tokenizer_config = directory / TOKENIZER_CONFIG_NAME
-        do_lower_case, vocabulary_sha256, tokenizer_notes = _read_tokenizer_config(tokenizer_config)
+        do_lower_case, vocabulary_sha256, tokenizer_notes = _tokenizer_settings(directory)
         return cls(
             config=config,
             config_file=config_file,
@@ -210,33 +207,10 @@ def _if_exists(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _read_tokenizer_config(path: Path) -> tuple[bool | None, str | None, list[str]]:
-    """The casing, the vocabulary's hash, and messages about unsupported settings."""
-    if not path.is_file():
+def _tokenizer_settings(directory: Path) -> tuple[bool | None, str | None, list[str]]:
+    """What tokenizer_config.json says; see ``read_tokenizer_config``."""
+    if not (directory / TOKENIZER_CONFIG_NAME).is_file():
         return None, None, []
-    values = read_json_object(path, what="tokenizer configuration")
-    lower_case = values.get("do_lower_case")
-    if lower_case is not None and not isinstance(lower_case, bool):
-        raise UserError(
-            f"tokenizer configuration {path}: do_lower_case must be true or false; correct the "
-            "file."
-        )
-    sha256 = values.get(VOCABULARY_SHA256_KEY)
-    if sha256 is not None and not isinstance(sha256, str):
-        raise UserError(
-            f"tokenizer configuration {path}: {VOCABULARY_SHA256_KEY} must be a string; correct "
-            "the file."
-        )
-    notes = []
-    strip = values.get("strip_accents")
-    if strip is not None and lower_case is not None and strip != lower_case:
-        notes.append(
-            f"warning: {path} sets strip_accents to {strip}, but this tokenizer strips accents "
-            "exactly when it lower-cases"
-        )
-    if values.get("tokenize_chinese_chars") is False:
-        notes.append(
-            f"warning: {path} turns tokenize_chinese_chars off, but this tokenizer always "
-            "separates Chinese characters"
-        )
-    return lower_case, sha256, notes
+    from bert_tf.model_directory.tokenizer_config import read_tokenizer_config
+
+    return read_tokenizer_config(directory / TOKENIZER_CONFIG_NAME)

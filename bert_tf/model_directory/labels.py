@@ -71,8 +71,9 @@ def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
     by_number = {str(n): name for n, name in named.items()} if isinstance(named, Mapping) else {}
     found = [by_number.get(str(index)) for index in range(len(by_number))]
     labels = tuple(name for name in found if isinstance(name, str) and name)
-    if not labels or len(labels) < len(found):
+    if not labels or len(set(labels)) < len(found):
         raise UserError(
-            f"{source}: its id2label must name classes 0, 1, 2 and so on; correct the file."
+            f"{source}: its id2label must name classes 0, 1, 2 and so on, all of them differently; "
+            "correct the file."
         )
     return labels

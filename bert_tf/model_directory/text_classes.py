@@ -19,6 +19,9 @@ KINDS = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)
 
 DEFAULT_THRESHOLD = 0.5
 
+# In a config.json of Hugging Face, where transformers keeps it and does not use it.
+THRESHOLD_KEY = "multi_label_threshold"
+
 
 @dataclasses.dataclass(frozen=True)
 class TextClasses:
@@ -59,7 +62,10 @@ def find_text_classes(
         raise UserError(
             f"{config_file}: its problem_type must be one of {', '.join(KINDS)}; correct the file."
         )
-    return TextClasses(kind, () if kind == REGRESSION else labels)
+    threshold = settings.get(THRESHOLD_KEY, DEFAULT_THRESHOLD)
+    if not isinstance(threshold, (int, float)):
+        raise UserError(f"{config_file}: its {THRESHOLD_KEY} must be a number; correct the file.")
+    return TextClasses(kind, () if kind == REGRESSION else labels, threshold)
 
 
 def read_text_classes(directory: Path) -> TextClasses | None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME, VOCABULARY_SHA256_KEY
+from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME
 from bert_tf.model_directory.labels import TEXT_CLASSES_NAME, Labels, write_labels
-from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_files import VOCABULARY_SHA256_KEY, TokenizerFiles
 from bert_tf.util.files import PathLike, read_json_object, write_json
 
 if TYPE_CHECKING:

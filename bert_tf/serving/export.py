@@ -11,6 +11,7 @@ from bert_tf.serving import trained
 from bert_tf.serving.trained import TrainedModel
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
 from bert_tf.tasks.vectors.settings import CLS, MAX, MEAN, VectorSettings
+from bert_tf.util.options import Interval
 
 if TYPE_CHECKING:
     from bert_tf.inference.export import Exportable
@@ -21,7 +22,11 @@ class LengthSettings(Settings):
     """How long sequences may be, and whether they are given as strings."""
 
     max_seq_length: int | None = setting(
-        None, "Maximum sequence length (default: the model's).", kind=int, bounds=AT_LEAST_ONE
+        None,
+        "Maximum sequence length (default: the model's).",
+        kind=int,
+        bounds=Interval(3),
+        advice="[CLS], a token, [SEP]",
     )
     text_signature: bool = setting(
         False,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,13 +58,13 @@ class Signature(NamedTuple):
 
 def write_serving_config(export_dir: Path) -> str:
     """Writes ``models.config`` for TensorFlow Serving; see :func:`_write_unless_there`."""
-    name, path = export_dir.name, str(export_dir.absolute())
+    path = os.path.abspath(export_dir)
     lines = [
         f"# tensorflow_model_server --model_config_file={path}/{_SERVING_NAME}",
         "# In a container, base_path is the directory's path there.",
         "model_config_list {",
         "  config {",
-        f"    name: {_quoted(name)}",
+        f"    name: {_quoted(os.path.basename(path))}",
         f"    base_path: {_quoted(path)}",
         '    model_platform: "tensorflow"',
         "  }",
@@ -77,7 +78,7 @@ def write_triton_config(version: Path) -> str:
 
     ``version`` holds TRITON_SAVED_MODEL or TRITON_ONNX, from which the inputs and outputs are read.
     """
-    export_dir = version.parent
+    export_dir = Path(os.path.abspath(version.parent))
     if (version / TRITON_ONNX).exists():
         platform, backend = "onnxruntime_onnx", "onnxruntime"
         inputs, outputs = onnx_tensors(version / TRITON_ONNX)
@@ -85,7 +86,7 @@ def write_triton_config(version: Path) -> str:
         platform, backend = "tensorflow_savedmodel", "tensorflow"
         inputs, outputs = saved_model_tensors(version / TRITON_SAVED_MODEL)
     lines = [
-        f"# tritonserver --model-repository={export_dir.absolute().parent}",
+        f"# tritonserver --model-repository={export_dir.parent}",
         f"name: {_quoted(export_dir.name)}",
         f'platform: "{platform}"',
         f'backend: "{backend}"',
@@ -151,10 +152,16 @@ def _tensors(field: str, tensors: Sequence[TensorInfo]) -> Iterator[str]:
 
 def _write_unless_there(path: Path, lines: Sequence[str], *, server: str) -> str:
     """Writes a file, or keeps one that is there, as it may have been changed; says which."""
+    content = "".join(f"{line}\n" for line in lines)
     if path.exists():
-        return f"{path} was there and is kept"
+        if path.read_bytes() == content.encode():
+            return f"{path} was there and is kept"
+        return (
+            f"{path} was there and is kept, but differs from what would be written for this "
+            "version: check it, or delete it before the next export"
+        )
     with atomic_open(path) as file:
-        file.writelines(f"{line}\n" for line in lines)
+        file.write(content)
     return f"{path} is for {server}"
 
 

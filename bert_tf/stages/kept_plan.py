@@ -6,7 +6,7 @@ refused with a sentence that names the differences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +33,25 @@ def read_plan(directory: Path, *, what: str) -> Plan | None:
     return read_sealed_json(path, what=f"{what} plan", advice=advice)
 
 
-def settle_plan(directory: Path, plan: Plan, *, what: str, results: str) -> None:
-    """Writes the plan of a new computation.
+def settle_plan(
+    directory: Path, plan: Plan, *, what: str, results: str, found: Iterable[Path]
+) -> None:
+    """Writes the plan of a new computation, also over one that has no results yet.
 
-    Raises UserError if the directory has results, which ``results`` names, of a different one.
+    Raises UserError if the directory has results of a different one: the files ``found``, which
+    ``results`` names.
     """
     earlier = read_plan(directory, what=what)
-    if earlier is None:
+    changed = "" if earlier is None else differences(earlier, plan)
+    if changed and any(True for _ in found):
+        raise UserError(
+            f"--output_dir: {directory} has {results} of another {what} ({changed}); repeat that "
+            "one, choose another directory, or delete this one to start again."
+        )
+    if changed or earlier is None:
         directory.mkdir(parents=True, exist_ok=True)
         remove_partial_files(directory)
         write_sealed_json(directory / PLAN_NAME, plan)
-        return
-    found = differences(earlier, plan)
-    if found:
-        raise UserError(
-            f"--output_dir: {directory} has {results} of another {what} ({found}); repeat that "
-            "one, choose another directory, or delete this one to start again."
-        )
 
 
 def differences(earlier: Plan, plan: Plan) -> str:

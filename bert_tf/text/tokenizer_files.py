@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
 
+# In the tokenizer_config.json of a model without its vocabulary.
+VOCABULARY_SHA256_KEY = "vocabulary_sha256"
+
 
 def load_tokenizer(
     *,

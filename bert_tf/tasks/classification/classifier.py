@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, parts_of
+from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.model_directory.text_classes import MULTI_LABEL, TextClasses
 from bert_tf.records.sequences import padded_inputs
@@ -123,7 +123,7 @@ class TextClassifier:
     def answers(self, texts: Sequence[Text]) -> Answers:
         """The predictions for at least one text, as arrays."""
         length = self._predictor.max_seq_length
-        parts = map(parts_of, texts)
+        parts = map(parts_of, listed(texts))
         rows = [Row(first, second[0] if second else None, None) for first, *second in parts]
         encoded = [sequences_of(row, self._tokenizer, length, self._long_texts)[0] for row in rows]
         sequences = [sequence for of_row in encoded for sequence in of_row]

@@ -8,7 +8,7 @@ written once all are done. Files get their names only when complete, and carry a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,13 @@ def finished_results(output_dir: Path) -> list[dict[str, Any]]:
     paths = (output_dir / DIRECTORY).glob(f"*/{RESULT_NAME}")
     found = [result for result in map(_read, paths) if result is not None]
     return sorted(found, key=lambda result: (result["step"] or 0, result["checkpoint"]))
+
+
+def kept_scores(output_dir: Path) -> Iterator[Path]:
+    """The files with scores or results of any checkpoint."""
+    directory = output_dir / DIRECTORY
+    for name in (RESULT_NAME, f"{_SCORES}*.json"):
+        yield from directory.glob(f"*/{name}")
 
 
 def _read(path: Path) -> dict[str, Any] | None:

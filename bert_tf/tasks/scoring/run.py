@@ -23,6 +23,7 @@ from bert_tf.tasks.scoring.partial import (
     DIRECTORY,
     PartialScores,
     finished_results,
+    kept_scores,
 )
 from bert_tf.tasks.scoring.perplexity import (
     definitions,
@@ -224,8 +225,9 @@ def _plan(
     if not settings.all_checkpoints:
         plan["sha256 of the weights"] = found[0].weights_sha256
     if run.keeps_files:
-        directory = settings.run.output_dir / DIRECTORY
-        settle_plan(directory, plan, what=_WHAT, results="scores")
+        output_dir = settings.run.output_dir
+        scores = kept_scores(output_dir)
+        settle_plan(output_dir / DIRECTORY, plan, what=_WHAT, results="scores", found=scores)
     return plan
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Union
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor
+from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, listed
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.model_directory.labels import Labels
 from bert_tf.records.layouts import WORD_STARTS
@@ -108,7 +108,7 @@ class Tagger:
         Sentences are lists of words, or text: its words are then runs of letters and digits, and
         each other character by itself. Divide words as the training data of the model does.
         """
-        texts = [s if isinstance(s, str) else " ".join(s) for s in sentences]
+        texts = [s if isinstance(s, str) else " ".join(s) for s in listed(sentences)]
         spans = [
             [match.span() for match in _WORD.finditer(sentence)]
             if isinstance(sentence, str)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, parts_of
+from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.vectors.sequences import SequenceMaker, TokenSequence
 from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VECTORS, VectorSettings
@@ -82,7 +82,7 @@ class TextEncoder:
                 f"pooling={TOKENS!r} gives every token vectors: use TextEncoder.tokens, or choose "
                 "another pooling."
             )
-        vectors = self.vectors([self.maker.sequence(parts_of(text)) for text in texts])
+        vectors = self.vectors(self._sequences(texts))
         found = np.stack(vectors) if vectors else np.zeros(self._no_vectors, np.float32)
         return found[:, 0] if len(self._settings.chosen_layers) == 1 else found
 
@@ -100,7 +100,10 @@ class TextEncoder:
                 f"pooling={self._settings.pooling!r} gives every text one vector: use "
                 f"TextEncoder.encode, or choose pooling={TOKENS!r}."
             )
-        return self.vectors([self.maker.sequence(parts_of(text)) for text in texts])
+        return self.vectors(self._sequences(texts))
+
+    def _sequences(self, texts: Sequence[Text]) -> list[TokenSequence]:
+        return [self.maker.sequence(parts_of(text)) for text in listed(texts)]
 
     def vectors(self, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
         """The vectors of sequences, in their order: [layers, D], or [tokens, layers, D], each.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,11 @@ class Pieces:
             os.path.isfile(path) and sha256_of_file(path) == digest
             for path, digest in ((self.path(piece, k), d) for k, d in expected.items())
         )
+
+
+def finished_pieces(directory: Path) -> Iterator[Path]:
+    """The descriptions of the pieces in a directory."""
+    return directory.glob(f"piece-*.{_DESCRIPTION}")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.stages.kept_plan import differences, read_plan, settle_plan
 from bert_tf.tasks.vectors.encoder import TextEncoder
 from bert_tf.tasks.vectors.forms import form_of
-from bert_tf.tasks.vectors.pieces import Pieces
+from bert_tf.tasks.vectors.pieces import Pieces, finished_pieces
 from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
 from bert_tf.tasks.vectors.texts import Texts, read_texts
 from bert_tf.train.arithmetic import Arithmetic
@@ -84,7 +84,7 @@ def _make(settings: FeatureSettings, run: Run) -> None:
         run.message(f"{output} was computed before; delete it to compute it again")
         return
     if run.keeps_files:
-        settle_plan(directory, plan, what=_WHAT, results="pieces")
+        settle_plan(directory, plan, what=_WHAT, results="pieces", found=finished_pieces(directory))
     _compute(settings, run, model, texts, arithmetic, plan)
 
 

@@ -252,6 +252,21 @@ def test_settings_that_our_network_does_not_follow_are_told(theirs):
     assert "strip_accents to False" in source.notes[1]
 
 
+def test_entries_apart_from_the_vocabulary_are_told(theirs):
+    """As tokenizer.add_tokens and save_pretrained of transformers leave them."""
+    vocab_file = theirs / "vocab.txt"
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "covid", "lockdown"]
+    vocab_file.write_text("".join(f"{entry}\n" for entry in entries[:-2]))
+    added = {entries[-1]: len(entries) - 1, entries[-2]: len(entries) - 2}
+    (theirs / "added_tokens.json").write_text(json.dumps({**added, "[MASK]": 4}))
+    (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    [note] = open_source(theirs).notes
+    assert f"added_tokens.json has entries that vocab.txt lacks ({list(added)!r}), so" in note
+    assert note.endswith("append those that are words to vocab.txt, in the order of their ids")
+    vocab_file.write_text("".join(f"{entry}\n" for entry in entries))
+    assert not open_source(theirs).notes
+
+
 def change_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 

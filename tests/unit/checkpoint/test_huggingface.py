@@ -9,6 +9,12 @@ from safetensors.numpy import load_file
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands.convert import convert
+from bert_tf.model_directory.text_classes import (
+    MULTI_LABEL,
+    TextClasses,
+    read_text_classes,
+    write_text_classes,
+)
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.helpers.sentencepiece_models import train_sentencepiece
 from tests.unit.checkpoint.tiny_models import (
@@ -99,6 +105,15 @@ def test_there_and_back_from_google(tmp_path, class_name):
     for name in ("bert_config.json", "vocab.txt", "tokenizer_config.json"):
         first, last = (json_or_bytes(tmp_path / d / name) for d in ("google", "4"))
         assert first.items() <= last.items() if isinstance(first, dict) else first == last
+
+
+def test_the_threshold_of_several_classes_is_kept(tmp_path):
+    classes = TextClasses(MULTI_LABEL, ("news", "sports", "town"), 0.375)
+    save_google(tmp_path / "google", "BertForSequenceClassification", num_classes=3)
+    write_text_classes(tmp_path / "google", classes)
+    convert(open_source(tmp_path / "google"), tmp_path / "theirs", "huggingface")
+    convert(open_source(tmp_path / "theirs"), tmp_path / "back", "google")
+    assert read_text_classes(tmp_path / "back") == classes
 
 
 def json_or_bytes(path):

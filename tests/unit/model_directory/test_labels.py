@@ -57,7 +57,9 @@ def test_labels_of_transformers(tmp_path, settings, labels):
     assert find_labels(tmp_path, settings, tmp_path / "config.json") == labels
 
 
-@pytest.mark.parametrize("named", [{"1": "a"}, {"0": "a", "2": "b"}, {"0": 5}, {}, ["a"], "a"])
+@pytest.mark.parametrize(
+    "named", [{"1": "a"}, {"0": "a", "2": "b"}, {"0": "a", "1": "a"}, {"0": 5}, {}, ["a"], "a"]
+)
 def test_malformed_settings(tmp_path, named):
     with pytest.raises(UserError, match="its id2label must name classes 0, 1, 2 and so on"):
         find_labels(tmp_path, {**TOKENS, "id2label": named}, tmp_path / "config.json")

@@ -60,6 +60,10 @@ def huggingface(**settings):
             huggingface(id2label={"0": "a", "1": "b"}, problem_type=MULTI_LABEL),
             TextClasses(MULTI_LABEL, ("a", "b")),
         ),
+        (
+            huggingface(problem_type=MULTI_LABEL, multi_label_threshold=0.25),
+            TextClasses(MULTI_LABEL, ("LABEL_0", "LABEL_1"), 0.25),
+        ),
         (huggingface(id2label={"0": "LABEL_0"}), TextClasses(REGRESSION)),
         (huggingface(), TextClasses(SINGLE_LABEL, ("LABEL_0", "LABEL_1"))),
         ({"architectures": ["BertForTokenClassification"]}, None),
@@ -72,6 +76,13 @@ def test_those_of_hugging_face(tmp_path, settings, expected):
     assert find_text_classes(tmp_path, settings, path) == expected
 
 
-def test_an_unknown_problem_type(tmp_path):
-    with pytest.raises(UserError, match="problem_type must be one of"):
-        find_text_classes(tmp_path, huggingface(problem_type="x"), tmp_path / "config.json")
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"problem_type": "x"}, "problem_type must be one of"),
+        ({"multi_label_threshold": "x"}, "multi_label_threshold must be a number"),
+    ],
+)
+def test_malformed_settings_of_hugging_face(tmp_path, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        find_text_classes(tmp_path, huggingface(**settings), tmp_path / "config.json")

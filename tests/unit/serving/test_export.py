@@ -271,3 +271,8 @@ def test_a_vocabulary_that_is_smaller_than_the_network(tmp_path):
     call = export(directory, tmp_path / "export", top=len(VOCABULARY) + 5)
     found = call("serving_default", **ids_of([[2, 4, 3]], 3))
     assert sorted(found["words"][0, 0].tolist()) == sorted(VOCABULARY)
+
+
+def test_a_length_without_room_for_a_word():
+    with pytest.raises(UserError, match="--max_seq_length=2 must be at least 3"):
+        LengthSettings(max_seq_length=2)

@@ -126,3 +126,20 @@ def test_an_unknown_precision(tmp_path):
 def test_too_long_for_the_network(tmp_path):
     with pytest.raises(UserError, match="--max_seq_length=65 is more than the model's"):
         load(tmp_path, "classification", max_seq_length=65)
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging", "vectors"])
+def test_a_text_in_place_of_a_list(tmp_path, task):
+    with pytest.raises(UserError, match="'Anna wrote' is a text, and a list of inputs is needed"):
+        load(tmp_path, task).predict("Anna wrote")
+
+
+@pytest.mark.parametrize("task", ["classification", "vectors"])
+def test_more_than_a_pair(tmp_path, task):
+    with pytest.raises(UserError, match="has 3 parts; give a text, or a pair"):
+        load(tmp_path, task).predict([("Anna", "wrote", "it")])
+
+
+def test_empty_batches(tmp_path):
+    with pytest.raises(UserError, match="--batch_size=0 must be at least 1"):
+        load(tmp_path, "classification", batch_size=0)

@@ -5,6 +5,8 @@ triton-inference-server/common, protobuf/model_config.proto: the fields that are
 numbers and types.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -100,9 +102,25 @@ def test_tensorflow_serving(tmp_path):
     assert config.model_platform == "tensorflow"
 
 
+def test_a_model_in_the_working_directory_has_that_directorys_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_serving_config(Path())
+    empty = message_of("serving", SERVING, "ModelServerConfig")
+    text = Path("models.config").read_text()
+    [config] = text_format.Parse(text, empty).model_config_list.config
+    assert (config.name, config.base_path) == (tmp_path.name, str(tmp_path))
+    onnx = pytest.importorskip("onnx")
+    Path("1").mkdir()
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "none", [], [])), "1/model.onnx")
+    write_triton_config(Path("1"))
+    assert parsed_triton(Path("config.pbtxt")).name == tmp_path.name
+
+
 def test_a_file_that_is_there_is_kept(tmp_path):
-    (tmp_path / "models.config").write_text("# mine")
+    write_serving_config(tmp_path)
     assert write_serving_config(tmp_path).endswith("models.config was there and is kept")
+    (tmp_path / "models.config").write_text("# mine")
+    assert "is kept, but differs from what would be" in write_serving_config(tmp_path)
     assert (tmp_path / "models.config").read_text() == "# mine"
 
 

@@ -13,16 +13,22 @@ def test_the_plan_of_an_earlier_start(tmp_path):
     directory = tmp_path / "scores"
     assert read_plan(directory, what="evaluation") is None
     for _ in range(2):
-        settle_plan(directory, PLAN, **NAMES)
+        settle_plan(directory, PLAN, **NAMES, found=[directory / "a"])
     assert read_plan(directory, what="evaluation") == PLAN
 
 
 def test_another_plan_is_refused(tmp_path):
-    settle_plan(tmp_path, PLAN, **NAMES)
+    settle_plan(tmp_path, PLAN, **NAMES, found=[])
     changed = {**PLAN, "--seed": 2, "sha256 of the texts": 64 * "b"}
     with pytest.raises(
         UserError, match=r"another evaluation \(--seed 1, not 2, sha256 of the te"
     ) as e:
-        settle_plan(tmp_path, changed, **NAMES)
+        settle_plan(tmp_path, changed, **NAMES, found=[tmp_path / "a"])
     assert "aaaa" not in str(e.value)
     assert read_plan(tmp_path, what="evaluation") == PLAN
+
+
+def test_another_plan_takes_the_place_of_one_without_results(tmp_path):
+    for plan in (PLAN, {**PLAN, "--seed": 2}):
+        settle_plan(tmp_path, plan, **NAMES, found=[])
+        assert read_plan(tmp_path, what="evaluation") == plan

@@ -77,3 +77,13 @@ def test_the_site_is_built_without_tensorflow():
         "print('tensorflow' in sys.modules)"
     )
     assert run("-c", program, fresh=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("program", [flag_reference, settings_reference])
+def test_help_writes_nothing(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--help"])
+    assert ended.value.code == 0
+    assert program.__doc__.splitlines()[0] in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

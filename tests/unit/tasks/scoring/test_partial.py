@@ -21,7 +21,8 @@ RESULT = {"checkpoint": "model.ckpt-5", "step": 5}
 
 
 def opened(directory, sha256="ab"):
-    settle_plan(directory / DIRECTORY, {"--seed": 1}, what="evaluation", results="scores")
+    plan = {"--seed": 1}
+    settle_plan(directory / DIRECTORY, plan, what="evaluation", results="scores", found=[])
     return PartialScores(directory, "model.ckpt-5", weights_sha256=sha256)
 
 
@@ -105,7 +106,7 @@ def test_scores_of_other_weights_are_dropped(tmp_path):
 
 
 def test_results_are_ordered_by_step(tmp_path):
-    settle_plan(tmp_path / DIRECTORY, {}, what="evaluation", results="scores")
+    settle_plan(tmp_path / DIRECTORY, {}, what="evaluation", results="scores", found=[])
     for step in (20, 5, 100):
         partial = PartialScores(tmp_path, f"model.ckpt-{step}", weights_sha256="ab")
         partial.finish({"checkpoint": f"model.ckpt-{step}", "step": step})

@@ -310,6 +310,9 @@ def test_a_checkpoint_without_the_head(tmp_path):
     google_model(tmp_path / "model", "BertModel")
     with pytest.raises(UserError, match=r"has no masked-LM head .* run_pretraining\.py"):
         scoring.run(settings_of(tmp_path / "model", tmp_path / "out"))
+    # Nothing was scored, so the directory is free for a model that has it.
+    google_model(tmp_path / "other")
+    assert scoring.run(settings_of(tmp_path / "other", tmp_path / "out"))
 
 
 def test_another_vocabulary(directory, tmp_path):

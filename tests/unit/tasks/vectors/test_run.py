@@ -249,6 +249,14 @@ def test_other_texts_or_weights(model, tmp_path, monkeypatch):
         vectors.run(settings_of(copied, output, pooling="mean"))
 
 
+def test_a_run_that_failed_before_its_first_piece_keeps_no_settings(model, tmp_path):
+    output = tmp_path / "v.npy"
+    with pytest.raises(UserError, match=r"--max_seq_length=4 has no room for a pair .* at least 5"):
+        vectors.run(settings_of(model, output, pooling="mean", max_seq_length=4))
+    vectors.run(settings_of(model, output, pooling="mean", max_seq_length=5))
+    assert len(np.load(output)) == len(parts_of(model))
+
+
 def test_a_file_that_something_else_made(model, tmp_path):
     (tmp_path / "v.npy").write_text("mine")
     with pytest.raises(UserError, match=r"v\.npy exists; delete it, or choose another name"):
