@@ -24,6 +24,7 @@ from bert_tf.checkpoint.directory import (
 from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
+    list_checkpoints,
     resolve_checkpoint,
     warn_if_older,
     write_checkpoint,
@@ -206,7 +207,7 @@ def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) ->
     try:
         remove_checkpoint(output_dir, path.name)
         write_checkpoint(str(path), arrays)
-        tf.train.update_checkpoint_state(str(output_dir), path.name)
+        list_checkpoints(output_dir, [path.name])
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
             f"cannot copy {start.checkpoint} to {path} ({first_line(error)}); free some space or "
