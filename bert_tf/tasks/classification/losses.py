@@ -118,16 +118,16 @@ def best_constant(
     """The outputs with the least loss on a training set for a network that ignores the text.
 
     The mean of ratings, the logarithms of the frequencies of classes, or the log-odds of each
-    class of several, with one text more per class and answer, so that all are finite. A head that
-    starts from these learns from texts in its first updates, instead of the frequencies (Lin et al.
-    2017, "Focal Loss for Dense Object Detection", section 3.3).
+    class of several, with one text of weight 1 more per class and answer, so that all are finite. A
+    head that starts from these learns from texts in its first updates, instead of the frequencies
+    (Lin et al. 2017, "Focal Loss for Dense Object Detection", section 3.3).
     """
     if file.task.is_regression:
         ratings = (row.label for row in file.rows if not isinstance(row.label, tuple))
         return (statistics.fmean(rating or 0.0 for rating in ratings),)
     counts, total = _texts_of_classes(file), len(file.rows)
     weighted = [
-        weight * (count + 1) for weight, count in zip(class_weights or [1.0] * len(counts), counts)
+        weight * count + 1 for weight, count in zip(class_weights or [1.0] * len(counts), counts)
     ]
     if file.task.multi_label:
         return tuple(
