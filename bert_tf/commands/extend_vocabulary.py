@@ -18,7 +18,7 @@ from absl import flags
 from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, open_source
 from bert_tf.checkpoint.names import DISCRIMINATOR, heads_of
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.commands.convert import check_new_directory, convert
+from bert_tf.commands.convert import check_new_directory, convert, without_flags
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import require_checkpoint
@@ -162,8 +162,8 @@ def _write(
             write_json(directory / CONFIG_NAME, extended.config.to_dict())
         _write_words(directory / WORDS_NAME, extension, source)
 
-    lines = [*convert(extended, output_dir, target, card=False, add_files=add_files), *notes]
-    return [line.partition(" (--")[0] for line in lines]  # without flags that this command lacks
+    lines = convert(extended, output_dir, target, card=False, add_files=add_files)
+    return without_flags([*lines, *notes])
 
 
 def _left_out(refused: Mapping[str, str], path: str) -> list[str]:
