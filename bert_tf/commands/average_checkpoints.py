@@ -43,8 +43,8 @@ def average_checkpoints(
     found = [path for path in found if not path.name.endswith("-0")]  # before the first update
     if len(found) < last:
         raise UserError(
-            f"--last={last}: {model_dir} has {len(found)} complete checkpoints after step 0; give at "
-            "most that many, or keep more in training with --keep_checkpoint_max."
+            f"--last={last}: {model_dir} has {len(found)} complete checkpoints after step 0; give "
+            "at most that many, or keep more in training with --keep_checkpoint_max."
         )
     chosen = found[len(found) - last :]
     averaged = average_sources([open_source(path) for path in chosen])

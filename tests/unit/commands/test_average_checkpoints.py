@@ -57,7 +57,7 @@ def test_every_weight_is_the_mean_of_the_last(directory, weights, tmp_path, targ
 
 
 def test_there_are_fewer(directory, tmp_path):
-    with pytest.raises(UserError, match=r"--last=5: .* has 4 complete checkpoints after step 0; give"):
+    with pytest.raises(UserError, match=r"--last=5: .* has 4 complete checkpoints after step 0"):
         average_checkpoints(directory, tmp_path / "averaged", 5)
     with pytest.raises(UserError, match=r"--model_dir=.*/none is not a directory"):
         average_checkpoints(tmp_path / "none", tmp_path / "averaged", 2)
@@ -74,8 +74,8 @@ def test_the_checkpoint_before_the_first_update_does_not_count(directory, weight
 
 def test_the_report_names_no_flag_of_another_command(directory, weights, tmp_path):
     for step in STEPS[-2:]:
-        values = {**weights[step], "generator/cls/predictions/output_bias": np.zeros(20, np.float32)}
-        write_checkpoint(str(directory / f"model.ckpt-{step}"), values)
+        bias = {"generator/cls/predictions/output_bias": np.zeros(20, np.float32)}
+        write_checkpoint(str(directory / f"model.ckpt-{step}"), {**weights[step], **bias})
     lines = average_checkpoints(directory, tmp_path / "averaged", 2)
     assert "1 of the generator, left out" in lines
 
