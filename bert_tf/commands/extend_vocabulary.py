@@ -80,6 +80,14 @@ class Choice:
             raise UserError(f"--text={self.text} contains no words; give the domain's text.")
         return counts
 
+    def nothing_found(self) -> list[str]:
+        """Why no word comes from the text, if there is one."""
+        if not self.text:
+            return []
+        if not self.most:
+            return ["--add=0 takes none of --text"]
+        return [f"no word of --text that occurs at least {self.min_count} times breaks into pieces"]
+
 
 def extend_vocabulary(
     model: CompleteModel, output_dir: PathLike, choice: Choice, *, target: str | None = None
@@ -119,11 +127,10 @@ def extend_vocabulary(
     candidates = broken_words(counts, tokenizer, min_count=choice.min_count)
     words = choose_words(candidates, counts, tokenizer, own=own, most=choice.most)
     if not words:
+        reasons = [*lines, *choice.nothing_found()] or [f"--words={choice.words} is empty"]
         raise UserError(
-            f"no word of --text that occurs at least {choice.min_count} times breaks into pieces, "
-            "so there is nothing to add; lower --min_count, or name words in a file with --words."
-            if choice.text
-            else f"--words={choice.words} has no word to add; give others."
+            f"there is nothing to add ({'; '.join(reasons)}); name words in a file with --words, "
+            "or give a --text and a lower --min_count."
         )
     extension = extend(tokenizer, words, use_unused=choice.use_unused)
     if choice.text and len(words) < choice.most + len(own):
@@ -171,7 +178,7 @@ def _left_out(refused: Mapping[str, str], path: str) -> list[str]:
     for reason in dict.fromkeys(refused.values()):
         found = [word for word, why in refused.items() if why == reason]
         more = ", ..." if len(found) > _SHOWN else ""
-        shown = ", ".join(found[:_SHOWN])
+        shown = ", ".join(word if len(word) <= 40 else f"{word[:37]}..." for word in found[:_SHOWN])
         lines.append(f"{len(found)} of {path} left out, {reason}: {shown}{more}")
     return lines
 
