@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.tensorflow_file import LIST_NAME, is_complete
+from bert_tf.checkpoint.tensorflow_file import LIST_NAME, is_complete, list_checkpoints
 from bert_tf.util.errors import UserError
 
 PREFIX = "model.ckpt"
@@ -76,7 +76,7 @@ def write_missing_list(directory: Path) -> str | None:
     if not found:
         return None
     names = [Path(path).name for path in found]
-    tf.train.update_checkpoint_state(str(directory), names[-1], all_model_checkpoint_paths=names)
+    list_checkpoints(directory, names)
     return (
         f"{directory / LIST_NAME} was missing; the latest complete checkpoint there is {names[-1]}"
     )
@@ -95,7 +95,7 @@ def go_back_to(directory: Path, step: int) -> None:
     """
     listed = (Path(path).name for path in listed_checkpoints(directory))
     kept = [*(name for name in listed if step_of(name) < step), f"{PREFIX}-{step}"]
-    tf.train.update_checkpoint_state(str(directory), kept[-1], all_model_checkpoint_paths=kept)
+    list_checkpoints(directory, kept)
     for path, name in _checkpoint_files(directory):
         if step_of(name) > step:
             path.unlink()

@@ -7,7 +7,7 @@ import functools
 import glob
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +103,15 @@ def warn_if_older(latest: str) -> None:
 
 
 _warn_once = functools.cache(warn)
+
+
+def list_checkpoints(directory: Path, names: Sequence[str]) -> None:
+    """Writes the file that lists checkpoints of ``directory``, the latest one last.
+
+    It has names without the directory, so that the directory can be moved.
+    """
+    # TensorFlow takes names as relative to the working directory if this path is relative, too.
+    tf.train.update_checkpoint_state(str(directory.absolute()), names[-1], list(names))
 
 
 def is_complete(path: PathLike) -> bool:

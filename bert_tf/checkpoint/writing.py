@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
+from bert_tf.checkpoint.tensorflow_file import (
+    TensorflowCheckpoint,
+    list_checkpoints,
+    write_checkpoint,
+)
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import discriminator_specs, masked_lm_specs, next_sentence_specs
@@ -104,8 +107,7 @@ def write_without_optimizer(checkpoint: str, directory: Path) -> None:
             f"cannot write {directory / name} ({error.strerror}); free space there, or choose "
             "another directory."
         ) from error
-    # A name without its directory, so that the directory can be moved.
-    tf.train.update_checkpoint_state(str(directory), name)
+    list_checkpoints(directory, [name])
 
 
 def _write_tensorflow(
@@ -116,8 +118,7 @@ def _write_tensorflow(
     else:
         name = f"model.ckpt-{int(arrays.get('global_step', 0))}"
         write_checkpoint(str(directory / name), arrays)
-        # A name without its directory, so that the directory can be moved.
-        tf.train.update_checkpoint_state(str(directory), name)
+        list_checkpoints(directory, [name])
     write_model_files(
         directory, files.config, files.tokenizer_files, files.labels, files.text_classes
     )

@@ -16,7 +16,7 @@ from absl import flags
 from bert_tf.checkpoint.averages import average_sources
 from bert_tf.checkpoint.formats import ORIGINS, open_source
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.commands.convert import convert
+from bert_tf.commands.convert import convert, without_flags
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
@@ -40,15 +40,16 @@ def average_checkpoints(
     from bert_tf.inference.checkpoints import run_checkpoints
 
     found = run_checkpoints(Path(model_dir), flag="model_dir")
+    found = [path for path in found if not path.name.endswith("-0")]  # before the first update
     if len(found) < last:
         raise UserError(
-            f"--last={last}: {model_dir} has {len(found)} complete checkpoints; give at most that "
-            "many, or keep more in training with --keep_checkpoint_max."
+            f"--last={last}: {model_dir} has {len(found)} complete checkpoints after step 0; give "
+            "at most that many, or keep more in training with --keep_checkpoint_max."
         )
     chosen = found[len(found) - last :]
     averaged = average_sources([open_source(path) for path in chosen])
     names = ", ".join(path.name for path in chosen)
-    return [f"the mean of {names}", *convert(averaged, output_dir, target)]
+    return [f"the mean of {names}", *without_flags(convert(averaged, output_dir, target))]
 
 
 @flag_group("Checkpoints")

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from absl import flags
@@ -105,6 +105,11 @@ def convert(
             f"{len(report.run_state)} of a run's state, left out (--include_optimizer keeps them)"
         )
     return [*lines, *notes, f"{output_dir} ({ORIGINS[target]}): {', '.join(written)}"]
+
+
+def without_flags(lines: Iterable[str]) -> list[str]:
+    """The lines of a report, for other commands: without the flags of this one."""
+    return [line.partition(" (--")[0] for line in lines]
 
 
 def _network(

@@ -18,7 +18,7 @@ from absl import flags
 from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, open_source
 from bert_tf.checkpoint.names import DISCRIMINATOR, heads_of
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.commands.convert import check_new_directory, convert
+from bert_tf.commands.convert import check_new_directory, convert, without_flags
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import require_checkpoint
@@ -80,6 +80,14 @@ class Choice:
             raise UserError(f"--text={self.text} contains no words; give the domain's text.")
         return counts
 
+    def nothing_found(self) -> list[str]:
+        """Why no word comes from the text, if there is one."""
+        if not self.text:
+            return []
+        if not self.most:
+            return ["--add=0 takes none of --text"]
+        return [f"no word of --text that occurs at least {self.min_count} times breaks into pieces"]
+
 
 def extend_vocabulary(
     model: CompleteModel, output_dir: PathLike, choice: Choice, *, target: str | None = None
@@ -119,11 +127,10 @@ def extend_vocabulary(
     candidates = broken_words(counts, tokenizer, min_count=choice.min_count)
     words = choose_words(candidates, counts, tokenizer, own=own, most=choice.most)
     if not words:
+        reasons = [*lines, *choice.nothing_found()] or [f"--words={choice.words} is empty"]
         raise UserError(
-            f"no word of --text that occurs at least {choice.min_count} times breaks into pieces, "
-            "so there is nothing to add; lower --min_count, or name words in a file with --words."
-            if choice.text
-            else f"--words={choice.words} has no word to add; give others."
+            f"there is nothing to add ({'; '.join(reasons)}); name words in a file with --words, "
+            "or give a --text and a lower --min_count."
         )
     extension = extend(tokenizer, words, use_unused=choice.use_unused)
     if choice.text and len(words) < choice.most + len(own):
@@ -162,8 +169,8 @@ def _write(
             write_json(directory / CONFIG_NAME, extended.config.to_dict())
         _write_words(directory / WORDS_NAME, extension, source)
 
-    lines = [*convert(extended, output_dir, target, card=False, add_files=add_files), *notes]
-    return [line.partition(" (--")[0] for line in lines]  # without flags that this command lacks
+    lines = convert(extended, output_dir, target, card=False, add_files=add_files)
+    return without_flags([*lines, *notes])
 
 
 def _left_out(refused: Mapping[str, str], path: str) -> list[str]:
@@ -171,7 +178,7 @@ def _left_out(refused: Mapping[str, str], path: str) -> list[str]:
     for reason in dict.fromkeys(refused.values()):
         found = [word for word, why in refused.items() if why == reason]
         more = ", ..." if len(found) > _SHOWN else ""
-        shown = ", ".join(found[:_SHOWN])
+        shown = ", ".join(word if len(word) <= 40 else f"{word[:37]}..." for word in found[:_SHOWN])
         lines.append(f"{len(found)} of {path} left out, {reason}: {shown}{more}")
     return lines
 

@@ -25,14 +25,18 @@ _NOT_SETTINGS = {
     ("steps", "schedule_offset"),
     ("steps", "start_step"),
 }
-_SECTIONS_WITHOUT_SETTINGS = {"changed", "compute", "consumption", "speed", "threads", "xla"}
+_SECTION_WITHOUT_SETTINGS = re.compile(
+    r"changed|compute|consumption|source_\d+|speed|threads|xla"  # data.mixture has the fractions
+)
+# Settings that a ledger has only where they are in use.
+_WHERE_IN_USE = {"data": {"mixture": None}}
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SHOWN_DIGITS = 12
 
 
 def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]) -> dict[str, str]:
-    """Maps ``section.name`` to ``before -> after``, for entries that both ledgers have.
+    """Maps ``section.name`` to ``before -> after``, for settings that both ledgers know.
 
     Args:
       record: the record of the last start.
@@ -42,12 +46,14 @@ def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]
     before = {**record.ledger, "model": record.config.to_dict()}
     changes = {}
     for section, entries in {**ledger, "model": model}.items():
-        if section in _SECTIONS_WITHOUT_SETTINGS:
+        if _SECTION_WITHOUT_SETTINGS.fullmatch(section):
             continue
-        for name, value in entries.items():
-            if (section, name) in _NOT_SETTINGS or name not in before.get(section, {}):
+        in_use = _WHERE_IN_USE.get(section, {})
+        known = {**in_use, **before.get(section, {})}
+        for name, value in {**in_use, **entries}.items():
+            if (section, name) in _NOT_SETTINGS or name not in known:
                 continue
-            old, new = before[section][name], _as_json(value)
+            old, new = known[name], _as_json(value)
             if old != new:
                 changes[f"{section}.{name}"] = f"{_show(old)} -> {_show(new)}"
     return changes

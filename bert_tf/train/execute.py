@@ -25,7 +25,6 @@ from bert_tf.train.plan import Plan, slot_bytes
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.train.skipped import NonFiniteError
-from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
 from bert_tf.util.files import write_json
 
@@ -135,6 +134,8 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
         _tidy(run)
         _write_files(job, run_ledger if trains else None)
         if run.start.is_elsewhere:  # last, so that a run with a checkpoint also has its record
+            from bert_tf.train.take_over import take_over
+
             take_over(
                 run.start,
                 settings.output_dir,

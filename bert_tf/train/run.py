@@ -23,7 +23,7 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.tfrecord import records_read
 from bert_tf.train.ledger import versions
 from bert_tf.train.run_log import RunLog
-from bert_tf.train.start_point import StartPoint, find_resumed_start, find_start
+from bert_tf.train.start_point import StartPoint, find_start
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
@@ -283,6 +283,8 @@ def _check_precision(settings: RunSettings, runtime: RuntimeSettings, hardware: 
 
 def _find_start(settings: RunSettings) -> StartPoint:
     if settings.start.resume_from:
+        from bert_tf.train.take_over import find_resumed_start
+
         return find_resumed_start(
             settings.output_dir, settings.start.resume_from, reset_step=settings.start.reset_step
         )

@@ -312,7 +312,7 @@ def read_json(path: PathLike, *, what: str) -> Any:
     malformed.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:  # some editors write a byte order mark
             return json.load(file, parse_int=_parse_integer)
     except FileNotFoundError:
         raise UserError(f"{what}: {path} does not exist.") from None

@@ -81,6 +81,16 @@ class SquadFile:
         """Whether there are answers to compare with."""
         return any(example.answers or example.is_impossible for example in self.examples)
 
+    def require_answers(self) -> None:
+        """Raises UserError if a question has no true answer, which the rules of v1.1 require."""
+        for example in self.examples:
+            if not example.answers:
+                raise UserError(
+                    f"{self.path} has no answer to question {short_repr(example.question_id)}, so "
+                    "that predictions cannot be scored; give a file with answers to all questions, "
+                    "or to none."
+                )
+
     def first(self, count: int) -> SquadFile:
         """The first ``count`` questions; the whole file if it does not have more."""
         if count >= len(self.examples):

@@ -214,6 +214,8 @@ def _read_predict_file(settings: SquadSettings, run: Run) -> SquadFile:
     squad = _read(settings, training=False)
     if settings.max_predict_questions is not None:
         squad = squad.first(settings.max_predict_questions)
+    if squad.is_scored and not settings.answers.version_2_with_negative:
+        squad.require_answers()
     if squad.first_of is not None:
         run.message(f"{squad} are answered; predictions and scores cover only these")
     return squad

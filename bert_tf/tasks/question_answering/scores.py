@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bert_tf.tasks.question_answering.examples import SquadFile
-from bert_tf.util.errors import UserError, short_repr
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -53,15 +52,12 @@ def question_scores(
     Raises:
       UserError: if a question has no true answer, which v1.1 requires.
     """
+    if not version_2:
+        squad.require_answers()
     scores = []
     for example in squad.examples:
         golds = [normalize_answer(gold.text) for gold in example.answers]
         answer = answers.get(example.question_id)
-        if not version_2 and not golds:
-            raise UserError(
-                f"{squad.path} has no answer to question {short_repr(example.question_id)}, so "
-                "that predictions cannot be scored; give a file with answers."
-            )
         if answer is not None:
             exact, f1 = (_scores_v2 if version_2 else _scores_v1)(golds, normalize_answer(answer))
         elif version_2:

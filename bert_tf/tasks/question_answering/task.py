@@ -92,7 +92,8 @@ class SpanTask(EncoderTask):
     ) -> dict[str, tf.Tensor]:
         """The fields of :class:`SpanCandidates`."""
         del options
-        return span_candidates(outputs, features, k=self.num_candidates)._asdict()
+        k = min(self.num_candidates, self.config.max_position_embeddings)
+        return span_candidates(outputs, features, k=k)._asdict()
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
         """Empty: answers are scored, not positions."""

@@ -1,15 +1,18 @@
 """Directories of checkpoints as TensorFlow's saver leaves them, whole, killed or half copied."""
 
+from pathlib import Path
+
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import tensorflow_file
 from bert_tf.checkpoint.directory import (
+    go_back_to,
     newest_checkpoint,
     remove_leftovers,
     write_missing_list,
 )
-from bert_tf.checkpoint.tensorflow_file import resolve_checkpoint, warn_if_older
+from bert_tf.checkpoint.tensorflow_file import list_checkpoints, resolve_checkpoint, warn_if_older
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
 
@@ -36,6 +39,13 @@ def directory(tmp_path):
 def files_at(checkpoint):
     endings = (".index", ".meta", ".data-00000-of-00001")
     return sorted(checkpoint.with_name(f"{checkpoint.name}{ending}") for ending in endings)
+
+
+@pytest.fixture(params=["absolute", "relative"])
+def as_given(request, directory, monkeypatch):
+    """The directory as a user gives it."""
+    monkeypatch.chdir(directory.parent)
+    return directory if request.param == "absolute" else Path(directory.name)
 
 
 def names(directory):
@@ -154,12 +164,24 @@ def test_a_list_written_by_hand_removes_no_checkpoint(directory):
     assert (directory / "model.ckpt-6.index").exists()
 
 
-def test_a_missing_list_is_written_anew(directory):
-    before = tf.train.get_checkpoint_state(str(directory))
-    assert write_missing_list(directory) is None
-    (directory / "checkpoint").unlink()
-    assert "model.ckpt-9" in write_missing_list(directory)
-    assert tf.train.get_checkpoint_state(str(directory)) == before
+def test_a_missing_list_is_written_anew(as_given):
+    before = tf.train.get_checkpoint_state(str(as_given))
+    assert write_missing_list(as_given) is None
+    (as_given / "checkpoint").unlink()
+    assert "model.ckpt-9" in write_missing_list(as_given)
+    assert tf.train.get_checkpoint_state(str(as_given)) == before
+
+
+def test_going_back_leaves_the_checkpoint_that_it_names(as_given):
+    go_back_to(as_given, 6)
+    assert newest_checkpoint(as_given) == str(as_given / "model.ckpt-6")
+    assert not any(map(Path.exists, files_at(as_given / "model.ckpt-9")))
+
+
+def test_a_list_is_right_after_its_directory_has_moved(as_given):
+    list_checkpoints(as_given, ["model.ckpt-9"])
+    moved = as_given.rename(as_given.with_name(f"{as_given.name}_moved"))
+    assert resolve_checkpoint(moved) == str(moved / "model.ckpt-9")
 
 
 @pytest.mark.parametrize("damage", ["index gone", "data gone", "data cut", "index cut"])

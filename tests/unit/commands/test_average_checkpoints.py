@@ -57,11 +57,27 @@ def test_every_weight_is_the_mean_of_the_last(directory, weights, tmp_path, targ
 
 
 def test_there_are_fewer(directory, tmp_path):
-    with pytest.raises(UserError, match=r"--last=5: .* has 4 complete checkpoints; give at most"):
+    with pytest.raises(UserError, match=r"--last=5: .* has 4 complete checkpoints after step 0"):
         average_checkpoints(directory, tmp_path / "averaged", 5)
     with pytest.raises(UserError, match=r"--model_dir=.*/none is not a directory"):
         average_checkpoints(tmp_path / "none", tmp_path / "averaged", 2)
     assert not (tmp_path / "averaged").exists()
+
+
+def test_the_checkpoint_before_the_first_update_does_not_count(directory, weights, tmp_path):
+    write_checkpoint(str(directory / "model.ckpt-0"), weights[90])
+    lines = average_checkpoints(directory, tmp_path / "averaged", 4)
+    assert lines[0] == f"the mean of {', '.join(f'model.ckpt-{step}' for step in STEPS)}"
+    with pytest.raises(UserError, match=r"--last=5: .* has 4 complete"):
+        average_checkpoints(directory, tmp_path / "of_5", 5)
+
+
+def test_the_report_names_no_flag_of_another_command(directory, weights, tmp_path):
+    for step in STEPS[-2:]:
+        bias = {"generator/cls/predictions/output_bias": np.zeros(20, np.float32)}
+        write_checkpoint(str(directory / f"model.ckpt-{step}"), {**weights[step], **bias})
+    lines = average_checkpoints(directory, tmp_path / "averaged", 2)
+    assert "1 of the generator, left out" in lines
 
 
 def test_checkpoints_of_different_networks(directory, weights, tmp_path):

@@ -166,14 +166,18 @@ def test_own_words_are_added_too(directory, text, tmp_path):
         ({"min_count": 100}, ["at least 100 times", "lower --min_count"]),
         ({"text": "{empty}"}, ["--text=", "contains no words"]),
         ({"text": "{missing}"}, ["--text: no file matches"]),
-        ({"text": None, "words": "{known}"}, ["has no word to add"]),
+        ({"most": 0}, ["nothing to add (--add=0 takes none of --text); name words in a file"]),
+        ({"text": None, "words": "{known}"}, ["known left out, already in the vocabulary: the)"]),
+        ({"text": None, "words": "{lines}"}, ["tokenizer: the the", "the the t...)"]),
+        ({"text": None, "words": "{empty}"}, ["nothing to add (--words=", "empty is empty)"]),
         ({"text": None, "words": "{missing}"}, ["--words", "does not exist"]),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(directory, text, tmp_path, choice, words):
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "known").write_text("the\n")
-    names = {name: tmp_path / name for name in ("empty", "missing", "known")}
+    (tmp_path / "lines").write_text("the " * 100)
+    names = {name: tmp_path / name for name in ("empty", "missing", "known", "lines")}
     given = {n: v.format(**names) if isinstance(v, str) else v for n, v in choice.items()}
     before = content_of(tmp_path)
     with pytest.raises(UserError) as error:

@@ -44,6 +44,19 @@ def test_values_are_named_as_a_reader_needs_them():
     }
 
 
+def test_fractions_of_sources_that_come_or_go_are_a_change():
+    plain = {"data": {"sha256": "a" * 64}}
+    weighted = {
+        "data": {"sha256": "a" * 64, "mixture": "0.8 from 9 records, 0.2 from 7 records"},
+        "source_1": {"fraction": 0.8, "sequences": 80},
+    }
+    more = {**weighted, "source_1": {"fraction": 0.8, "sequences": 160}}
+    shown = weighted["data"]["mixture"]
+    assert changed_settings(record(plain), weighted, MODEL) == {"data.mixture": f"None -> {shown}"}
+    assert changed_settings(record(weighted), plain, MODEL) == {"data.mixture": f"{shown} -> None"}
+    assert not changed_settings(record(weighted), more, MODEL)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -232,6 +232,11 @@ def test_json_that_cannot_be_read(tmp_path, content, problem):
         files.read_json(path, what="run record")
 
 
+def test_json_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "v.json").write_text('{"a": "ä"}', encoding="utf-8-sig")
+    assert files.read_json(tmp_path / "v.json", what="values") == {"a": "ä"}
+
+
 def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path):
     mine = [".b.tmp", ".d.x.tmp", "a.json", "c.123.tmp"]
     for name in mine:

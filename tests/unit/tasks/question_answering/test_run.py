@@ -116,6 +116,26 @@ def test_only_the_first_questions_are_answered_and_scored(start, tmp_path, capsy
     assert part in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_a_file_that_cannot_be_scored_is_refused_before_the_training(start, tmp_path):
+    content = json.loads(write_squad(tmp_path / "dev.json", 3, seed=2).read_text())
+    questions = [q for p in content["data"][0]["paragraphs"] for q in p["qas"]]
+    questions[4].pop("answers")
+    (tmp_path / "dev.json").write_text(json.dumps(content))
+    given = [f"--init_checkpoint={start}", "--do_predict", f"--predict_file={tmp_path}/dev.json"]
+    with pytest.raises(UserError, match=f"no answer to question '{questions[4]['id']}', so that"):
+        squad_task.run(settings_of(start, tmp_path / "out", *given))
+    assert not content_of(tmp_path / "out")
+
+
+def test_more_answers_than_positions_are_listed_where_there_are_as_many(start, tmp_path):
+    write_squad(tmp_path / "dev.json", 1, seed=2)
+    asked = ["--do_train=false", "--do_predict", f"--predict_file={tmp_path / 'dev.json'}"]
+    given = [f"--init_checkpoint={start}", *asked, "--n_best_size=1000000"]
+    squad_task.run(settings_of(start, tmp_path / "out", *given))
+    listed = json.loads((tmp_path / "out" / "nbest_predictions.json").read_text())
+    assert all(len(answers) > CONFIG.max_position_embeddings for answers in listed.values())
+
+
 def test_nvidias_flag_counts_batches(start, tmp_path):
     """@NVIDIA/DeepLearningExamples, run_squad.py: num_eval_iterations * predict_batch_size."""
     settings = settings_of(start, tmp_path, "--num_eval_iterations=3", "--predict_batch_size=2")
