@@ -6,12 +6,13 @@
         --train_file=train.conll --dev_file=dev.conll --output_dir=ner --json=ner.json
 
 ``--task`` is one of GLUE's, ``table`` for a table of one's own (``--table`` has its settings), or
-``ner``. ``ours`` is run_classifier.py or run_ner.py with its defaults, but in float32, as the
-others; ``ours-by-length`` and ``ours-random`` are the same with that order of batches,
-``ours-uncorrected`` with Adam as in google-research/bert, without bias correction, and
-``ours-same-optimizer`` with the optimizer's settings of transformers. ``transformers`` is the
-recipe of the library's run_glue.py and run_ner.py (see transformers_recipes.py), and
-``transformers-malloc`` the same with glibc keeping large blocks. All have the learning rate,
+``ner``. ``ours`` is run_classifier.py or run_ner.py with its defaults, but in float32;
+``ours-by-length`` is the same with batches by length, ``ours-uncorrected`` with Adam as in
+google-research/bert, without bias correction, ``ours-same-optimizer`` with the optimizer's settings
+of transformers, and ``ours-auto`` with the precision that the scripts choose for the processor.
+``transformers`` is the recipe of the library's run_glue.py and run_ner.py (see
+transformers_recipes.py) in float32, ``transformers-malloc`` the same with glibc keeping large
+blocks, and ``transformers-bf16-malloc`` that with products in bfloat16. All have the learning rate,
 batches, epochs and length of the flags.
 
 For every seed, programs take turns, each in a process of its own; finished ones are kept, so that
@@ -54,11 +55,12 @@ _PEER = "benchmarks.studies.transformers_recipes"
 SUBJECTS = by_name(
     Subject("ours", OURS),
     Subject("ours-by-length", OURS, {"length_buckets": True}),
-    Subject("ours-random", OURS, {"length_buckets": False}),
     Subject("ours-uncorrected", OURS, {"adam_bias_correction": False}),
     Subject("ours-same-optimizer", OURS, {"warmup_proportion": 0.0, "weight_decay": 0.0}),
-    Subject("transformers", _PEER),
-    Subject("transformers-malloc", _PEER, environment=MALLOC),
+    Subject("ours-auto", OURS, {"precision": "auto"}),
+    Subject("transformers", _PEER, {"precision": "fp32"}),
+    Subject("transformers-malloc", _PEER, {"precision": "fp32"}, environment=MALLOC),
+    Subject("transformers-bf16-malloc", _PEER, {"precision": "bf16"}, environment=MALLOC),
 )
 
 

@@ -2,7 +2,8 @@
 
 Without the bookkeeping of the library's Trainer: batches in random order that are padded to their
 longest sequence, AdamW without weight decay, a rate that falls linearly from the first update,
-gradients clipped to a norm of 1, float32. Predictions are scored by our rules.
+gradients clipped to a norm of 1, float32 or the Trainer's ``--bf16``. Predictions are scored by our
+rules.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.speed.huggingface import parameter_groups
+from benchmarks.speed.huggingface import autocast, parameter_groups
 from benchmarks.studies.fine_tuning_jobs import FineTuningJob, read_sets
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.metrics import best_threshold
@@ -49,8 +50,11 @@ class Recipe(Protocol):
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A training; returns ``score`` and ``sequences_per_second``."""
-    job = FineTuningJob.from_json(request)
+    """A training; returns ``score`` and ``sequences_per_second``.
+
+    ``settings`` of the request has the ``precision``, fp32 or bf16.
+    """
+    job, precision = FineTuningJob.from_json(request), request["settings"]["precision"]
     transformers.set_seed(job.seed)
     torch.set_num_threads(job.threads)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job.model_dir, use_fast=True)
@@ -68,7 +72,10 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, updates)
     sequences, started = 0, 0.0
     for number, chosen in enumerate(itertools.islice(_batches(len(rows), job.batch_size), updates)):
-        model(**pad([rows[index] for index in chosen])).loss.backward()
+        batch = pad([rows[index] for index in chosen])
+        with autocast(precision):
+            loss = model(**batch).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
         optimizer.step()
         schedule.step()
@@ -78,7 +85,9 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         else:
             started = time.monotonic()
     rate = sequences / (time.monotonic() - started)
-    return {"score": recipe.score(model.eval(), job.seq_length), "sequences_per_second": rate}
+    with autocast(precision):
+        score = recipe.score(model.eval(), job.seq_length)
+    return {"score": score, "sequences_per_second": rate}
 
 
 def _batches(num_rows: int, batch_size: int) -> Iterator[list[int]]:
@@ -93,7 +102,7 @@ def _logits(model: Any, tokenizer: Any, rows: Sequence[Row]) -> Iterator[np.ndar
     for first in range(0, len(rows), _PREDICT_BATCH_SIZE):
         batch = list(rows[first : first + _PREDICT_BATCH_SIZE])
         with torch.inference_mode():
-            yield from model(**tokenizer.pad(batch, return_tensors="pt")).logits.numpy()
+            yield from model(**tokenizer.pad(batch, return_tensors="pt")).logits.float().numpy()
 
 
 class _Texts:

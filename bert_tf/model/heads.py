@@ -144,11 +144,18 @@ def discriminator_logits(
 
 
 def class_specs(
-    config: BertConfig, num_classes: int, bias: float | tuple[float, ...] = 0.0
+    config: BertConfig,
+    num_classes: int,
+    bias: float | tuple[float, ...] = 0.0,
+    *,
+    scale: float = 1.0,
 ) -> list[VariableSpec]:
-    """The variables of a head that classifies texts or tokens, with its initial bias."""
+    """The variables of a head that classifies texts or tokens.
+
+    ``bias`` is its initial bias, ``scale`` what its random initial weights are multiplied by.
+    """
     return [
-        VariableSpec(OUTPUT_WEIGHTS, (num_classes, config.hidden_size)),
+        VariableSpec(OUTPUT_WEIGHTS, (num_classes, config.hidden_size), scale=scale),
         VariableSpec(OUTPUT_BIAS, (num_classes,), bias),
     ]
 

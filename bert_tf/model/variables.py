@@ -24,6 +24,7 @@ class VariableSpec(NamedTuple):
       name: the full name.
       shape: the shape of the value.
       initial: the initial value of all elements, or of each one of a vector; None for random ones.
+      scale: what random initial values are multiplied by.
       trainable: whether updates change it. Variables that are not trained are not saved either;
         they keep the values of the checkpoint from which they were read.
     """
@@ -31,6 +32,7 @@ class VariableSpec(NamedTuple):
     name: str
     shape: tuple[int, ...]
     initial: float | tuple[float, ...] | None = None
+    scale: float = 1.0
     trainable: bool = True
 
 
@@ -150,7 +152,7 @@ def _initializer(spec: VariableSpec, initializer_range: float, seed: int) -> Any
         normal = tf.raw_ops.StatelessTruncatedNormalV2(
             shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype
         )
-        return normal * initializer_range
+        return normal * (initializer_range * spec.scale)
 
     return truncated_normal
 

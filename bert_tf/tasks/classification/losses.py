@@ -123,8 +123,7 @@ def best_constant(
     (Lin et al. 2017, "Focal Loss for Dense Object Detection", section 3.3).
     """
     if file.task.is_regression:
-        ratings = (row.label for row in file.rows if not isinstance(row.label, tuple))
-        return (statistics.fmean(rating or 0.0 for rating in ratings),)
+        return (statistics.fmean(_ratings(file)),)
     counts, total = _texts_of_classes(file), len(file.rows)
     weighted = [
         weight * count + 1 for weight, count in zip(class_weights or [1.0] * len(counts), counts)
@@ -134,6 +133,20 @@ def best_constant(
             math.log(given / (total - count + 1)) for given, count in zip(weighted, counts)
         )
     return tuple(math.log(given / sum(weighted)) for given in weighted)
+
+
+def rating_unit(file: TextFile) -> float:
+    """The standard deviation of ratings: 1 if all are equal, and for classes.
+
+    An update changes a weight by about the learning rate, whatever the ratings are. In this unit,
+    the head learns a range of 0 to 100 as fast as one of 0 to 5.
+    """
+    return (statistics.pstdev(_ratings(file)) if file.task.is_regression else 0.0) or 1.0
+
+
+def _ratings(file: TextFile) -> list[float]:
+    labels = (row.label for row in file.rows)
+    return [label for label in labels if label is not None and not isinstance(label, tuple)]
 
 
 def _texts_of_classes(file: TextFile) -> list[int]:

@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.labels import TEXT_CLASSES_NAME
 from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TextClasses
@@ -15,7 +16,12 @@ from bert_tf.tasks.classification.features import check_length, feature_stage
 from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TEST, TRAIN, GlueTask
 from bert_tf.tasks.classification.glue_files import find_split, read_glue
 from bert_tf.tasks.classification.long_texts import LongTexts
-from bert_tf.tasks.classification.losses import ClassificationLoss, balanced_weights, best_constant
+from bert_tf.tasks.classification.losses import (
+    ClassificationLoss,
+    balanced_weights,
+    best_constant,
+    rating_unit,
+)
 from bert_tf.tasks.classification.own_files import (
     OWN_PAIRS,
     OWN_TEXTS,
@@ -105,11 +111,12 @@ def open_classification(
     weights = balanced_weights(files.train) if balanced else None
     loss = ClassificationLoss(task.kind, weights, settings.loss.label_smoothing)
     bias = best_constant(files.train, weights) if files.train else 0.0
+    unit = rating_unit(files.train) if files.train else 1.0
     model, length = open_finetuning(
         settings,
         run,
         lambda config: ClassificationTask(
-            config, task.num_outputs, pooling, loss, bias, own_classes
+            config, task.num_outputs, pooling, loss, bias, unit, own_classes
         ),
     )
     check_length(task, length)
@@ -119,6 +126,7 @@ def open_classification(
         ClassificationEvaluation,
         functools.partial(ClassificationPrediction, threshold=classes.threshold),
         PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
+        rate_factors=((rf"^({OUTPUT_WEIGHTS}|{OUTPUT_BIAS})$", unit),) if unit != 1 else (),
     )
     max_records = len(files.train.rows) if files.train else 1
     model = dataclasses.replace(model, text_classes=classes)

@@ -49,6 +49,7 @@ class ClassificationTask(EncoderTask):
       pooling: how the head reads the encoder.
       loss: what the head is trained for.
       initial_bias: what the head's bias starts from, [num_classes], or one value for all.
+      unit: what the head's random weights start in: the deviation of ratings.
       classes: as in :class:`bert_tf.model.heads.Head`.
     """
 
@@ -57,6 +58,7 @@ class ClassificationTask(EncoderTask):
     pooling: Pooling = CLS
     loss: ClassificationLoss = dataclasses.field(default_factory=ClassificationLoss)
     initial_bias: float | tuple[float, ...] = 0.0
+    unit: float = 1.0
     classes: tuple[str, ...] | None = None
 
     inputs: ClassVar = INPUTS
@@ -82,7 +84,7 @@ class ClassificationTask(EncoderTask):
         return [
             *bert_specs(self.config, pooler=False),
             *self.pooling.specs(self.config),
-            *class_specs(self.config, self.num_classes, self.initial_bias),
+            *class_specs(self.config, self.num_classes, self.initial_bias, scale=self.unit),
         ]
 
     def positions_read(self, features: Features) -> tf.Tensor:

@@ -48,6 +48,7 @@ class FileTask:
         ``max_seq_length`` and ``num_workers``.
       evaluation, prediction: called like :class:`PredictionEvaluation`, with the file first.
       predictions_name: the name of the file that predictions are written to.
+      rate_factors: of variables of its own, as in :class:`OptimizationSettings`.
     """
 
     name: str
@@ -55,6 +56,7 @@ class FileTask:
     evaluation: Callable[..., PredictionEvaluation]
     prediction: Callable[..., PredictionEvaluation]
     predictions_name: str
+    rate_factors: tuple[tuple[str, float], ...] = ()
 
 
 def read_files(
@@ -148,7 +150,10 @@ class OpenedFiles:
     def optimization(self) -> OptimizationSettings:
         """The optimization settings that the user requested."""
         num_layers = self.model.config.num_hidden_layers
-        return self.settings.layers.applied_to(self.settings.optimization, num_layers)
+        found = self.settings.layers.applied_to(self.settings.optimization, num_layers)
+        return dataclasses.replace(
+            found, rate_factors=(*found.rate_factors, *self.task.rate_factors)
+        )
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Makes the records of all files."""

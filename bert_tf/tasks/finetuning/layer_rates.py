@@ -1,7 +1,7 @@
 """Which layers a fine-tuning trains, from when on, and how fast.
 
 The layers of a network are, from below, its embeddings and the layers of its encoder; the pooler
-and the head are above them and are always trained at the full rate.
+and the head are above them and are always trained, at the full rate unless the task has its own.
 """
 
 from __future__ import annotations

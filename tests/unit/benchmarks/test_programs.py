@@ -62,7 +62,8 @@ RESUMED = [
      "--dev_file={tags}/dev.txt", "seed 1:", SCORES),
     ("fine_tuning", f"{TUNING} --task=table --train_file={{tags}}/table.csv "
      "--dev_file={tags}/table.csv "
-     '--table={{"text_column":"text","multi_label":true,"label_separator":"|"}}',
+     '--table={{"text_column":"text","multi_label":true,"label_separator":"|"}} '
+     "--subjects=ours,transformers,transformers-bf16-malloc",
      "seed 1:", SCORES),
     ("domain_words", "--general_text={general} --domain_text={domain} --seeds=1 --vocab_size=400 "
      "--initial_updates=2 --updates=2 --add=5 --sample=0.2 --heldout_fraction=0.1 "

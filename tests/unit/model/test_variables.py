@@ -133,6 +133,15 @@ def initial_values(names, *, seed):
         return dict(zip(names, session.run(variables.all())))
 
 
+def test_random_initial_values_have_a_scale():
+    with tf.Graph().as_default(), tf.Session() as session:
+        specs = [VariableSpec("a", (5, 4), scale=30.0)]
+        variables = create_variables(specs, initializer_range=0.1, seed=1)
+        session.run(tf.global_variables_initializer())
+        [scaled] = session.run(variables.all())
+    np.testing.assert_allclose(scaled, 30 * initial_values(["a"], seed=1)["a"], rtol=1e-6)
+
+
 def test_initial_values_depend_on_seed_and_name_only():
     both, alone = initial_values(["a", "b"], seed=1), initial_values(["b"], seed=1)
     np.testing.assert_array_equal(both["b"], alone["b"])

@@ -14,6 +14,7 @@ from bert_tf.tasks.classification.losses import (
     ClassificationLoss,
     balanced_weights,
     best_constant,
+    rating_unit,
 )
 from bert_tf.tasks.classification.text_task import Row, TextFile, TextTask
 
@@ -143,7 +144,16 @@ def test_the_best_constant_answer_with_balanced_weights_is_even(labels, best):
     np.testing.assert_allclose(found, best)
 
 
-def test_the_best_constant_rating_is_the_mean():
+def rated(*ratings):
     task = TextTask("t", "text", None, "label", (), (), highest=5.0)
-    rows = [Row("text", None, rating) for rating in (1.5, 4.0, 5.0)]
-    assert best_constant(TextFile(Path("t.csv"), task, rows)) == (3.5,)
+    return TextFile(Path("t.csv"), task, [Row("text", None, rating) for rating in ratings])
+
+
+def test_the_best_constant_rating_is_the_mean():
+    assert best_constant(rated(1.5, 4.0, 5.0)) == (3.5,)
+
+
+def test_the_unit_of_ratings_is_their_deviation():
+    assert rating_unit(rated(10.0, 30.0)) == 10.0
+    assert rating_unit(rated(4.0, 4.0)) == 1.0
+    assert rating_unit(file_with([0.0] * 6 + [1.0] * 3)) == 1.0
