@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_tf.text.tokenizer_files import VOCAB_NAME, VOCABULARY_SHA256_KEY
+from bert_tf.text.tokenizer_files import TOKENIZER_JSON_NAME, VOCAB_NAME, VOCABULARY_SHA256_KEY
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import read_json_object
 
@@ -47,8 +47,10 @@ def read_tokenizer_config(path: Path) -> tuple[bool | None, str | None, list[str
 
 
 def _added_entries(directory: Path) -> Iterator[str]:
-    """A message about the entries that transformers keeps apart from vocab.txt."""
+    """A message about the entries that transformers keeps apart from the others."""
     vocab_file, added_file = directory / VOCAB_NAME, directory / _ADDED_NAME
+    if not vocab_file.is_file():
+        yield from _entries_found_first(directory / TOKENIZER_JSON_NAME)
     if not vocab_file.is_file() or not added_file.is_file():
         return
     added = read_json_object(added_file, what="list of added tokens")
@@ -59,4 +61,18 @@ def _added_entries(directory: Path) -> Iterator[str]:
             f"warning: {added_file} has entries that {VOCAB_NAME} lacks ({short_repr(missing)}), "
             "so texts with them get other ids than in transformers; append those that are words to "
             f"{VOCAB_NAME}, in the order of their ids"
+        )
+
+
+def _entries_found_first(path: Path) -> Iterator[str]:
+    """A message about added entries that are not words, as which this tokenizer finds entries."""
+    values = read_json_object(path, what="vocabulary") if path.is_file() else {}
+    added = values.get("added_tokens")
+    tokens = [token for token in added if isinstance(token, dict)] if added else []
+    names = [str(token.get("content")) for token in tokens if not token.get("special")]
+    found = [name for name in names if not name.isalnum()]
+    if found:
+        yield (
+            f"warning: {path} has added entries that are not words ({short_repr(found)}), so texts "
+            "with them get other ids than in transformers"
         )

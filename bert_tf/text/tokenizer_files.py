@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
+TOKENIZER_JSON_NAME = "tokenizer.json"
 
 # In the tokenizer_config.json of a model without its vocabulary.
 VOCABULARY_SHA256_KEY = "vocabulary_sha256"
@@ -85,7 +85,7 @@ class TokenizerFiles:
     """The files from which a tokenizer is loaded; empty if unknown.
 
     Attributes:
-      vocab_file: WordPiece entries, one per line (BERT's vocab.txt).
+      vocab_file: WordPiece entries, one per line (BERT's vocab.txt), or in a tokenizer.json.
       spm_model_file: a SentencePiece model instead.
       do_lower_case: whether text is lower-cased; None if unknown.
     """
@@ -110,13 +110,15 @@ class TokenizerFiles:
 
     @classmethod
     def in_directory(cls, directory: Path, *, do_lower_case: bool | None) -> TokenizerFiles:
-        """The vocabulary of a model directory, as named by :meth:`copy_to`."""
-        vocab_file, spm_model_file = directory / VOCAB_NAME, directory / SPM_NAME
-        return cls(
-            vocab_file if vocab_file.is_file() else None,
-            spm_model_file if spm_model_file.is_file() else None,
-            do_lower_case,
+        """The vocabulary of a model directory, as named by :meth:`copy_to`.
+
+        transformers 5 writes WordPiece entries to a tokenizer.json alone.
+        """
+        vocab, spm, as_json = (
+            path if path.is_file() else None
+            for path in (directory / name for name in (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME))
         )
+        return cls(vocab or (None if spm else as_json), spm, do_lower_case)
 
     @property
     def file(self) -> Path | None:
@@ -145,7 +147,7 @@ class TokenizerFiles:
         """Reads the one file, after checking it like :meth:`load`."""
         self.load()
         kind = "vocab_file" if self.vocab_file else "spm_model_file"
-        content = self.required_file.read_bytes()
+        content = self._content()
         return TokenizerContent(kind, content, do_lower_case=self.do_lower_case is not False)
 
     def vocabulary(self) -> Vocabulary | None:
@@ -154,7 +156,7 @@ class TokenizerFiles:
 
     def required_vocabulary(self) -> Vocabulary:
         """Like :meth:`vocabulary`, but UserError without a file."""
-        content = self.required_file.read_bytes()
+        content = self._content()
         spellings = _spellings(content) if self.vocab_file else [content]
         return Vocabulary(self.required_file, _sha256(content), frozenset(map(_sha256, spellings)))
 
@@ -195,8 +197,17 @@ class TokenizerFiles:
         if self.file is None:
             return
         name, other = (VOCAB_NAME, SPM_NAME) if self.vocab_file else (SPM_NAME, VOCAB_NAME)
-        _copy(self.file, directory / name)
+        target = directory / name
+        if not target.exists() or not target.samefile(self.file):
+            with atomic_open(target, "wb") as writer:
+                writer.write(self._content())
         (directory / other).unlink(missing_ok=True)
+
+    def _content(self) -> bytes:
+        """The bytes of the file, or of the vocab.txt that it stands for."""
+        from bert_tf.text.vocabulary import vocab_content
+
+        return vocab_content(self.required_file)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,13 +230,6 @@ class TokenizerContent:
             path = Path(directory, self.kind)
             path.write_bytes(self.content)
             return load_tokenizer(**{self.kind: path}, do_lower_case=self.do_lower_case)
-
-
-def _copy(source: Path, target: Path) -> None:
-    if target.exists() and target.samefile(source):
-        return
-    with open(source, "rb") as reader, atomic_open(target, "wb") as writer:
-        shutil.copyfileobj(reader, writer)
 
 
 def _spellings(content: bytes) -> Iterator[bytes]:

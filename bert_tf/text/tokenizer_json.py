@@ -20,8 +20,6 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 
-TOKENIZER_JSON_NAME = "tokenizer.json"
-
 _Json = dict[str, Any]
 
 # Rule 1 of basic.py.

@@ -1,8 +1,12 @@
-"""Reads and writes BERT's ``vocab.txt``: one entry per line; the line number is the id."""
+"""Reads and writes BERT's ``vocab.txt``: one entry per line; the line number is the id.
+
+One in a ``tokenizer.json`` is read, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from bert_tf.text.tokenizer import SpecialIds
 from bert_tf.util.errors import UserError, short_repr
@@ -12,13 +16,21 @@ from bert_tf.util.files import PathLike, atomic_open
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+def vocab_content(path: PathLike) -> bytes:
+    """The bytes of a vocab.txt, or of the one with the entries of a tokenizer.json."""
+    if Path(path).suffix != ".json":
+        return Path(path).read_bytes()
+    from bert_tf.text.wordpiece_entries import wordpiece_entries
+
+    return "".join(f"{entry}\n" for entry in wordpiece_entries(path)).encode()
+
+
 def read_vocab_file(path: PathLike) -> list[str]:
-    """The entries of a vocab.txt, stripped of (Unicode) white space.
+    """The entries of a vocab.txt or tokenizer.json, stripped of (Unicode) white space.
 
     Raises UserError for bytes that are not UTF-8, blank lines and duplicate entries.
     """
-    with open(path, "rb") as file:
-        content = file.read()
+    content = vocab_content(path)
     try:
         # Only line feeds end an entry: the Chinese vocabulary has U+2028 as an entry.
         lines = content.decode("utf-8").split("\n")

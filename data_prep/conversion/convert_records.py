@@ -269,9 +269,8 @@ def _build(
         outputs.update(writer.outputs)
     progress.finish()
     if origin.tokenizer_files is not None:
-        name = origin.vocabulary.file_name
-        (directory / name).write_bytes(origin.tokenizer_files.file.read_bytes())
-        outputs[name] = None
+        origin.tokenizer_files.copy_to(directory)
+        outputs[origin.vocabulary.file_name] = None
     return Built(outputs, {"records": total})
 
 

@@ -267,6 +267,18 @@ def test_entries_apart_from_the_vocabulary_are_told(theirs):
     assert not open_source(theirs).notes
 
 
+def test_added_entries_that_are_not_words_are_told(theirs):
+    tokens = [{"content": name, "id": 0, "special": name == "[MASK]"} for name in WITH_NAMES]
+    (theirs / "vocab.txt").unlink(missing_ok=True)
+    (theirs / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    [note] = open_source(theirs).notes
+    assert "tokenizer.json has added entries that are not words (['[E1]']), so" in note
+
+
+WITH_NAMES = ("[MASK]", "lockdown", "[E1]")
+
+
 def change_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 

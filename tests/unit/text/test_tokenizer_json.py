@@ -6,11 +6,13 @@ import unicodedata
 
 import pytest
 import tokenizers
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
+from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT
 from tests.helpers.sentencepiece_models import LINES, train_sentencepiece
 from tests.helpers.small_vocabulary import odd_and_plain_texts, write_small_vocabulary
@@ -171,3 +173,53 @@ def test_other_models_are_left_out_with_the_reason(tmp_path, options, reason):
     content, why = tokenizer_json(TokenizerFiles(None, path, False))
     assert content is None
     assert reason in why
+
+
+@pytest.fixture(name="theirs")
+def directory_of_transformers(tmp_path):
+    """A vocab.txt, and a directory with its entries as transformers 5 saves them."""
+    vocab_file, directory = tmp_path / "vocab.txt", tmp_path / "theirs"
+    write_small_vocabulary(vocab_file, lower_case=True)
+    transformers.BertTokenizerFast(str(vocab_file)).save_pretrained(directory)
+    (directory / "vocab.txt").unlink()
+    return vocab_file, directory
+
+
+def test_entries_of_a_tokenizer_json_are_read(theirs, tmp_path):
+    expected = TokenizerFiles(theirs[0], None, True)
+    found = TokenizerFiles.in_directory(theirs[1], do_lower_case=True)
+    assert found.file.name == "tokenizer.json"
+    assert found.vocabulary().is_same(expected.vocabulary())
+    for text in odd_and_plain_texts():
+        assert found.load().encode(text) == expected.load().encode(text)
+    assert found.read().load().vocab_size == expected.load().vocab_size
+    found.copy_to(tmp_path)
+    assert TokenizerFiles.in_directory(tmp_path, do_lower_case=True).read() == expected.read()
+
+
+def test_entries_that_were_added_later_are_read(theirs):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(theirs[1])
+    tokenizer.add_tokens(["lockdown"])
+    tokenizer.save_pretrained(theirs[1])
+    (theirs[1] / "vocab.txt").unlink(missing_ok=True)
+    ours = TokenizerFiles.in_directory(theirs[1], do_lower_case=True).load()
+    assert ours.encode("a lockdown") == tokenizer("a lockdown", add_special_tokens=False).input_ids
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda values: values["model"].update(type="Unigram"), "is of the kind Unigram, not of"),
+        (lambda values: values["model"]["vocab"].update(beyond=10**9), "entries are not 0 to"),
+        (lambda values: values["model"].pop("vocab"), "is malformed; restore it"),
+        (lambda values: values.update(model=[]), "is malformed; restore it"),
+        (lambda values: values.update(added_tokens=[3]), "is malformed; restore it"),
+    ],
+)
+def test_other_contents_are_refused(theirs, change, said):
+    path = theirs[1] / "tokenizer.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        TokenizerFiles.in_directory(theirs[1], do_lower_case=True).load()
