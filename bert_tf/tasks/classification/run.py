@@ -121,7 +121,8 @@ def open_classification(
         PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
     )
     max_records = len(files.train.rows) if files.train else 1
-    model = dataclasses.replace(model, text_classes=classes)
+    of_classes = {} if task.is_regression else {"loss": dataclasses.asdict(settings.loss)}
+    model = dataclasses.replace(model, text_classes=classes, ledger={**model.ledger, **of_classes})
     return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 

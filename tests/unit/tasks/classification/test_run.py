@@ -146,6 +146,12 @@ def test_a_dry_run_counts_examples_and_leaves_nothing(start, tmp_path, capsys):
     assert "nothing was trained or written" in out
 
 
+def test_the_ledger_has_what_the_loss_depends_on(start, tmp_path, capsys):
+    given = ["--do_train", "--dry_run", "--class_weights=balanced", "--label_smoothing=0.1"]
+    classification.run(settings_of(start, tmp_path / "out", *given))
+    assert "class_weights=balanced  label_smoothing=0.1" in capsys.readouterr().out
+
+
 def test_classes_that_may_be_ratings_are_pointed_out(start, tmp_path, capsys):
     file = tmp_path / "t.csv"
     file.write_text("text,label\na,1\nb,0.5\nc,2\n")
