@@ -30,8 +30,7 @@ class Head(NamedTuple):
       only_reader_of: a scope of variables that nothing else in the network reads.
       of_words: whether it classifies tokens or a whole text, where both heads have the same
         variable names and only the labels stored with a checkpoint tell which it is; else None.
-      classes: the names of a text's classes; a checkpoint that names others lacks this head. None
-        if any will do.
+      classes: the names of a text's classes, if a checkpoint that names others lacks the head.
     """
 
     name: str
@@ -110,9 +109,8 @@ def next_sentence_logits(
 ) -> tf.Tensor:
     """[B, D] -> [B, 2] float32; class 0 means that the second segment follows the first."""
     with variables.scope("cls/seq_relationship") as head:
-        return project_to_classes(
-            pooled, head["output_weights"], head["output_bias"], policy=policy
-        )
+        outputs = head["output_weights"], head["output_bias"]
+        return project_to_classes(pooled, *outputs, policy=policy)
 
 
 def discriminator_specs(config: BertConfig) -> list[VariableSpec]:
@@ -137,9 +135,8 @@ def discriminator_logits(
         hidden = dense(sequence_output, head, "dense", policy=policy)
         hidden = activate(hidden, config.hidden_act, policy=policy)
         rows = tf.reshape(hidden, [-1, config.hidden_size])
-        logits = project_to_classes(
-            rows, head["output_weights"], head["output_bias"], policy=policy
-        )
+        outputs = head["output_weights"], head["output_bias"]
+        logits = project_to_classes(rows, *outputs, policy=policy)
         return tf.reshape(logits, shape_of(sequence_output)[:2])
 
 

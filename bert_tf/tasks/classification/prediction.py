@@ -170,9 +170,9 @@ def write_probabilities(answers: Answers, path: Path) -> None:
 def write_own_predictions(file: TextFile, answers: Answers, path: Path) -> None:
     """Writes the texts of a file with what is predicted of them, as CSV with a header.
 
-    A single class has its probability next to it.
+    A single class has its probability next to it; several are separated as in the training file.
     """
-    task = file.task
+    task, separator = file.task, file.task.parameters["label_separator"]
     has_probability = not task.is_regression and not task.multi_label
     probabilities = answers.probabilities.max(axis=1) if has_probability else None
     with atomic_open(path) as output:
@@ -180,7 +180,7 @@ def write_own_predictions(file: TextFile, answers: Answers, path: Path) -> None:
         names = ["prediction", *["probability"][:has_probability]]
         writer.writerow([*task.sentences, *names])
         for number, row in enumerate(file.rows):
-            shown = [answers.shown(number)]
+            shown = [answers.shown(number, separator)]
             if probabilities is not None:
                 shown.append(f"{probabilities[number]:.4f}")
             writer.writerow([*row.sentences, *shown])

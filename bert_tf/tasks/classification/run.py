@@ -129,7 +129,8 @@ def open_classification(
         rate_factors=((rf"^({OUTPUT_WEIGHTS}|{OUTPUT_BIAS})$", unit),) if unit != 1 else (),
     )
     max_records = len(files.train.rows) if files.train else 1
-    model = dataclasses.replace(model, text_classes=classes)
+    of_classes = {} if task.is_regression else {"loss": dataclasses.asdict(settings.loss)}
+    model = dataclasses.replace(model, text_classes=classes, ledger={**model.ledger, **of_classes})
     return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 

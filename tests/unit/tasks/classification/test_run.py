@@ -1,5 +1,6 @@
 """run_classifier.py's job before its first update: refused input, and files written by then."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -19,10 +20,11 @@ from bert_tf.tasks.classification.flags import (
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue
 from bert_tf.tasks.classification.losses import balanced_weights, best_constant
-from bert_tf.tasks.classification.own_files import TableSettings, own_task
+from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
 from bert_tf.tasks.classification.prediction import (
     predictions_name,
     scores,
+    write_own_predictions,
     write_predictions,
     write_probabilities,
 )
@@ -144,6 +146,12 @@ def test_a_dry_run_counts_examples_and_leaves_nothing(start, tmp_path, capsys):
     for words in ("train.tsv: 160 ex", "dev.tsv: 30 ex", "test.tsv: 11 ex", "train_steps=15"):
         assert words in out
     assert "nothing was trained or written" in out
+
+
+def test_the_ledger_has_what_the_loss_depends_on(start, tmp_path, capsys):
+    given = ["--do_train", "--dry_run", "--class_weights=balanced", "--label_smoothing=0.1"]
+    classification.run(settings_of(start, tmp_path / "out", *given))
+    assert "class_weights=balanced  label_smoothing=0.1" in capsys.readouterr().out
 
 
 def test_classes_that_may_be_ratings_are_pointed_out(start, tmp_path, capsys):
@@ -270,6 +278,19 @@ def test_files_of_a_regression(tmp_path):
     assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n5.2\n"
     lines = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\t2.500", "1\t0.000", "2\t5.000"]
+
+
+def test_predicted_labels_are_read_back_with_the_flags_of_the_training_file(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('text,label\na,"Doe, A;Roe, B"\nb,\n')
+    settings = TableSettings(multi_label=True, label_separator=";")
+    texts = read_texts(path, settings, flag="train_file", needs_labels=True)
+    file = texts.with_numbers(own_task(texts.columns, settings, texts.classes()))
+    predicted = tmp_path / "predictions.csv"
+    write_own_predictions(file, Answers(file.task, np.array([[1.0, 1.0], [-1.0, -1.0]])), predicted)
+    columns = dataclasses.replace(settings, label_column="prediction")
+    again = read_texts(predicted, columns, flag="eval_file", needs_labels=True)
+    assert [example.label for example in again.examples] == [("Doe, A", "Roe, B"), ()]
 
 
 @pytest.mark.parametrize(
