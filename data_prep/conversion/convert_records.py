@@ -269,8 +269,9 @@ def _build(
         outputs.update(writer.outputs)
     progress.finish()
     if origin.tokenizer_files is not None:
-        origin.tokenizer_files.copy_to(directory)
-        outputs[origin.vocabulary.file_name] = None
+        name = origin.vocabulary.file_name
+        (directory / name).write_bytes(origin.tokenizer_files.read().content)
+        outputs[name] = None
     return Built(outputs, {"records": total})
 
 
