@@ -37,10 +37,10 @@ def average_checkpoints(
       UserError: there are fewer checkpoints, or as :func:`bert_tf.commands.convert.convert`.
     """
     # Imported here, since this needs TensorFlow and --help should not wait for it.
-    from bert_tf.inference.checkpoints import run_checkpoints
+    from bert_tf.inference.checkpoints import run_checkpoints, step_in_name
 
     found = run_checkpoints(Path(model_dir), flag="model_dir")
-    found = [path for path in found if not path.name.endswith("-0")]  # before the first update
+    found = [path for path in found if step_in_name(path) != 0]  # before the first update
     if len(found) < last:
         raise UserError(
             f"--last={last}: {model_dir} has {len(found)} complete checkpoints after step 0; give "

@@ -57,15 +57,16 @@ def run_checkpoints(directory: Path, *, flag: str) -> list[Path]:
     complete = [prefix for prefix in prefixes if is_complete(prefix)]
     if not complete:
         raise UserError(f"--{flag}={directory} holds no complete TensorFlow checkpoint.")
-    return sorted(complete, key=lambda prefix: (_step_of(prefix) or 0, prefix.name))
+    return sorted(complete, key=lambda prefix: (step_in_name(prefix) or 0, prefix.name))
 
 
 def _checkpoint(path: Path, files: Sequence[Path]) -> Checkpoint:
     digest = hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
-    return Checkpoint(path, path.name, _step_of(path), digest)
+    return Checkpoint(path, path.name, step_in_name(path), digest)
 
 
-def _step_of(path: Path) -> int | None:
+def step_in_name(path: Path) -> int | None:
+    """The step in the name of a checkpoint; None if it has none."""
     step = _STEP.search(path.name)
     return int(step[1]) if step else None
 

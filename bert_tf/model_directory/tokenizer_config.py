@@ -51,7 +51,8 @@ def _added_entries(directory: Path) -> Iterator[str]:
     vocab_file, added_file = directory / VOCAB_NAME, directory / _ADDED_NAME
     if not vocab_file.is_file():
         yield from _entries_found_first(directory / TOKENIZER_JSON_NAME)
-    if not vocab_file.is_file() or not added_file.is_file():
+        return
+    if not added_file.is_file():
         return
     added = read_json_object(added_file, what="list of added tokens")
     entries = vocab_file.read_bytes().rstrip(b"\n").count(b"\n") + 1

@@ -30,7 +30,7 @@ def results_section(
     ``charted`` are the names of results to draw over steps.
     """
     training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
-    # Those of this evaluation are logged once the report is written.
+    # This evaluation is logged only after its report is written.
     evaluations.append({**results, "step": find_start(output_dir).step})
     lines = [
         Line(name.removeprefix("eval_"), values_over_steps(evaluations, name), style)
