@@ -76,7 +76,7 @@ def run_benchmark(table: FlagTable, measure: Callable[[], Iterable[Result] | Non
     define_flags(table)
 
     def main(_) -> None:
-        environment.prepare_environment(verbose=False, use_xla=False)
+        environment.prepare_environment(verbose=False)
         results: list[Result] = []
         try:
             for found in measure() or ():

@@ -90,7 +90,7 @@ def as_flag(name: str, value: object) -> str:
 def _child(module: str, function: str, directory: str) -> None:
     """The process of one turn."""
     job = read_json(Path(directory, "job.json"), what="job")
-    environment.prepare_environment(verbose=False, use_xla=job["settings"].get("xla", False))
+    environment.prepare_environment(verbose=False)
     try:
         found = getattr(importlib.import_module(module), function)(job)
     except Exception as error:

@@ -101,7 +101,7 @@ def define_flags() -> None:
 def main(_: object) -> None:
     """Prints the answers to the questions."""
     values = flags.FLAGS
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     text = read_document(values.file, flag="file")
     if values.question is not None and not values.question.strip():
         raise UserError("--question is empty; give a question, or leave the flag out.")

@@ -64,7 +64,7 @@ def define_flags() -> None:
 def main(_: object) -> None:
     """Writes the directory and prints the report."""
     values = flags.FLAGS
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     lines = average_checkpoints(values.model_dir, values.output_dir, values.last, values.format)
     for line in lines:
         print(line)

@@ -207,7 +207,7 @@ def define_flags() -> None:
 def main(_: object) -> None:
     """Converts a checkpoint and prints the report."""
     values = flags.FLAGS
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     given = ModelDirectory().with_config_file(values.bert_config_file)
     given = dataclasses.replace(given, tokenizer_files=TokenizerFiles.from_flags(values))
     require_checkpoint(values.input, flag="input")

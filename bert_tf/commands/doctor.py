@@ -78,7 +78,7 @@ def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
 def main(_: object) -> int:
     """Prints the findings; returns the exit status."""
     values = flags.FLAGS
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     at_least_one(values, "num_ranks")
     at_least_one(values, "ranks_per_host")
     # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.

@@ -79,7 +79,7 @@ def script_of(arguments: Sequence[str]) -> str:
 def main(_: object) -> None:
     """Prints the table and writes the file."""
     values = flags.FLAGS
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     at_least_one(values, "num_ranks")
     at_least_one(values, "num_records")
     output = None

@@ -141,7 +141,7 @@ def _check_onnx(values: flags.FlagValues) -> None:
 
 def export(values: flags.FlagValues, task: str | None, write: Writer) -> Path:
     """Exports a model for a task, None being that of its head, and prints where it is."""
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     settings = from_flags(ExportSettings, values)
     if not values.export_dir:
         raise UserError("--export_dir is empty; give a directory.")

@@ -270,7 +270,7 @@ def main(_: object) -> None:
     values = flags.FLAGS
     if not values.text and not values.words:
         raise UserError("give the domain's --text, or your own words in a file with --words.")
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     require_checkpoint(values.init_checkpoint, flag="init_checkpoint")
     given = TokenizerFiles(
         require_file(values.vocab_file, flag="vocab_file") if values.vocab_file else None,

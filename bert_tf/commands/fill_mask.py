@@ -34,7 +34,7 @@ def define_flags() -> None:
 def main(_: object) -> None:
     """Prints the guesses, one line per mask."""
     values = flags.FLAGS
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     if values.top < 1:
         raise UserError(f"--top={values.top} must be at least 1.")
     model = model_from_flags(values)

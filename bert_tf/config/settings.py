@@ -527,6 +527,9 @@ class NumericsSettings(Settings):
         per_host=True,
     )
     amp: bool = setting(False, "Use TensorFlow's graph rewrite instead of --precision.")
+    tf32: bool = setting(
+        True, "Let GPUs round float32 factors of products to TensorFloat-32 (10 bits of mantissa)."
+    )
     allow_slow_fp16: bool = setting(False, "Compute in float16 even on a CPU.")
     loss_scale: LossScaleSettings = group(LossScaleSettings)
 
@@ -547,7 +550,7 @@ class RuntimeSettings(Settings):
     Attributes:
       library: the communication library of ranks, a name in ``ranks.connect.LIBRARIES``; None for a
         single process.
-      use_xla: None tries both and uses the faster one.
+      use_xla: None means where the job computes on GPUs.
       native_ops: None uses them if available; True fails without them.
     """
 
@@ -566,9 +569,9 @@ class RuntimeSettings(Settings):
     communication: CommunicationSettings = group(CommunicationSettings)
     numerics: NumericsSettings = group(NumericsSettings)
     use_xla: bool | None = setting(
-        False,
-        "Compile clusters of the graph with XLA; auto times a few updates with and without it "
-        "before training and uses the faster one.",
+        None,
+        "Compile the forward and backward pass of a rank's batch, and the update of the weights, "
+        "each as one function with XLA (auto: on GPUs).",
         takes_auto=True,
     )
     native_ops: bool | None = setting(
@@ -595,19 +598,16 @@ class RuntimeSettings(Settings):
     verbose: bool = setting(False, "Show TensorFlow's messages.", per_host=True)
 
     def contradictions(self) -> Iterator[str]:
-        """Timing-dependent choices when bits must be reproducible, and too short a timeout."""
+        """Two compilers, timing-dependent choices of reproducible bits, too short a timeout."""
         if self.rank_timeout_seconds and self.rank_timeout_seconds not in _RANK_TIMEOUTS:
             yield (
                 f"{self.given('rank_timeout_seconds')} must be 0, for no limit, or at least "
                 f"{_RANK_TIMEOUTS.low:g} seconds."
             )
+        if self.use_xla and self.native_ops:
+            yield "--native_ops: XLA compiles TensorFlow's operations; drop it or --use_xla."
         if not self.deterministic:
             return
-        if self.use_xla is None:
-            yield (
-                "--use_xla=auto depends on timing, but --deterministic demands the same bits in "
-                "every run; give --use_xla=true or --use_xla=false."
-            )
         communication = self.communication
         if communication.fusion_threshold_mb or communication.autotune:
             is_size = communication.fusion_threshold_mb

@@ -7,8 +7,8 @@ Pools do not cross epoch boundaries (by more than a batch), so training for whol
 record equally often.
 
 A batch is padded to a multiple of ``LENGTH_STEP`` tokens, or of half of that up to
-``SHORT_LENGTH``: products of fewer tokens would not be faster (docs/measurements/padding.md), and
-there are few shapes, each of which XLA has to compile once.
+``SHORT_LENGTH``: products of fewer tokens would not be faster (docs/measurements/padding.md). Where
+XLA compiles a network for each length, which takes up to a minute, there are only ``FEW_LENGTHS``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bert_tf.input.stateless_random import derive_keys, random_bits
 
 LENGTH_STEP = 16
 SHORT_LENGTH = 64
+FEW_LENGTHS = 4
 
 _BATCHES_IN_A_POOL = 32
 _POOL_STREAM = 0x706F6F6C  # separates these draws from others with the same seed
@@ -41,6 +42,7 @@ class LengthBuckets:
         max_length: int,
         origin: int = 0,
         sequence: Callable[[int, int], np.ndarray] | None = None,
+        few_lengths: bool = False,
     ):
         """Orders records.
 
@@ -55,6 +57,7 @@ class LengthBuckets:
           sequence: maps the start and the number of elements of the endless sequence to their
             record numbers, if the order is another than ``sequence_indices``. A pool contains
             consecutive elements, in any order.
+          few_lengths: pad batches to one of ``FEW_LENGTHS`` lengths; the order stays the same.
         """
         if not len(lengths):
             raise ValueError("there are no records to order")
@@ -62,6 +65,7 @@ class LengthBuckets:
         self._global_batch_size = global_batch_size
         self._seed = seed
         self._max_length = max_length
+        self._few_lengths = few_lengths
         self._first_batch = -(-origin // global_batch_size)
         self._sequence = sequence or functools.partial(
             sequence_indices, num_records=len(lengths), seed=seed
@@ -76,7 +80,7 @@ class LengthBuckets:
     def padded_length(self, position: int) -> int:
         """Sequence length of the global batch at ``position``, on all ranks."""
         longest = int(self._lengths[self._global_batch(position)].max())
-        return padded_length(longest, max_length=self._max_length)
+        return padded_length(longest, max_length=self._max_length, few=self._few_lengths)
 
     def typical_lengths(self, most_sampled: int = 1 << 20) -> list[int]:
         """Padded lengths of the first epoch's batches, or of ``most_sampled`` of its sequences."""
@@ -86,7 +90,10 @@ class LengthBuckets:
         found = []
         for first, stop in sorted({self._pool_around(place) for place in places.tolist()}):
             longest = self._lengths[self._pool(first, stop)].max(axis=1)
-            found += [padded_length(n, max_length=self._max_length) for n in longest.tolist()]
+            found += [
+                padded_length(n, max_length=self._max_length, few=self._few_lengths)
+                for n in longest.tolist()
+            ]
         return found
 
     def _global_batch(self, position: int) -> np.ndarray:
@@ -125,11 +132,13 @@ class ShuffledBatches:
         seed: int,
         max_length: int,
         origin: int = 0,
+        few_lengths: bool = False,
     ):
         """The arguments are those of :class:`LengthBuckets`."""
         self._lengths = np.asarray(lengths)
         self._seed = seed
         self._max_length = max_length
+        self._few_lengths = few_lengths
         self._whole = GlobalBatchSlice(global_batch_size, origin=origin)
 
     def indices(self, position: int, batch: GlobalBatchSlice) -> np.ndarray:
@@ -139,7 +148,7 @@ class ShuffledBatches:
     def padded_length(self, position: int) -> int:
         """Sequence length of the global batch at ``position``, on all ranks."""
         longest = int(self._lengths[self.indices(position, self._whole)].max())
-        return padded_length(longest, max_length=self._max_length)
+        return padded_length(longest, max_length=self._max_length, few=self._few_lengths)
 
 
 class LengthSortedBatches:
@@ -149,7 +158,14 @@ class LengthSortedBatches:
     """
 
     def __init__(
-        self, lengths: np.ndarray, *, batch_size: int, max_length: int, rank: int, world_size: int
+        self,
+        lengths: np.ndarray,
+        *,
+        batch_size: int,
+        max_length: int,
+        rank: int,
+        world_size: int,
+        few_lengths: bool = False,
     ):
         """Divides the records into batches; ranks alternate, so that lengths are balanced.
 
@@ -159,7 +175,9 @@ class LengthSortedBatches:
           max_length: sequence length of a stored record.
           rank: this rank.
           world_size: number of ranks.
+          few_lengths: as in :class:`LengthBuckets`.
         """
+        self._few_lengths = few_lengths
         self._lengths = np.asarray(lengths)
         self._order = np.argsort(-self._lengths, kind="stable")
         self._batch_size = batch_size
@@ -178,15 +196,21 @@ class LengthSortedBatches:
     def padded_length(self, number: int) -> int:
         """Sequence length of this rank's batch ``number``."""
         longest = int(self._lengths[self.indices(number)].max())
-        return padded_length(longest, max_length=self._max_length)
+        return padded_length(longest, max_length=self._max_length, few=self._few_lengths)
 
     def _places(self, number: int) -> np.ndarray:
         first = (number * self._world_size + self._rank) * self._batch_size
         return np.arange(first, first + self._batch_size)
 
 
-def padded_length(length: int, *, max_length: int) -> int:
-    """The length to which ``length`` tokens are padded, at most ``max_length``."""
+def padded_length(length: int, *, max_length: int, few: bool = False) -> int:
+    """The length to which ``length`` tokens are padded, at most ``max_length``.
+
+    With ``few`` there are at most ``FEW_LENGTHS`` lengths.
+    """
+    if few:
+        step = -(-max_length // FEW_LENGTHS)
+        return min(-(-length // step) * step, max_length)
     step = LENGTH_STEP if length > SHORT_LENGTH else LENGTH_STEP // 2
     return min(-(-length // step) * step, max_length)
 

@@ -101,16 +101,19 @@ class PlainBlocks:
         The query is scaled rather than the scores, which might overflow in float16.
         """
         policy = self._policy
-        split = []
-        for name in _PROJECTIONS:
-            with variables.scope(name) as scoped:
-                projected = product(x.operand, scoped["kernel"], policy=policy)
-                projected = self._biased(projected, scoped)
-                if name == "query":
-                    projected *= _query_scale(projected.shape[-1] // heads)
-                # Cast first, so that the transposition moves half the bytes.
-                split.append(_split_heads(tf.cast(projected, policy.attention), heads))
-        return split
+        joined, bias = self._joined_product(x, variables)
+        joined = computed_in(policy.activations, tf.nn.bias_add, joined, bias)
+        query, key, value = tf.split(joined, len(_PROJECTIONS), axis=-1)
+        query *= _query_scale(query.shape[-1] // heads)
+        # Cast first, so that the transposition moves half the bytes.
+        return [_split_heads(tf.cast(x, policy.attention), heads) for x in (query, key, value)]
+
+    def _joined_product(self, x: Stream, variables: Variables) -> tuple[tf.Tensor, tf.Tensor]:
+        """The product with all three projections, [..., 3 * D], and their bias, [3 * D]."""
+        kernels = [operand(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
+        biases = [variables[f"{p}/bias"] for p in _PROJECTIONS]
+        joined = product(x.operand, tf.concat(kernels, axis=1), policy=self._policy)
+        return joined, tf.concat(biases, axis=0)
 
     def attend(
         self,
@@ -168,8 +171,7 @@ class PlainBlocks:
 class NativeBlocks(PlainBlocks):
     """Blocks that use the operations of ``bert_tf/native/block_ops.cc``.
 
-    Query, key and value are computed as one product. The policy must satisfy
-    ``options.has_native_form``.
+    The policy must satisfy ``options.has_native_form``.
     """
 
     def __init__(self, policy: PrecisionPolicy, rows: TokenRows) -> None:
@@ -204,9 +206,7 @@ class NativeBlocks(PlainBlocks):
         self, x: Stream, score_bias: tf.Tensor, variables: Variables, **how: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """See :meth:`PlainBlocks.attend`."""
-        kernels = [operand(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
-        joined = product(x.operand, tf.concat(kernels, axis=1), policy=self._policy)
-        bias = tf.concat([variables[f"{p}/bias"] for p in _PROJECTIONS], axis=0)
+        joined, bias = self._joined_product(x, variables)
         context = self.attention(joined, bias, score_bias, **how)
         return context, self._scores(joined, bias, how["heads"])
 

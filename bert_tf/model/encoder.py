@@ -88,7 +88,9 @@ def encode(
     stream = blocks.stream(x)
     layer = functools.partial(_encoder_layer, config=config, policy=policy, blocks=blocks)
     if options.recompute and dropout is not None:
-        layer = functools.partial(_recomputed_layer, layer, dropout, blocks=blocks)
+        layer = functools.partial(
+            _recomputed_layer, layer, dropout, blocks=blocks, compiled=options.compiled
+        )
     closings = [blocks] * config.num_hidden_layers
     if read is not None and not options.recompute:
         closings[-1] = blocks.narrowed(read)
@@ -196,6 +198,7 @@ def _recomputed_layer(
     blocks: PlainBlocks,
     closing: PlainBlocks,
     sites: _Sites,
+    compiled: bool,
 ) -> tuple[Stream, None]:
     """Recomputes ``layer`` in the backward pass; keeps only ``full`` of its in- and output."""
     weights = variables.within()
@@ -210,4 +213,4 @@ def _recomputed_layer(
     inputs = [x.full, score_bias, *dropout.place, *weights.values()]
     from bert_tf.model.recompute import recomputed
 
-    return blocks.rebuilt(recomputed(output, inputs)), None
+    return blocks.rebuilt(recomputed(output, inputs, compiled=compiled)), None

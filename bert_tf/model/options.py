@@ -23,6 +23,7 @@ class ForwardOptions:
         encoder then outputs zeros at padding; its outputs at tokens are equal up to rounding.
       native_layers: use the compiled operations between a layer's products, which exist for CPUs
         and for some policies (:func:`has_native_form`).
+      compiled: XLA compiles the forward pass, and in training the backward pass with it.
     """
 
     policy: PrecisionPolicy = dataclasses.field(default_factory=PrecisionPolicy)
@@ -30,6 +31,7 @@ class ForwardOptions:
     recompute: bool = False
     skip_padding: bool = False
     native_layers: bool = False
+    compiled: bool = False
 
     def with_dropout(self, dropout: Dropout | None) -> ForwardOptions:
         """The same options with another dropout."""

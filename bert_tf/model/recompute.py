@@ -10,11 +10,16 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.compilation import available_after
+
 SCOPE = "recomputed"  # name scope of the recomputation
 
 
 def recomputed(
-    function: Callable[[Sequence[tf.Tensor]], tf.Tensor], inputs: Sequence[tf.Tensor]
+    function: Callable[[Sequence[tf.Tensor]], tf.Tensor],
+    inputs: Sequence[tf.Tensor],
+    *,
+    compiled: bool = False,
 ) -> tf.Tensor:
     """Returns ``function(inputs)``, keeping only ``inputs`` for the backward pass.
 
@@ -23,12 +28,14 @@ def recomputed(
         captures instead of taking as arguments are kept, not recomputed, and get no gradient, so
         only integers may be captured. Variables must be among the inputs, as tensors.
       inputs: tensors; floating-point ones get gradients.
+      compiled: whether XLA compiles the operations.
     """
 
     @tf.custom_gradient
     def keeping_inputs(*kept: tf.Tensor) -> object:
         def gradient(dy: tf.Tensor) -> list[tf.Tensor | None]:
-            again = _available_after(dy, kept)
+            after = available_after if compiled else _available_after
+            again = after(dy, kept)
             floats = [tensor for tensor in again if tensor.dtype.is_floating]
             with tf.name_scope(SCOPE):
                 y = function(again)
@@ -45,8 +52,7 @@ def _available_after(awaited: tf.Tensor, tensors: Sequence[tf.Tensor]) -> Sequen
 
     Otherwise the recomputation could start as early as the forward pass, and Grappler would merge
     operations with equal inputs from both; either would keep the activations in memory. Grappler
-    merges across identities, but not across a shape check. XLA merges within a cluster, so these
-    operations are kept out of all clusters.
+    merges across identities, but not across a shape check.
     """
-    with tf.control_dependencies([awaited]), tf.xla.experimental.jit_scope(compile_ops=False):
+    with tf.control_dependencies([awaited]):
         return [tf.ensure_shape(tensor, tensor.shape) for tensor in tensors]

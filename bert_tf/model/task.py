@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol, TypeVar
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.compilation import compiled
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import Head
@@ -20,6 +21,7 @@ from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
 
 Features = Mapping[str, tf.Tensor]
+Result = TypeVar("Result")
 
 
 class Task(Protocol):
@@ -89,6 +91,16 @@ class Network:
         """The task's predictions for an unlabelled batch."""
         outputs = self.task.outputs(self.variables, features, self.options)
         return self.task.predictions(outputs, features, self.options)
+
+    def reading(self) -> Network:
+        """The network with its variables' current values, for a function that XLA compiles."""
+        return dataclasses.replace(self, variables=self.variables.read())
+
+    def forward(self, function: Callable[[Network], Result]) -> Result:
+        """``function`` of this network, as one compiled function if the options ask for that."""
+        if not self.options.compiled:
+            return function(self)
+        return compiled(lambda: function(self.reading()))()
 
 
 def create_network(task: Task, options: ForwardOptions, *, seed: int = 0) -> Network:

@@ -81,6 +81,11 @@ class Variables:
         with tf.name_scope(name):
             yield Variables(self._by_name, prefix=f"{self._prefix}{name}/")
 
+    def read(self) -> Variables:
+        """The variables' current values, as tensors, for a function that XLA compiles."""
+        values = {name: tf.convert_to_tensor(v) for name, v in self._by_name.items()}
+        return Variables(values, prefix=self._prefix)
+
     def within(self) -> dict[str, tf.Variable]:
         """The variables of the current scope, by their names within it."""
         prefix = self._prefix

@@ -103,7 +103,7 @@ def _build_all() -> None:
 
 def main(_: object) -> None:
     """Builds all libraries."""
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     _build_all()
 
 

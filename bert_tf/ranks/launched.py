@@ -122,5 +122,4 @@ def prepare_process(runtime: RuntimeSettings) -> None:
             "--horovod, but no launcher started this process: it is the only rank. For several, "
             "start it with 'mpirun -np 2 python ...', horovodrun or 'srun --mpi=pmix'."
         )
-    use_xla = runtime.use_xla is not False
-    environment.prepare_environment(verbose=runtime.verbose, use_xla=use_xla)
+    environment.prepare_environment(verbose=runtime.verbose, deterministic=runtime.deterministic)

@@ -42,14 +42,6 @@ class Arithmetic:
     scales_loss: bool
     measured: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
-    def with_xla(self) -> Arithmetic:
-        """The same arithmetic with XLA, and with layers that XLA can compile."""
-        return dataclasses.replace(
-            self,
-            options=dataclasses.replace(self.options, native_layers=False),
-            session=dataclasses.replace(self.session, use_xla=True),
-        )
-
     def without_padding(self) -> Arithmetic:
         """The same arithmetic for padded batches, with layers that skip the padding."""
         return dataclasses.replace(
@@ -87,10 +79,10 @@ def choose_arithmetic(
     )
     wanted = Wanted(
         precision=runtime.numerics.precision,
-        native_ops=runtime.native_ops,
+        native_ops=False if runtime.use_xla else runtime.native_ops,
         policy_changes=runtime.numerics.policy_changes,
-        # TensorFlow's rewrite and XLA work on TensorFlow's operations only.
-        native_layers=not (runtime.numerics.amp or runtime.use_xla),
+        # TensorFlow's rewrite works on TensorFlow's operations only.
+        native_layers=not runtime.numerics.amp,
         amp="--amp" if runtime.numerics.amp else None,
     )
     earlier = {} if run.record is None else run.record.ledger
@@ -105,19 +97,22 @@ def choose_arithmetic(
     slow_types = slow_policy_warnings(choice.options.policy, run.hardware)
     for warning in [*slow_types, *choice.warnings, *_idle_rewrite_warning(run)]:
         run.warn(warning, part="precision")
+    against_native_ops = "compiled by XLA" if runtime.use_xla else choice.against_native_ops
     measured = {"speed": choice.details}
     if runtime.num_threads is None and not run.hardware.has_gpu:
         measured["threads"] = choose_threads(
             run.ranks,
             shapes,
             options=choice.options,
-            native_update=choice.against_native_ops is None,
+            native_update=against_native_ops is None,
             earlier=earlier.get("threads"),
         )
     return Arithmetic(
         precision=choice.precision,
-        options=dataclasses.replace(choice.options, recompute=runtime.recompute),
-        kernels=kernels_for(choice.against_native_ops),
+        options=dataclasses.replace(
+            choice.options, recompute=runtime.recompute, compiled=bool(runtime.use_xla)
+        ),
+        kernels=kernels_for(against_native_ops),
         session=run.session_settings(),
         scales_loss=needs_loss_scale(runtime, choice.options.policy, run.hardware),
         measured={section: found for section, found in measured.items() if found},

@@ -110,9 +110,9 @@ class LossEvaluation:
 
     def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
         """The sums of all terms, and the checkpoint's step (see :class:`Evaluation`)."""
-        sums = network.losses(features)
+        terms = self._task.terms
         return {
-            _SUMS: tf.stack(flatten(sums, self._task.terms)),
+            _SUMS: network.forward(lambda n: tf.stack(flatten(n.losses(features), terms))),
             tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step().read_value(),
         }
 

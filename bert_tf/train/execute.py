@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -27,9 +27,6 @@ from bert_tf.train.run import Run, begin
 from bert_tf.train.skipped import NonFiniteError
 from bert_tf.train.trainer import Trainer
 from bert_tf.util.files import write_json
-
-if TYPE_CHECKING:
-    from bert_tf.train.xla_choice import Choice
 
 _UNKNOWN_DATA = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None}
 
@@ -107,19 +104,12 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
     run, settings = job.run, job.settings
     check_same_on_all_ranks(run.ranks, _compared_values(job))
     trains = settings.do_train and run.start.step < job.plan.steps.last_step
-    choice = None
-    if run.runtime.use_xla is None and trains and not settings.dry_run:
-        from bert_tf.train.xla_choice import choose_xla
-
-        choice = choose_xla(job, earlier=_earlier_choice(run))
-        run.message(choice.sentence)
-        job = job.with_plan(job.plan.with_xla()) if choice.use_xla else job
     if settings.replay_batch is not None:
         from bert_tf.train.replay import replay
 
         replay(job, settings.replay_batch)
         return None
-    ledger_of = functools.partial(whole_ledger, choice=choice, sections=sections)
+    ledger_of = functools.partial(whole_ledger, sections=sections)
     run_ledger = _announce(job, ledger_of(job)) if settings.do_train else None
     report_resuming(job)
     if settings.dry_run:
@@ -184,14 +174,6 @@ def _recover(ledger_of: Callable[[Job], Ledger], job: Job, failure: NonFiniteErr
     return job
 
 
-def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
-    """The choice of XLA that the run recorded at its last start; None without one."""
-    if run.record is None or "xla" not in run.record.ledger:
-        return None
-    run.record.fact("xla", "kept", bool)
-    return run.record.ledger["xla"]
-
-
 def _write_files(job: Job, run_ledger: Ledger | None) -> None:
     """Writes the model's files and ``run.json``; ``run_ledger`` is None without training.
 
@@ -238,22 +220,13 @@ def _announce(job: Job, run_ledger: Ledger) -> Ledger:
     return run_ledger
 
 
-def whole_ledger(
-    job: Job,
-    *,
-    choice: Choice | None = None,
-    sections: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Ledger:
-    """The complete ledger of a training run, with the trial of XLA and additional ``sections``."""
+def whole_ledger(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None) -> Ledger:
+    """The complete ledger of a training run, with additional ``sections``."""
     run = job.run
     run_ledger = _ledger(job)
     for further in (job.model.ledger, sections or {}, job.plan.arithmetic.measured):
         run_ledger.update({section: dict(entries) for section, entries in further.items()})
     run_ledger["checkpoints"] = sizes_in(job).ledger_section()
-    if choice is not None:
-        run_ledger["xla"] = choice.details
-    elif run.runtime.use_xla is None:
-        run_ledger["precision"]["xla"] = "to be tried"
     run_ledger["learning_rate"].update(_rollback_entries(run))
     return run_ledger
 
@@ -327,7 +300,8 @@ def _ledger(job: Job) -> Ledger:
         precision={
             "policy": arithmetic.precision,
             "amp": runtime.numerics.amp,
-            "xla": arithmetic.session.use_xla,
+            "xla": arithmetic.options.compiled,
+            **({"tf32": runtime.numerics.tf32} if run.hardware.has_gpu else {}),
             **({"from_file": sorted(changes)} if changes else {}),
             **_loss_scale_entries(job),
             "layers": "native" if arithmetic.options.native_layers else "TensorFlow's",

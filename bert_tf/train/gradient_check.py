@@ -184,9 +184,10 @@ def gradients_of(
 
 
 def _arithmetic(job: Job, *, in_float32: bool) -> tuple[ForwardOptions, SessionSettings]:
+    options = dataclasses.replace(job.plan.arithmetic.options, compiled=False)
     if not in_float32:
-        return job.plan.arithmetic.options, job.plan.arithmetic.session
-    options = dataclasses.replace(job.plan.arithmetic.options, policy=policy_for("fp32"))
+        return options, job.plan.arithmetic.session
+    options = dataclasses.replace(options, policy=policy_for("fp32"))
     return options, dataclasses.replace(job.plan.arithmetic.session, amp=False)
 
 

@@ -19,6 +19,7 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.skipped import SkippedUpdate
 from bert_tf.train.summary import Rates, UpdateTimes, WarmUp
+from bert_tf.tuning.hardware import peak_gpu_bytes
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.util import console
@@ -128,6 +129,7 @@ class ProgressSettings:
       batch: the sizes of all updates.
       skipped: number of updates skipped before the run was resumed.
       has_loss_scale: whether every report has the loss scale and the number of skipped updates.
+      gpu: index of this rank's GPU, whose peak memory is logged; None without GPUs.
     """
 
     every_steps: int
@@ -136,6 +138,7 @@ class ProgressSettings:
     batch: BatchPlan
     skipped: int = 0
     has_loss_scale: bool = False
+    gpu: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,11 +246,14 @@ class ProgressHook(StepHook):
         if (length := batch.length_at(position)) is not None:
             figures["sequence_length"] = length
         total_steps = self._settings.total_steps
+        details = dict(losses)
+        if (peak := peak_gpu_bytes(self._settings.gpu)) is not None:
+            details["peak_gpu_memory_bytes"] = peak
         work_left = batch.work(position + 1, position + 1 + total_steps - self.step)
         log.step(
             self.step,
             {name: float(value) for name, value in figures.items()},
-            details=losses,
+            details=details,
             total_steps=total_steps,
             seconds_left=work_left * rates.seconds / rates.work,
         )

@@ -99,7 +99,8 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)
     with tf.Graph().as_default():
-        network = create_network(job.task, job.plan.arithmetic.options)
+        options = dataclasses.replace(job.plan.arithmetic.options, compiled=False)
+        network = create_network(job.task, options)
         forward, backward = _one_micro_batch(job, network, trained)
         kept = kept_bytes(forward, backward)
         recomputed = max(map(sum, recomputed_bytes(backward)), default=0)

@@ -38,10 +38,6 @@ class Plan:
     schedule: Schedule
     arithmetic: Arithmetic
 
-    def with_xla(self) -> Plan:
-        """The same plan, computed with XLA."""
-        return dataclasses.replace(self, arithmetic=self.arithmetic.with_xla())
-
     def at_full_size(self) -> Plan:
         """The same plan without batch and length ramps, to measure its largest updates."""
         return dataclasses.replace(self, batch=self.batch.at_full_size())

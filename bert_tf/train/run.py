@@ -32,6 +32,7 @@ from bert_tf.tuning.hardware import (
     needs_loss_scale,
     probe_hardware,
     resolve_precision,
+    settled,
 )
 from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
@@ -51,7 +52,8 @@ class Run:
     """A run that has begun: its ranks are connected and agree on where it starts.
 
     Attributes:
-      settings, runtime: what the user requested.
+      settings: what the user requested.
+      runtime: what the user requested, with what was left open decided by the hardware.
       ranks: all ranks.
       watch: detects failures of the other ranks.
       start: the checkpoint and data position that training starts from.
@@ -85,10 +87,9 @@ class Run:
         return {**self.settings.command.values, **self.decided}
 
     def session_settings(self) -> SessionSettings:
-        """How this rank's sessions execute, before a trial of XLA."""
+        """How this rank's sessions execute."""
         return SessionSettings(
             threads=self.ranks.threads,
-            use_xla=bool(self.runtime.use_xla),
             amp=self.runtime.numerics.amp,
             gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
         )
@@ -169,6 +170,7 @@ def begin(
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
         tf.compat.v2.config.experimental.enable_op_determinism()
+    tf.compat.v2.config.experimental.enable_tensor_float_32_execution(runtime.numerics.tf32)
     environment.limit_stalls(runtime.rank_timeout_seconds)
     with contextlib.ExitStack() as until_end:
         if planned is None:
@@ -243,7 +245,8 @@ def _begin(
     start = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
     record = ranks.broadcast(_find_record(settings, start) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, probe_hardware())
-    _check_precision(settings, runtime, hardware)
+    decided = settled(runtime, hardware)
+    _check_precision(settings, decided, hardware)
     log = None
     if ranks.is_chief:
         log = RunLog(
@@ -252,7 +255,16 @@ def _begin(
             few_lines="display_loss_steps" in settings.command.defaulted,
             dllog_path=settings.log.dllog_path,
         )
-    return Run(settings, runtime, ranks, watch, start, record, hardware, log, until_end)
+    run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end)
+    if runtime.numerics.amp and decided.use_xla:
+        run.remark(
+            f"--amp: TensorFlow's rewrite does not reach what XLA compiles; products are "
+            f"{decided.numerics.precision} by this toolkit's own policy",
+            part="precision",
+        )
+    if decided.use_xla and not hardware.has_gpu:
+        run.warn("--use_xla on a CPU is slower than without; it is for GPUs", part="precision")
+    return run
 
 
 def _warn_of_idle_cores(run: Run) -> None:

@@ -7,7 +7,6 @@ update or batch, and compilation.
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,42 +17,28 @@ _PERCENTILES = (50, 90, 95, 99, 100)
 class WarmUp:
     """Distinguishes updates that may include compilation from those in the steady state.
 
-    XLA compiles a cluster when it first runs, and again for every new input shape in the first or
-    second update with that shape.
+    XLA compiles an update when it first runs, and again for every new shape of its batches.
     """
 
-    _STEADY_SAMPLES = 9
-
-    def __init__(self, updates: int = 1) -> None:
-        """Treats the first ``updates`` updates of each shape as warm-up."""
-        self._updates = updates
-        self._warm: dict[tuple[int, ...], list[float]] = {}
-        self._steady: dict[tuple[int, ...], list[float]] = {}
+    def __init__(self) -> None:
+        """Has seen no update."""
+        self._seconds: dict[tuple[int, ...], float] = {}
 
     def note(self, shape: Sequence[int], seconds: float) -> bool:
         """Records an update on a batch of ``shape``; returns whether it is in the steady state."""
-        key = tuple(shape)
-        warm = self._warm.setdefault(key, [])
-        if len(warm) < self._updates:
-            warm.append(seconds)
-            return False
-        steady = self._steady.setdefault(key, [])
-        if len(steady) < self._STEADY_SAMPLES:
-            steady.append(seconds)
-        return True
+        is_steady = tuple(shape) in self._seconds
+        self._seconds.setdefault(tuple(shape), seconds)
+        return is_steady
 
     @property
     def shapes(self) -> int:
         """The number of distinct shapes so far."""
-        return len(self._warm)
+        return len(self._seconds)
 
     @property
-    def extra_seconds(self) -> float:
-        """How much longer warm-up took than steady updates, over shapes that have both."""
-        return sum(
-            max(0.0, sum(self._warm[shape]) - self._updates * statistics.median(steady))
-            for shape, steady in self._steady.items()
-        )
+    def warm_up_seconds(self) -> float:
+        """The duration of the first update of each shape, in total."""
+        return sum(self._seconds.values())
 
 
 @dataclasses.dataclass
@@ -120,10 +105,12 @@ def training_totals(
     *,
     seconds: float,
     has_loss_scale: bool = False,
+    peak_gpu_bytes: int | None = None,
 ) -> dict[str, float]:
     """The totals of ``seconds`` of training over all ranks, for ``run.json``.
 
     With a loss scale, or if updates were skipped or lost, their numbers are included.
+    ``peak_gpu_bytes`` is the most memory used on rank 0's GPU; None without GPUs.
     """
     totals = {
         "sequences": times.sequences,
@@ -140,6 +127,8 @@ def training_totals(
         totals["steady_sequences"] = times.steady_sequences
         totals["steady_seconds"] = round(times.steady_seconds, 3)
         totals["sequences_per_second"] = times.steady_sequences / times.steady_seconds
+    if peak_gpu_bytes is not None:
+        totals["peak_gpu_memory_bytes"] = peak_gpu_bytes
     return totals
 
 
@@ -156,6 +145,8 @@ def training_lines(totals: dict[str, float]) -> list[str]:
             f"{totals['steady_sequences']} sequences: {totals['sequences_per_second']:.4g} "
             "sequences/s"
         )
+    if "peak_gpu_memory_bytes" in totals:
+        lines.append(f"peak GPU memory {totals['peak_gpu_memory_bytes'] / (1 << 30):.2f} GiB")
     if "skipped_updates" in totals:
         lines.append(
             f"{totals['skipped_updates']} of {totals['updates']} updates were skipped because a "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -17,6 +17,7 @@ from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
 from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, OptimizationSettings, RuntimeSettings
 from bert_tf.input.batches import user_errors
+from bert_tf.model.compilation import explained_compilation, silence_first_compilation
 from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, ledger, loop
 from bert_tf.train.job import Job
@@ -24,6 +25,7 @@ from bert_tf.train.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.train.skipped import NonFiniteError, SkippedUpdate
 from bert_tf.train.start_point import ResumingSaver, find_start
 from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
+from bert_tf.tuning.hardware import peak_gpu_bytes
 from bert_tf.tuning.session import session_config
 from bert_tf.update.loss_scale import DynamicLossScale, LossScale, NoLossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer
@@ -40,10 +42,8 @@ class Trainer:
         self._job = job
         self._last_results: evaluation.Results | None = None
         self._times = UpdateTimes()
-        if job.plan.arithmetic.session.use_xla and not job.run.runtime.verbose:
-            from bert_tf.train.xla import compile_first_cluster
-
-            compile_first_cluster(session_config(job.plan.arithmetic.session))
+        if job.plan.arithmetic.options.compiled and not job.run.runtime.verbose:
+            silence_first_compilation(session_config(job.plan.arithmetic.session))
 
     def train_and_evaluate(self, recover: Callable[[Job, NonFiniteError], Job]) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
@@ -96,10 +96,11 @@ class Trainer:
             self._times,
             seconds=seconds,
             has_loss_scale=self._job.plan.arithmetic.scales_loss,
+            peak_gpu_bytes=peak_gpu_bytes(self._job.plan.arithmetic.session.gpu),
         )
         for line in training_lines(totals):
             log.message(line)
-        ledger.add_to_run_json(self._job.settings.output_dir, {"training": totals})
+        self._record({"training": totals})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
@@ -225,8 +226,8 @@ class Trainer:
         self, network: Network, outputs: TrainOutputs, features: Features, saver: ResumingSaver
     ) -> list[tf.train.SessionRunHook]:
         job, run, settings = self._job, self._job.run, self._job.settings
-        use_xla = job.plan.arithmetic.session.use_xla
-        warm_up = WarmUp(2 if use_xla else 1)
+        is_compiled = job.plan.arithmetic.options.compiled
+        warm_up = WarmUp()
         total_steps = job.plan.steps.last_step
         has_loss_scale = job.plan.arithmetic.scales_loss
         progress = hooks.ProgressSettings(
@@ -236,6 +237,7 @@ class Trainer:
             batch=job.plan.batch,
             skipped=run.start.data_position - run.start.step,
             has_loss_scale=has_loss_scale,
+            gpu=job.plan.arithmetic.session.gpu,
         )
         default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
         session_hooks: list[tf.train.SessionRunHook] = [
@@ -249,7 +251,7 @@ class Trainer:
                 log=run.log,
                 timer=hooks.UpdateTimer(
                     warm_up,
-                    batch_shape=_shape_of_batch(features) if use_xla else None,
+                    batch_shape=_shape_of_batch(features) if is_compiled else None,
                     times=self._times,
                 ),
             ),
@@ -272,11 +274,10 @@ class Trainer:
         if run.log is not None:
             if not self._times.updates:
                 session_hooks.append(hooks.FirstUpdate(self._report_first_update))
-            if use_xla:
-                from bert_tf.train.xla import XlaReport
+            if is_compiled:
+                from bert_tf.train.xla import CompilationReport
 
-                report = functools.partial(self._report_xla, run.log)
-                session_hooks.append(XlaReport(warm_up, report))
+                session_hooks.append(CompilationReport(warm_up, run.log, self._record))
         if settings.evaluation.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
@@ -324,21 +325,10 @@ class Trainer:
         return [ReceiveSlots(outputs.slots, saver, self._job.run.ranks)]
 
     def _report_first_update(self) -> None:
-        seconds = {"seconds_to_first_update": seconds_since_launch()}
-        ledger.add_to_run_json(self._job.settings.output_dir, seconds)
+        self._record({"seconds_to_first_update": seconds_since_launch()})
 
-    def _report_xla(self, log: RunLog, clusters: int, seconds: float, shapes: int) -> None:
-        for_shapes = f" for {shapes} batch shapes" if shapes > 1 else ""
-        log.message(
-            f"XLA: {clusters} compiled clusters run in each update; compiling them{for_shapes} "
-            f"took {seconds:.1f} s, which rates do not include"
-        )
-        details = {
-            "xla_clusters": clusters,
-            "xla_compile_seconds": round(seconds, 2),
-            "xla_shapes": shapes,
-        }
-        ledger.add_to_run_json(self._job.settings.output_dir, details)
+    def _record(self, entries: Mapping[str, Any]) -> None:
+        ledger.add_to_run_json(self._job.settings.output_dir, entries)
 
 
 def initialise_weights(job: Job, network: Network) -> None:
@@ -464,7 +454,7 @@ def _explained_errors(job: Job) -> Iterator[None]:
     """Turns TensorFlow's errors for bad files and lack of memory into one sentence each."""
     output_dir = job.settings.output_dir
     try:
-        with user_errors():
+        with user_errors(), explained_compilation():
             yield
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
         newest = tf.train.latest_checkpoint(str(output_dir))

@@ -8,7 +8,6 @@ import socket
 import statistics
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -17,29 +16,13 @@ from bert_tf.input.batches import user_errors
 from bert_tf.model.task import create_network
 from bert_tf.train.job import Job
 from bert_tf.train.trainer import build_update
-from bert_tf.train.xla import count_compiled_clusters, traced
 from bert_tf.tuning.session import session_config
 
-_WARM_UP_UPDATES = 3
-_FEWEST_UPDATES, _MOST_UPDATES = 5, 50
+_WARM_UP_UPDATES, _TIMED_UPDATES = 2, 2
+_TIMED_SECONDS, _MOST_UPDATES = 2.0, 50
 _BATCHES = 9  # if sizes differ, the batch of median size among these is used
 
 Batch = Mapping[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """The timing of one variant of an update, on the slowest rank.
-
-    Attributes:
-      seconds: median duration of an update.
-      warm_up_seconds: how much longer the first updates took; with XLA, mostly compilation.
-      clusters: number of compiled clusters that ran.
-    """
-
-    seconds: float
-    warm_up_seconds: float
-    clusters: int
 
 
 def seconds_per_update(job: Job) -> float:
@@ -50,24 +33,21 @@ def seconds_per_update(job: Job) -> float:
     batch = dataclasses.replace(job.plan.batch.at_full_size(), accumulation_steps=1)
     one = job.with_plan(dataclasses.replace(job.plan, batch=batch))
     with user_errors():
-        trial = time_updates(one, typical_batch(one), warm_up_updates=2, fewest_updates=2)
-    return job.plan.batch.accumulation_steps * trial.seconds
+        return job.plan.batch.accumulation_steps * time_updates(one, typical_batch(one))
 
 
 def time_updates(
     job: Job,
     batch: Batch,
     *,
-    warm_up_updates: int = _WARM_UP_UPDATES,
-    fewest_updates: int = _FEWEST_UPDATES,
-    timed_seconds: float = 2.0,
-) -> Trial:
-    """Times updates of a fresh network, all on the same batch. Collective.
+    fewest_updates: int = _TIMED_UPDATES,
+    timed_seconds: float = _TIMED_SECONDS,
+) -> float:
+    """The median seconds of an update of a fresh network on one batch, on the slowest rank.
 
-    Times updates for about ``timed_seconds``, and at least ``fewest_updates`` of them, after two or
-    more ``warm_up_updates``.
+    Times updates for about ``timed_seconds``, and at least ``fewest_updates`` of them, after two
+    that may include compilation. Collective.
     """
-    metadata = tf.RunMetadata()
     with tf.Graph().as_default():
         fed = {
             name: tf.placeholder(spec.dtype, spec.shape)
@@ -79,21 +59,16 @@ def time_updates(
         feed = {fed[name]: value for name, value in batch.items()}
         with tf.Session(config=session_config(job.plan.arithmetic.session)) as session:
 
-            def update(**options: Any) -> float:
+            def update() -> float:
                 started = time.perf_counter()
-                session.run(outputs.train_op, feed, **options)
+                session.run(outputs.train_op, feed)
                 return time.perf_counter() - started
 
             session.run(initial_values)
-            first = update(options=traced(), run_metadata=metadata)
-            *others, last = (update() for _ in range(warm_up_updates - 1))
-            estimated = math.ceil(timed_seconds / last)
-            updates = min(max(estimated, fewest_updates), _MOST_UPDATES)
+            *_, last = (update() for _ in range(_WARM_UP_UPDATES))
+            updates = min(max(math.ceil(timed_seconds / last), fewest_updates), _MOST_UPDATES)
             seconds = [update() for _ in range(job.run.ranks.broadcast(updates))]
-    median = statistics.median(seconds)
-    warm_up = max(0.0, first + sum(others) + last - warm_up_updates * median)
-    trials = job.run.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
-    return Trial(*map(max, zip(*trials)))
+    return max(job.run.ranks.gather(statistics.median(seconds)))
 
 
 def typical_batch(job: Job) -> Batch:

@@ -1,77 +1,59 @@
-"""Reports what XLA compiled, and how long that took."""
+"""Reports that XLA compiles, for how many shapes of batches, and how long that takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.compilation import compiled_functions
+from bert_tf.train.run_log import RunLog
 from bert_tf.train.summary import WarmUp
-from bert_tf.util.environment import suppressed_stderr
 
 
-def compile_first_cluster(config: tf.ConfigProto) -> None:
-    """Compiles a trivial cluster with XLA, to suppress what the first compilation prints.
+class CompilationReport(tf.train.SessionRunHook):
+    """Says before the first update that it is compiled, and afterwards how long that took.
 
-    TensorFlow announces the first cluster of a process on the terminal, at every log level.
-    """
-    with suppressed_stderr(), tf.Graph().as_default(), tf.Session(config=config) as session:
-        fed = result = tf.placeholder(tf.float32, [])
-        with tf.xla.experimental.jit_scope():
-            for _ in range(4):
-                result = tf.tanh(result) + 1.0
-        session.run(result, {fed: 1.0})
-
-
-class XlaReport(tf.train.SessionRunHook):
-    """Reports how many clusters an update runs and how long they took to compile.
-
-    Reports after a few updates, and again at the end if more shapes were compiled since then.
+    Says so again at the end if batches of further shapes were compiled since then.
     """
 
-    _REPORTED_RUN = 6
-
-    def __init__(self, warm_up: WarmUp, report: Callable[[int, float, int], None]) -> None:
-        """``report`` is called with clusters, seconds of compilation and number of batch shapes."""
+    def __init__(self, warm_up: WarmUp, log: RunLog, record: Callable[[dict[str, float]], None]):
+        """``warm_up`` observes every update; ``record`` keeps the figures with the run."""
         self._warm_up = warm_up
-        self._report = report
-        self._runs = 0
-        self._clusters = 0
+        self._log = log
+        self._record = record
+        self._functions: Sequence[str] = ()
         self._reported_shapes = 0
 
-    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        self._runs += 1
-        if self._runs > 1:
-            return None
-        return tf.train.SessionRunArgs(None, options=traced())
+    def begin(self) -> None:
+        self._functions = compiled_functions(tf.get_default_graph())
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> None:
+        if not self._warm_up.shapes:
+            self._log.message(
+                f"XLA compiles an update as {len(self._functions)} functions, once for each shape "
+                "of batches"
+            )
 
     def after_run(
         self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
     ) -> None:
-        if self._runs == 1:
-            self._clusters = count_compiled_clusters(run_values.run_metadata)
-        elif self._runs == self._REPORTED_RUN:
-            self._send_report()
+        if not self._reported_shapes:
+            self._report()
 
     def end(self, session: tf.Session) -> None:
         if self._warm_up.shapes != self._reported_shapes:
-            self._send_report()
+            self._report()
 
-    def _send_report(self) -> None:
-        self._reported_shapes = self._warm_up.shapes
-        self._report(self._clusters, self._warm_up.extra_seconds, self._reported_shapes)
-
-
-def traced() -> tf.RunOptions:
-    """Run options that make the metadata name the executed operations."""
-    return tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
-
-
-def count_compiled_clusters(run_metadata: tf.RunMetadata) -> int:
-    """The number of distinct clusters that a traced run executed as compiled code."""
-    ran = set()
-    for device in run_metadata.step_stats.dev_stats:
-        for node in device.node_stats:
-            if "= _XlaRun(" in node.timeline_label:
-                ran.add(node.node_name)
-    return len(ran)
+    def _report(self) -> None:
+        shapes, seconds = self._warm_up.shapes, self._warm_up.warm_up_seconds
+        self._reported_shapes = shapes
+        self._log.message(
+            f"XLA: compiling and running the first update of {shapes} batch "
+            f"shape{'s' * (shapes > 1)} took {seconds:.1f} s, which rates do not include"
+        )
+        self._record({
+            "xla_functions": len(self._functions),
+            "xla_compile_seconds": round(seconds, 2),
+            "xla_shapes": shapes,
+        })  # fmt: skip

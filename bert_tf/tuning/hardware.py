@@ -59,6 +59,24 @@ def probe_hardware() -> Hardware:
     )
 
 
+def peak_gpu_bytes(gpu: int | None) -> int | None:
+    """The most memory of its GPU that this process has used so far; None if it cannot be known.
+
+    ``gpu`` is the index of the rank's GPU, None without GPUs.
+    """
+    if gpu is None:
+        return None
+    config = tf.compat.v2.config
+    device = config.list_physical_devices("GPU")[gpu]
+    try:
+        # The statistics are those of eager execution, which must see the GPU as sessions do.
+        config.set_visible_devices(device, "GPU")
+        config.experimental.set_memory_growth(device, True)
+        return config.experimental.get_memory_info("GPU:0")["peak"]
+    except (RuntimeError, ValueError, tf.errors.OpError):
+        return None
+
+
 def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
     """This rank's hardware, reduced to what the GPUs of all ranks can do."""
     found = [hardware.gpu_compute_capability for hardware in everywhere]
@@ -107,6 +125,22 @@ def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> Pr
             f"emulates it there; use {instead}, or --allow_slow_fp16 for a test."
         )
     return policy
+
+
+def settled(runtime: RuntimeSettings, hardware: Hardware) -> RuntimeSettings:
+    """The user's choices, with what they leave open about XLA decided.
+
+    XLA compiles on GPUs unless the user says otherwise: fused, the operations between products take
+    a quarter of the time there (docs/measurements/gpu.md). On CPUs its products are slower than
+    TensorFlow's. TensorFlow's rewrite (--amp) does not reach compiled functions; the policy of its
+    precision takes its place.
+    """
+    use_xla = hardware.has_gpu if runtime.use_xla is None else runtime.use_xla
+    numerics = runtime.numerics
+    if numerics.amp and use_xla:
+        half = "fp16" if hardware.has_gpu else "bf16"
+        numerics = dataclasses.replace(numerics, amp=False, precision=half)
+    return dataclasses.replace(runtime, use_xla=use_xla, numerics=numerics)
 
 
 def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:

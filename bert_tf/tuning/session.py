@@ -1,4 +1,4 @@
-"""Session configuration: threads, XLA and TensorFlow's half-precision rewrite."""
+"""Session configuration: threads, GPU and TensorFlow's half-precision rewrite."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ class SessionSettings:
 
     Attributes:
       threads: number of cores that this rank may use.
-      use_xla: let XLA cluster and compile what it can.
       amp: TensorFlow's graph rewrite to half precision: float16 on GPUs, bfloat16 on CPUs.
       gpu: index of this rank's GPU; None without GPUs.
     """
 
     threads: int
-    use_xla: bool = False
     amp: bool = False
     gpu: int | None = None
 
@@ -55,8 +53,6 @@ def session_config(settings: SessionSettings) -> tf.ConfigProto:
     if settings.gpu is not None:
         config.gpu_options.visible_device_list = str(settings.gpu)
         config.gpu_options.allow_growth = True
-    if settings.use_xla:
-        config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
     if settings.amp:
         rewrites = config.graph_options.rewrite_options
         rewrite = "auto_mixed_precision_onednn_bfloat16"

@@ -127,6 +127,18 @@ class Optimizer:
         gates = {start: self._gate(start) for start in starts}
         return [times(value, gates[start]) for value, start in zip(gradients, starts)]
 
+    def set_shapes(self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]) -> None:
+        """Sets the static shapes of summed gradients, which communication may lose."""
+        for gradient, variable in zip(gradients, variables):
+            if self.shards is None or not self.shards.is_divided(variable):
+                gradient.set_shape(variable.shape)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether ranks exchange values within an update of the weights."""
+        divides_work = self.row.choose_owners is not None and self.ranks.world_size > 1
+        return divides_work or self.shards is not None
+
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the slots of the trained variables and the update count, once."""
         variables = self.trained(variables)
@@ -150,10 +162,11 @@ class Optimizer:
             return self.shards.slots_of(variable)
         return self._slots[variable.op.name]
 
-    def apply(self, gradients: Gradients) -> Applied:
+    def apply(self, gradients: Gradients, *, where: tf.Tensor | None = None) -> Applied:
         """Updates the gradients' variables, whose slots must have been created.
 
-        Collective if optimizer state is sharded.
+        Collective if optimizer state is sharded. With ``where``, a boolean scalar that is False,
+        all values stay as they are; native operations and divided work do not take one.
         """
         variables = gradients.variables
         if self.row.prepare is not None:
@@ -172,6 +185,7 @@ class Optimizer:
                         [self._parameter(variables[n], gradients.values[n]) for n in numbers],
                         times(rate if factor == 1.0 else rate * factor, self._gate(start)),
                         gradients.factor,
+                        where,
                     )
                     for (factor, start), numbers in groups.items()
                 ]
@@ -182,7 +196,8 @@ class Optimizer:
             if self.update_count is not None:
                 # The updates read the count, so it must only change after them.
                 with tf.control_dependencies(steps):
-                    steps = [self.update_count.assign_add(1)]
+                    count = 1 if where is None else tf.cast(where, tf.int64)
+                    steps = [self.update_count.assign_add(count)]
             if not self.row.ratio_kinds:
                 return Applied(tf.group(*steps))
             order = [number for numbers in groups.values() for number in numbers]
@@ -196,10 +211,12 @@ class Optimizer:
         parameters: Sequence[Parameter],
         rate: tf.Tensor,
         factor: tf.Tensor | None = None,
+        where: tf.Tensor | None = None,
     ) -> Applied:
         """Applies the rule to parameters with one learning rate, using the kernels' implementation.
 
-        ``factor`` is a float32 scalar by which to multiply the gradients; None means 1.
+        ``factor`` is a float32 scalar by which to multiply the gradients; None means 1. ``where``
+        is as in :meth:`apply`.
         """
         context, operations = self._context(), self.kernels.operations
         if operations is not None and self.row.fused_rule is not None:
@@ -211,7 +228,7 @@ class Optimizer:
         ratios = None
         if self.row.ratio_kinds:
             ratios = tf.stack([tf.stack(change.ratios) for change in changes], axis=1)
-        return Applied(tf.group(*apply_changes(parameters, changes)), ratios)
+        return Applied(tf.group(*apply_changes(parameters, changes, where)), ratios)
 
     def global_norm(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]

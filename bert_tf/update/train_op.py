@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.compilation import compiled
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model.variables import create_count
 from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
-from bert_tf.update.accumulation import accumulate_gradients
+from bert_tf.update.accumulation import accumulate_gradients, gradients_of
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.gradients import Gradients, are_finite, clipped, unscaled
 from bert_tf.update.kernels import times
@@ -122,46 +123,67 @@ def build_train_op(
     the tensor that ``optimizer`` uses. Gradients stay scaled until the sum over ranks,
     so small ones survive communication in half precision and all ranks agree on overflow.
     """
+    is_compiled = network.options.compiled and not optimizer.communicates
     variables = optimizer.trained(network.variables.trainable())
     counts = _Counts()
     optimizer.create_slots(variables)
     batch = _RankBatch(network, features, plan, ranks, settings, counts.data_position)
-    reduce_micro_batch, reduce_sum = _reductions(variables, plan, optimizer, ranks, settings)
-
-    accumulated, sums = accumulate_gradients(
-        lambda index: batch.scaled_loss(index, loss_scale),
-        accumulation_steps=batch.steps,
-        num_metrics=num_sums(network.task.terms),
-        variables=variables,
-        reduce=reduce_micro_batch,
-        add=optimizer.kernels.add,
+    accumulated, sums = _gradients_of_rank(
+        batch, variables, plan, optimizer, loss_scale, ranks, settings
     )
-    gradients = reduce_sum(accumulated)
-    gradients = unscaled(gradients, loss_scale)
-    is_finite, norm = are_finite(gradients), gradients.norm
-    norms = times(optimizer.gradient_norms(gradients.values, variables), gradients.factor)
-    gradients = clipped(gradients, settings.clip_norm)
+    values = optimizer.held_back(accumulated, variables)
+    optimizer.set_shapes(values, variables)
+
+    def prepared() -> tuple[Gradients, Gradients]:
+        """The gradients of the loss, before and after clipping."""
+        summed = Gradients(variables, values, optimizer.global_norm(values, variables))
+        gradients = unscaled(summed, loss_scale)
+        return gradients, clipped(gradients, settings.clip_norm)
+
+    # If the update is compiled, this only runs for hooks that fetch gradients.
+    gradients = prepared()
+    norms = times(optimizer.gradient_norms(values, variables), gradients[0].factor)
+
+    def update() -> _Update:
+        before, after = prepared() if is_compiled else gradients
+        is_finite = are_finite(before)
+        apply = _apply_where if is_compiled else _apply_if
+        return _Update(is_finite, before.norm, apply(is_finite, optimizer, after, counts))
 
     # These values describe this update, so read them before it changes them.
     used_scale = tf.identity(loss_scale.current())
     with tf.control_dependencies([counts.data_position, learning_rate, used_scale]):
-        ratios = _apply_if(is_finite, optimizer, gradients, counts)
-        scale_update = loss_scale.update(is_finite)
+        updated = compiled(update)() if is_compiled else update()
+        scale_update = loss_scale.update(updated.is_finite)
         consume = counts.consumed_sequences.assign_add(batch.num_sequences).op
     return TrainOutputs(
-        train_op=tf.group(ratios.op, scale_update, consume),
+        train_op=tf.group(updated.ratios.op, scale_update, consume),
         term_sums=batch.term_sums(sums),
         data_position=counts.data_position,
         num_sequences=batch.num_sequences,
         consumed_sequences=counts.consumed_sequences,
-        is_finite=is_finite,
-        gradient_norm=norm,
+        is_finite=updated.is_finite,
+        gradient_norm=updated.gradient_norm,
         learning_rate=learning_rate,
         loss_scale=used_scale,
-        gradients=gradients.tensors(),
-        figures=VariableFigures(variables, norms, optimizer.ratios_by_kind(ratios)),
+        gradients=gradients[1].tensors(),
+        figures=VariableFigures(variables, norms, optimizer.ratios_by_kind(updated.ratios)),
         slots=optimizer.slot_parts(),
     )
+
+
+class _Update(NamedTuple):
+    """The results of the part of an update that follows the sum over ranks.
+
+    Attributes:
+      is_finite: bool scalar, whether it was applied.
+      gradient_norm: float32 scalar, before clipping.
+      ratios: the trust ratios, float32 [ratio kinds, variables]; they exist once all is assigned.
+    """
+
+    is_finite: tf.Tensor
+    gradient_norm: tf.Tensor
+    ratios: tf.Tensor
 
 
 class _Counts:
@@ -196,7 +218,7 @@ class _RankBatch:
         settings: UpdateSettings,
         data_position: tf.Tensor,
     ):
-        self._network, self._features, self._plan = network, features, plan
+        self.network, self._features, self._plan = network, features, plan
         self._seed, self._data_position = settings.seed, data_position
         self.steps = plan.accumulation_steps
         if plan.sizes is not None:
@@ -208,23 +230,31 @@ class _RankBatch:
             network.task, features, self.steps * plan.world_size, ranks, settings
         )
 
-    def scaled_loss(self, index: tf.Tensor, loss_scale: LossScale) -> tuple[tf.Tensor, tf.Tensor]:
+    def micro_batch(self, index: tf.Tensor) -> Features:
+        """The features of one micro batch."""
+        size = self._plan.micro_batch_size
+        if self._plan.accumulation_steps == 1:
+            return self._features
+        return {name: _rows(value, index * size, size) for name, value in self._features.items()}
+
+    def scaled_loss(
+        self, network: Network, features: Features, index: tf.Tensor, loss_scale: LossScale
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """A micro batch's part of the scaled loss, a float32 scalar, and its sums in a vector."""
         start = index * self._plan.micro_batch_size
-        sliced = {n: _slice(value, start, self._plan) for n, value in self._features.items()}
         dropout = Dropout(
             self._seed,
             data_position=self._data_position,
             first_example=tf.cast(self._first_example + start, tf.int64),
         )
-        sums = self._network.losses(sliced, dropout=dropout)
-        terms = self._network.task.terms
+        sums = network.losses(features, dropout=dropout)
+        terms = network.task.terms
         loss = tf.add_n([sums[term].loss / self._denominators(term, sums) for term in terms])
         return loss_scale.scale(loss), tf.stack(flatten(sums, terms))
 
     def term_sums(self, sums: tf.Tensor) -> dict[str, Sums]:
         """Splits a vector of sums from :meth:`scaled_loss` by loss term."""
-        terms = self._network.task.terms
+        terms = self.network.task.terms
         return unflatten(tf.unstack(sums, num=num_sums(terms)), terms)
 
 
@@ -243,45 +273,67 @@ def _denominators(
     return lambda term, _: known[term]
 
 
-def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
-    if plan.accumulation_steps == 1:
-        return value
-    part = value[start : start + plan.micro_batch_size]
-    part.set_shape([plan.micro_batch_size, *value.shape[1:]])
+def _rows(value: tf.Tensor, start: tf.Tensor, size: int) -> tf.Tensor:
+    rest = value.shape[1:]
+    part = tf.slice(value, tf.stack([start, *[0] * len(rest)]), [size, *[-1] * len(rest)])
+    part.set_shape([size, *rest])
     return part
 
 
-def _reductions(
+def _gradients_of_rank(
+    batch: _RankBatch,
     variables: list[tf.Variable],
     plan: BatchPlan,
     optimizer: Optimizer,
+    loss_scale: LossScale,
     ranks: Ranks,
     settings: UpdateSettings,
-) -> tuple[Callable[[list[Gradient]], list[tf.Tensor]], Callable[[list[tf.Tensor]], Gradients]]:
-    """What is done to each micro batch's gradients, and then to their sum, to sum over ranks.
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """The gradients of the global batch, summed over ranks, and this rank's sums.
 
-    With a single micro batch, reducing each micro batch or only the sum gives the same result;
-    reduced per micro batch, gradients are sent as the backward pass produces them, maybe as rows.
+    With a single micro batch, summing over ranks after each micro batch or once gives the same
+    result; after each one, gradients are sent as the backward pass produces them, maybe as rows.
     """
-    each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
-    shards = optimizer.shards
+    is_compiled = batch.network.options.compiled
+    names = [variable.op.name for variable in variables]
+    reduces_each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
+    # A ramp has many batch sizes, each of which would have to be compiled.
+    compiles_each = is_compiled and (reduces_each or plan.sizes is not None)
 
     def all_reduce(gradients: list[Gradient]) -> list[tf.Tensor]:
-        if shards is not None:
-            return shards.sum_gradients(gradients, variables, complete_at_once=not each)
+        at_once = is_compiled or not reduces_each
+        if optimizer.shards is not None:
+            return optimizer.shards.sum_gradients(gradients, variables, complete_at_once=at_once)
         return ranks.sum_gradients(
-            gradients, variables, complete_at_once=not each, most_rows=settings.most_rows
+            gradients, variables, complete_at_once=at_once, most_rows=settings.most_rows
         )
 
-    def reduce_sum(micro_batch_sums: list[tf.Tensor]) -> Gradients:
-        summed = micro_batch_sums if each else all_reduce(micro_batch_sums)
-        values = optimizer.held_back(summed, variables)
-        for value, variable in zip(values, variables):
-            if shards is None or not shards.is_divided(variable):
-                value.set_shape(variable.shape)
-        return Gradients(variables, values, optimizer.global_norm(values, variables))
+    def gradients(index: tf.Tensor, features: Features) -> tuple[list[Gradient], tf.Tensor]:
+        network = batch.network.reading() if is_compiled else batch.network
+        loss, sums = batch.scaled_loss(network, features, index, loss_scale)
+        found = gradients_of(loss, [network.variables[name] for name in names], names)
+        return as_tables(found) if ranks.world_size == 1 else found, sums
 
-    return all_reduce if each else as_tables, reduce_sum
+    if compiles_each:
+        gradients = compiled(gradients)
+    reduce = all_reduce if reduces_each else as_tables
+
+    def micro_batch(index: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        found, sums = gradients(index, batch.micro_batch(index))
+        return reduce(found), sums
+
+    def accumulate() -> tuple[list[tf.Tensor], tf.Tensor]:
+        return accumulate_gradients(
+            micro_batch,
+            accumulation_steps=batch.steps,
+            num_metrics=num_sums(batch.network.task.terms),
+            variables=variables,
+            add=optimizer.kernels.add,
+        )
+
+    compiles_all = is_compiled and not compiles_each
+    accumulated, sums = compiled(accumulate)() if compiles_all else accumulate()
+    return accumulated if reduces_each else all_reduce(accumulated), sums
 
 
 def _apply_if(
@@ -305,3 +357,17 @@ def _apply_if(
             return tf.zeros(no_ratios)
 
     return tf.cond(is_finite, apply, skip)
+
+
+def _apply_where(
+    is_finite: tf.Tensor, optimizer: Optimizer, gradients: Gradients, counts: _Counts
+) -> tf.Tensor:
+    """Like :func:`_apply_if`, without a branch: XLA would copy the weights for one."""
+    applied = optimizer.apply(gradients, where=is_finite)
+    counted = tf.cast(is_finite, tf.int64)
+    counts.global_step.assign_add(counted, read_value=False)
+    counts.skipped_updates.assign_add(1 - counted, read_value=False)
+    no_ratios = tf.zeros([len(optimizer.row.ratio_kinds), len(gradients.variables)])
+    return (
+        no_ratios if applied.ratios is None else tf.where_v2(is_finite, applied.ratios, no_ratios)
+    )

@@ -23,13 +23,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Callable
 
+from bert_tf.util import xla_flags
+from bert_tf.util.temporary import user_cache
 
-def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
-    """Sets variables that TensorFlow reads when imported; keeps those set by the user.
+
+def prepare_environment(*, verbose: bool, deterministic: bool = False) -> None:
+    """Sets variables that TensorFlow reads when imported; what the user set takes precedence.
+
+    Code that XLA compiles for GPUs is kept in the user's cache directory, if it can be written.
 
     Args:
       verbose: show TensorFlow's start-up and deprecation messages.
-      use_xla: let XLA cluster the operations in ``XLA_FLAGS``, on CPUs too.
+      deterministic: the run demands the same bits every time; its compiled code is kept apart.
+
+    Raises:
+      RuntimeError: TensorFlow is imported already.
     """
     if "tensorflow" in sys.modules:
         raise RuntimeError("prepare_environment must run before TensorFlow is imported")
@@ -39,9 +47,9 @@ def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
         logging.getLogger("absl").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore")
         sys.meta_path.insert(0, _QuietLoading())
-    if use_xla:
-        flags = os.environ.get("TF_XLA_FLAGS", "")
-        os.environ["TF_XLA_FLAGS"] = f"{XLA_FLAGS} {flags}".strip()
+    platform, cache = xla_flags.this_platform(), user_cache("xla")
+    variables = xla_flags.xla_variables(os.environ, platform, cache, deterministic=deterministic)
+    os.environ.update(variables)
 
 
 class _QuietLoading(importlib.abc.MetaPathFinder):
@@ -85,16 +93,6 @@ def suppressed_stderr() -> Iterator[None]:
 
 
 _STDERR = 2
-
-
-# Enables auto-clustering on CPUs, but only of the operations between matrix products: compiled for
-# a CPU, products are several times slower than TensorFlow's (oneDNN). Products separate the
-# clusters, so a gradient can be sent to other ranks as soon as its layer is done. Of the random
-# operations, only dropout's gives the same numbers in XLA: initial values would differ for the same
-# seed.
-XLA_FLAGS = (
-    "--tf_xla_cpu_global_jit --tf_xla_ops_to_cluster=FUSIBLE,StatelessRandomUniformFullIntV2"
-)
 
 
 def launched_rank() -> int:

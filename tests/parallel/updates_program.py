@@ -10,6 +10,7 @@ Horovod fuse what is ready, "auto" for what a run does by itself. Rank 0 writes,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import sys
@@ -18,17 +19,20 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
+from bert_tf.model.compilation import compiled_functions
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
 from bert_tf.ranks.connect import connect
+from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
+from bert_tf.tasks.classification.task import LABELS, ClassificationTask
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
-from bert_tf.train.xla import count_compiled_clusters
+from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
@@ -43,7 +47,7 @@ UPDATES = 10
 GLOBAL_BATCH = 8
 LEARNING_RATE = 1e-3
 CLIP_NORM = 0.5
-S, P, V = 16, 4, 50
+S, P, V, CLASSES = 16, 4, 50, 3
 # A gradient passes through some 16 products, forwards and backwards; the last one sums over the
 # tokens of the global batch, more than any other.
 PRODUCTS, TERMS = 16, GLOBAL_BATCH * S
@@ -61,6 +65,7 @@ class Kind:
     allreduce_every_micro_batch: bool = False
     native: bool | None = None  # what training would take
     xla: bool = False
+    recompute: bool = False
     sizes: Ramp | None = None  # of the global batch
     sharded: bool = False
     shrinks_scale: bool = False  # from a loss scale that overflows
@@ -87,12 +92,32 @@ KINDS = {
     "distillation": Kind(dropout=0.1, task="distillation"),
     "electra": Kind(dropout=0.1, task="electra"),
     "tensorflow": Kind(dropout=0.1, native=False),
-    "xla": Kind(dropout=0.1, native=False, xla=True),
     "ramp": Kind(dropout=0.1, sizes=Ramp((GLOBAL_BATCH // 2, GLOBAL_BATCH), (4,))),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
     "fp16-overflow": Kind(precision="fp16", shrinks_scale=True),
     "lamb": Kind("lamb"),
+    "classes": Kind(dropout=0.1, task="classes"),
+    "tags": Kind(dropout=0.1, task="tags"),
 }
+# Compiled kind -> the kind that it is compared with.
+UNCOMPILED = {
+    "xla": "tensorflow",
+    "xla-every-micro-batch": "every-micro-batch",
+    "xla-lamb": "lamb-dropout",
+    "xla-overflow": "fp16-overflow",
+    "xla-recompute": "tensorflow",
+    **{
+        f"xla-{kind}": kind
+        for kind in (
+            *("squad", "classes", "tags", "distillation", "electra"),
+            *("lans", "nvlamb", "muon", "bf16", "fp16", "ramp"),
+        )
+    },
+}
+KINDS.update({
+    name: dataclasses.replace(KINDS[kind], native=False, xla=True, recompute="recompute" in name)
+    for name, kind in UNCOMPILED.items()
+})  # fmt: skip
 SHARDED = {name: f"{name}-sharded" for name in KINDS if not name.endswith("micro-batch")}
 KINDS.update({n: dataclasses.replace(KINDS[name], sharded=True) for name, n in SHARDED.items()})
 
@@ -104,7 +129,7 @@ def cuts(ranks, name):
     with. Ranks divide a batch that grows by micro batches, so there is no cut without a loop.
     """
     share = GLOBAL_BATCH // ranks
-    counts = (1, 2, 4, 8) if name == "every-cut" else (1, 2 if KINDS[name].xla else 4)
+    counts = (1, 2, 4, 8) if name == "every-cut" else (1, 4)
     counts = counts[1:] if KINDS[name].sizes and ranks > 1 else counts
     return [(share // steps, steps) for steps in counts if steps <= share]
 
@@ -126,6 +151,13 @@ def global_batches(task):
             "start_positions": first,
             "end_positions": first + rng.integers(0, 3, [*shape, 1]),
         }
+    if task == "classes":
+        return {**features, LABELS: rng.integers(0, CLASSES, [*shape, 1]).astype(np.float32)}
+    if task == "tags":
+        starts = features["input_mask"] * rng.integers(0, 2, [*shape, S])
+        starts[:, :, 1] = 1
+        labels = starts * rng.integers(0, CLASSES, [*shape, S])
+        return {**features, WORD_STARTS: starts, LABEL_IDS: labels}
     predictions = rng.integers(1, P + 1, shape)
     positions = np.sort(rng.integers(1, 6, [*shape, P]), axis=-1)
     if task == "electra":  # what is replaced there must not depend on an order
@@ -150,7 +182,9 @@ def make_network(kind, *, native, seed):
         hidden_dropout_prob=kind.dropout,
         attention_probs_dropout_prob=kind.dropout,
     )
-    options = ForwardOptions(policy_for(kind.precision)).with_native_layers(native)
+    options = ForwardOptions(
+        policy_for(kind.precision), recompute=kind.recompute, compiled=kind.xla
+    ).with_native_layers(native)
     return create_network(TASKS[kind.task](config), options, seed=seed)
 
 
@@ -171,6 +205,8 @@ def make_electra(config):
 
 TASKS = {
     "pretraining": PretrainingTask,
+    "classes": functools.partial(ClassificationTask, num_classes=CLASSES),
+    "tags": functools.partial(TaggingTask, num_classes=CLASSES),
     "squad": SpanTask,
     "distillation": make_distillation,
     "electra": make_electra,
@@ -182,7 +218,7 @@ def run_updates(ranks, kind, plan, scope):
     batches = global_batches(kind.task)
     reason = reason_against_native_ops(kind.native, has_gpu=False, ranks=ranks)
     kernels = kernels_for(reason)
-    session_settings = SessionSettings(ranks.threads, use_xla=kind.xla)
+    session_settings = SessionSettings(ranks.threads)
     if plan.accumulation_steps > 1:  # without a loop there is one micro batch, of any size
         plan = dataclasses.replace(plan, sizes=kind.sizes)
 
@@ -238,12 +274,8 @@ def run_updates(ranks, kind, plan, scope):
             outputs.loss_scale,
             outputs.train_op,
         ]
+        functions = compiled_functions(tf.get_default_graph())
         config = session_config(session_settings)
-        metadata = tf.RunMetadata()
-        options = tf.RunOptions(
-            trace_level=tf.RunOptions.SOFTWARE_TRACE, output_partition_graphs=True
-        )
-        traced = {"options": options, "run_metadata": metadata} if kind.xla else {}
         initial = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         hooks = ranks.broadcast_hooks()
         for hook in hooks:
@@ -254,11 +286,7 @@ def run_updates(ranks, kind, plan, scope):
                 hook.after_create_session(session, None)
             first = session.run(weights)
             done = [
-                session.run(
-                    update,
-                    {fed[name]: mine(name, number) for name in fed},
-                    **(traced if number == UPDATES - 1 else {}),
-                )
+                session.run(update, {fed[name]: mine(name, number) for name in fed})
                 for number in range(UPDATES)
             ]
             last, state, last_slots = session.run([weights, tf.global_variables(), slots])
@@ -273,8 +301,7 @@ def run_updates(ranks, kind, plan, scope):
         "last_weights": last,
         "slots": last_slots,
         "states": np.array(ranks.gather(hashlib.sha256(b"".join(state)).hexdigest())),
-        "clusters": count_compiled_clusters(metadata),
-        "clusters_before": clusters_before_allreduces(metadata),
+        "functions": functions,
     }
 
 
@@ -295,29 +322,6 @@ def whole_gradients(outputs, variables, ranks):
         else ranks.concatenate(gradient, name=f"{variable.op.name}/gradient")
         for gradient, variable in zip(outputs.gradients, variables)
     ]
-
-
-def clusters_before_allreduces(metadata):
-    """How many compiled clusters each gradient's allreduce waits for in a traced update."""
-    nodes = {node.name: node for graph in metadata.partition_graphs for node in graph.node}
-    clusters = {name for name, node in nodes.items() if node.op == "_XlaRun"}
-    return [
-        len(clusters & _ancestors(node, nodes))
-        for node in nodes.values()
-        if node.op == "HorovodAllreduce" and "SummedGradients" in node.name
-    ]
-
-
-def _ancestors(node, nodes):
-    """Names of all nodes that must run before ``node``."""
-    found, waiting = set(), [node]
-    while waiting:
-        for name in waiting.pop().input:
-            name = name.lstrip("^").split(":")[0]
-            if name not in found:
-                found.add(name)
-                waiting.append(nodes[name])
-    return found
 
 
 def _in_a_row(tensors):

@@ -24,7 +24,7 @@ NUM_EXAMPLES = 10
 
 def report(output_dir: Path, *, config_file: Path, data: Path, model: Path) -> dict[str, float]:
     """Prints the report and returns the metrics of ``summary.json``."""
-    environment.prepare_environment(verbose=False, use_xla=False)
+    environment.prepare_environment(verbose=False)
     config = BertConfig.from_json_file(config_file)
     tokenizer = load_tokenizer(vocab_file=data / "vocabulary" / "vocab.txt")
     evaluations = _read_lines(model / "eval_log.jsonl")

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
-from bert_tf.model.task import create_network
+from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
@@ -366,8 +366,12 @@ def _compute(
         network = create_network(task.teacher, options)
         if ranks.is_chief:
             initialise_from_checkpoint(source.teacher.path, network.variables.all())
-        outputs = task.teacher.outputs(network.variables, features, options)
-        targets = task.soft_targets(outputs, features, options, most=files.targets)
+
+        def soft_targets(network: Network) -> SoftTargets:
+            outputs = task.teacher.outputs(network.variables, features, options)
+            return task.soft_targets(outputs, features, options, most=files.targets)
+
+        targets = network.forward(soft_targets)
         creator = tf.train.ChiefSessionCreator(config=session_config(arithmetic.session))
         with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
             session.run(iterator.initializer)

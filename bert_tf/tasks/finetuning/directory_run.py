@@ -166,7 +166,8 @@ class OpenedFiles:
             None if file is None else self._records(run, directory, kind, file)
             for kind, file in zip(("train", "eval", "predict"), files)
         )
-        common = {"config": model.config, "ranks": run.ranks}
+        few_lengths = bool(run.runtime.use_xla)
+        common = {"config": model.config, "ranks": run.ranks, "few_lengths": few_lengths}
         evaluation = prediction = None
         if dev is not None:
             size = settings.run.evaluation.eval_batch_size

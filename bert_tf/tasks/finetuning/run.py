@@ -244,6 +244,7 @@ class BatchOrder:
             seed=self.seed,
             max_length=self.max_seq_length,
             origin=run.batch_slice(plan.batch).origin,
+            few_lengths=bool(run.runtime.use_xla),
         )
 
 
@@ -305,6 +306,7 @@ class PredictionEvaluation:
         *,
         ranks: Ranks,
         batch_size: int,
+        few_lengths: bool = False,
         unit: str = "sequences",
     ) -> None:
         """Predicts ``records``.
@@ -314,6 +316,7 @@ class PredictionEvaluation:
           config: the network's configuration.
           ranks: all ranks; each predicts its part of the records.
           batch_size: sequences per batch and rank.
+          few_lengths: as in :class:`~bert_tf.input.length_buckets.LengthBuckets`.
           unit: what progress lines call a record.
         """
         self._records = records
@@ -326,6 +329,7 @@ class PredictionEvaluation:
             max_length=records.max_seq_length,
             rank=ranks.rank,
             world_size=ranks.world_size,
+            few_lengths=few_lengths,
         )
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
@@ -348,7 +352,7 @@ class PredictionEvaluation:
 
     def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
         """The task's predictions (see :class:`bert_tf.train.evaluation.Evaluation`)."""
-        return network.predictions(features)
+        return network.forward(lambda n: n.predictions(features))
 
     def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
         """See :class:`bert_tf.train.evaluation.Evaluation`."""

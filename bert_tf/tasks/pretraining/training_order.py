@@ -34,6 +34,7 @@ class TrainingOrder:
       lengths: integers [N], the positions that each record needs, for batches of similar length;
         None for random batches of whole records.
       mixture: the fractions of their sources; None if all records are equally frequent.
+      few_lengths: as in :class:`~bert_tf.input.length_buckets.LengthBuckets`.
     """
 
     num_records: int
@@ -41,6 +42,7 @@ class TrainingOrder:
     seed: int
     lengths: np.ndarray | None = None
     mixture: Mixture | None = None
+    few_lengths: bool = False
 
     def buckets(self, batch: GlobalBatchSlice) -> LengthBuckets | None:
         """The batches of similar length; None for random batches."""
@@ -55,6 +57,7 @@ class TrainingOrder:
             max_length=self.max_seq_length,
             origin=batch.origin,
             sequence=self.mixture.sequence if self.mixture else None,
+            few_lengths=self.few_lengths,
         )
 
     def records_at(self, batch: GlobalBatchSlice) -> Callable[[int], np.ndarray]:
@@ -81,6 +84,7 @@ def training_order(
         seed=settings.run.seed,
         lengths=shared_lengths(records, run) if settings.data.length_buckets else None,
         mixture=records.mixture,
+        few_lengths=bool(run.runtime.use_xla),
     )
 
 
@@ -106,7 +110,7 @@ def shared_lengths(records: PretrainingRecords, run: Run) -> np.ndarray:
 
     ranks = run.ranks
     # The first session of a process determines its threads and GPUs.
-    config = session_config(dataclasses.replace(run.session_settings(), use_xla=False, amp=False))
+    config = session_config(dataclasses.replace(run.session_settings(), amp=False))
     if not run.settings.dry_run:
         on_each_host(
             ranks,

@@ -45,6 +45,7 @@ class SpanEvaluation(PredictionEvaluation):
         settings: AnswerSettings,
         ranks: Ranks,
         batch_size: int,
+        few_lengths: bool = False,
     ) -> None:
         """Prepares to answer ``questions``.
 
@@ -53,13 +54,14 @@ class SpanEvaluation(PredictionEvaluation):
           tokenizer: the tokenizer that the records were made with.
           config: the network's configuration.
           settings: how answers are chosen among spans.
-          ranks, batch_size: as in :class:`PredictionEvaluation`.
+          ranks, batch_size, few_lengths: as in :class:`PredictionEvaluation`.
         """
         super().__init__(
             questions.features,
             config,
             ranks=ranks,
             batch_size=batch_size,
+            few_lengths=few_lengths,
             unit="windows",
         )
         self._questions = questions

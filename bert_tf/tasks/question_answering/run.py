@@ -158,6 +158,7 @@ class OpenedSquad:
             settings=settings.answers,
             ranks=run.ranks,
             batch_size=settings.run.evaluation.eval_batch_size,
+            few_lengths=bool(run.runtime.use_xla),
         )
 
 

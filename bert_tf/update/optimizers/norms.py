@@ -24,7 +24,7 @@ def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     norms = tf.concat([_norms_of_rows(tensor) for tensor in tensors], axis=0)
     while norms.shape[0] > _LONGEST_ROW:
         norms = _norms_of_rows(norms)
-    return tf.math.reduce_euclidean_norm(norms)
+    return _norm(norms)
 
 
 def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
@@ -37,4 +37,11 @@ def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
     if size == tensor.shape[-1]:
         padded = tf.pad(tf.reshape(tensor, [size]), [[0, -size % _LONGEST_ROW]])
         tensor = tf.reshape(padded, [-1, _LONGEST_ROW])
-    return tf.reshape(tf.math.reduce_euclidean_norm(tensor, axis=-1), [-1])
+    return tf.reshape(_norm(tensor), [-1])
+
+
+def _norm(tensor: tf.Tensor) -> tf.Tensor:
+    """The norms along the last axis; XLA has no reduce_euclidean_norm."""
+    import tensorflow.compat.v1 as tf
+
+    return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=-1))

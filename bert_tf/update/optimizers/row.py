@@ -104,13 +104,19 @@ Rule = Callable[..., list[Change]]
 FusedRule = Callable[..., Applied]
 
 
-def apply_changes(parameters: Sequence[Parameter], changes: Sequence[Change]) -> list[tf.Operation]:
-    """Assigns the new values that a rule computed."""
+def apply_changes(
+    parameters: Sequence[Parameter], changes: Sequence[Change], where: tf.Tensor | None = None
+) -> list[tf.Operation]:
+    """Assigns the new values that a rule computed; those of before if ``where`` is False."""
+    import tensorflow.compat.v1 as tf
+
     assigned = []
     for parameter, change in zip(parameters, changes):
         for slot, value in zip(parameter.slots, change.slots):
+            value = value if where is None else tf.where_v2(where, value, slot)
             assigned.append(slot.assign(value, read_value=False))
-        assigned.append(parameter.variable.assign_sub(change.step, read_value=False))
+        step = change.step if where is None else tf.where_v2(where, change.step, 0.0)
+        assigned.append(parameter.variable.assign_sub(step, read_value=False))
     return assigned
 
 

@@ -43,7 +43,7 @@ def parse(tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ([], False),
+        ([], None),
         (["--use_xla"], True),
         (["--nouse_xla"], False),
         (["--use_xla=true"], True),
@@ -62,9 +62,9 @@ def test_other_values_for_xla_are_refused(parse):
         parse("--use_xla=maybe")
 
 
-def test_automatic_xla_is_not_deterministic(parse):
-    with pytest.raises(UserError, match=r"--use_xla=auto depends on timing, but --deterministic"):
-        parse("--use_xla=auto", "--deterministic")
+def test_xla_has_no_native_operations(parse):
+    with pytest.raises(UserError, match=r"--native_ops: XLA compiles .* drop it or --use_xla"):
+        parse("--use_xla", "--native_ops")
 
 
 @pytest.mark.parametrize("flag", ["--fusion_threshold_mb=64", "--allreduce_autotune"])

@@ -17,6 +17,7 @@ from bert_tf.train.memory import kept_bytes, recomputed_bytes
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.objectives import differentiated
 from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_MklBatchMatMulV2"}
@@ -62,11 +63,10 @@ class Built:
                 return self.loss, tf.stack([self.loss])
 
             self.gradients, metrics = accumulate_gradients(
-                micro_batch,
+                differentiated(micro_batch, variables.all()),
                 accumulation_steps=micro_batches,
                 num_metrics=1,
                 variables=variables.all(),
-                reduce=lambda found: [tf.convert_to_tensor(gradient) for gradient in found],
                 add=TensorFlowKernels().add,
             )
             self.metrics = metrics

@@ -17,6 +17,7 @@ from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.helpers import rounding
 from tests.helpers.native_ops import requires_native_ops
+from tests.helpers.objectives import differentiated
 
 pytestmark = requires_native_ops
 
@@ -182,12 +183,12 @@ def test_training_computes_the_same_gradients_in_blocks(config, batch, micro_bat
                 loss = network.losses(fed, dropout=dropout)[MASKED_LM].loss
                 return loss / size, loss[tf.newaxis]
 
+            variables = network.variables.trainable()
             found, metrics = accumulate_gradients(
-                micro_batch,
+                differentiated(micro_batch, variables),
                 accumulation_steps=micro_batches,
                 num_metrics=1,
-                variables=network.variables.trainable(),
-                reduce=lambda given: [tf.convert_to_tensor(gradient) for gradient in given],
+                variables=variables,
                 add=TensorFlowKernels().add,
             )
             forms[whole] = str(graph.as_graph_def()).count('op: "BertTfSoftmaxLoss"')

@@ -1,10 +1,12 @@
 """The set-up reports what is missing and skips finished steps."""
 
+import contextlib
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -76,7 +78,13 @@ def test_a_requested_tensorflow_determines_the_python(monkeypatch, tmp_path):
         setup_env.find_python("2.15")
 
 
-def releases_of_tensorflow(minor):
+def pinned_in(constraints):
+    """The requirements of a file with pinned versions."""
+    lines = re.findall(r"^[^#\n]+", constraints.read_text(), flags=re.MULTILINE)
+    return list(map(Requirement, lines))
+
+
+def releases_of_tensorflow(minor, accelerator):
     """The TensorFlow that setup.py requires for Python 3.``minor``, and the pinned one."""
     spec = importlib.util.spec_from_file_location("its_setup", ROOT / "setup.py")
     with pytest.MonkeyPatch.context() as patch:
@@ -84,20 +92,49 @@ def releases_of_tensorflow(minor):
         patch.setattr("setuptools.setup", lambda **values: asked.update(values))
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     beside = {"python_version": f"3.{minor}", "sys_platform": "linux"}
-    wanted = map(Requirement, asked["extras_require"]["cpu"])
-    line = setup_env.constraints_of(setup_env.default_tensorflow(minor))
-    pinned = map(Requirement, re.findall(r"^[^#\n]+", line.read_text(), flags=re.MULTILINE))
+    wanted = map(Requirement, asked["extras_require"][accelerator])
+    pinned = pinned_in(setup_env.constraints_of(setup_env.default_tensorflow(minor)))
+    name = Requirement(setup_env.tensorflow_package(accelerator)).name
     return [
         [str(r.specifier) for r in requirements if r.marker is None or r.marker.evaluate(beside)]
-        for requirements in (wanted, (r for r in pinned if r.name == "tensorflow-cpu"))
+        for requirements in (wanted, (r for r in pinned if r.name == name))
     ]
 
 
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu"])
 @pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
-def test_setup_and_constraints_mean_the_same_tensorflow(minor):
-    [wanted], [pinned] = releases_of_tensorflow(minor)
+def test_setup_and_constraints_mean_the_same_tensorflow(minor, accelerator):
+    [wanted], [pinned] = releases_of_tensorflow(minor, accelerator)
     assert wanted == pinned
     assert wanted.startswith(f"=={setup_env.default_tensorflow(minor)}.")
+
+
+def test_the_package_for_gpus_brings_nvidias():
+    package = Requirement(setup_env.tensorflow_package("gpu"))
+    assert (package.name, package.extras) == ("tensorflow", {"and-cuda"})
+
+
+def installed_tensorflow():
+    """The installed release and what it requires; its package for CPUs lists that of GPUs, too."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name), list(map(Requirement, metadata.requires(name)))
+    raise AssertionError("TensorFlow is not installed")
+
+
+@pytest.mark.each_tensorflow
+def test_nvidias_packages_are_pinned_here_or_by_tensorflow():
+    version, requirements = installed_tensorflow()
+    constraints = setup_env.constraints_of(version.rpartition(".")[0])
+    pins = {r.name: r for r in pinned_in(constraints) if r.name.startswith("nvidia-")}
+    used = {r.name: r for r in requirements if r.marker and "and-cuda" in str(r.marker)}
+    assert "nvidia-cuda-nvcc-cu12" in used
+    exact = {name for name, r in used.items() if str(r.specifier).startswith("==")}
+    assert pins.keys() == used.keys() - exact
+    for name, pin in pins.items():
+        [one] = pin.specifier
+        assert one.operator == "=="
+        assert used[name].specifier.contains(one.version)
 
 
 def test_a_failed_step_names_its_log(tmp_path):

@@ -1,7 +1,7 @@
 """Session settings, and what the half-precision rewrite really does to a graph.
 
 It is decided by variables that TensorFlow reads when it is loaded, so that part runs in a process
-of its own. For XLA see test_xla.py.
+of its own.
 """
 
 import json
@@ -35,11 +35,6 @@ def test_nothing_is_on_by_default():
     assert rewrites.auto_mixed_precision == DEFAULT
     assert rewrites.auto_mixed_precision_onednn_bfloat16 == DEFAULT
     assert config.gpu_options.visible_device_list == ""
-
-
-def test_xla():
-    config = session_config(SessionSettings(threads=2, use_xla=True))
-    assert config.graph_options.optimizer_options.global_jit_level == tf.OptimizerOptions.ON_1
 
 
 @pytest.mark.parametrize(
@@ -82,7 +77,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 from bert_tf.util import environment
-environment.prepare_environment(verbose=False, use_xla=False)
+environment.prepare_environment(verbose=False)
 import tensorflow.compat.v1 as tf
 from bert_tf.tuning.session import SessionSettings, product_type, session_config
 

@@ -6,8 +6,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.layers import product
 from bert_tf.model.precision import policy_for
-from bert_tf.update.accumulation import accumulate_gradients
+from bert_tf.update.accumulation import accumulate_gradients, gradients_of
 from bert_tf.update.kernels import TensorFlowKernels
+from tests.helpers.objectives import differentiated
 
 DATA = np.random.default_rng(0).normal(size=[12, 3]).astype(np.float32)
 WEIGHTS = np.array([0.5, -1.0, 2.0], np.float32)
@@ -26,11 +27,10 @@ def accumulated(steps, reduce=list):
             return tf.reduce_sum(values), tf.stack([tf.reduce_sum(values), float(size)])
 
         gradients, metrics = accumulate_gradients(
-            micro_batch,
+            differentiated(micro_batch, [variable], reduce=reduce),
             accumulation_steps=steps,
             num_metrics=2,
             variables=[variable],
-            reduce=reduce,
             add=TensorFlowKernels().add,
         )
         session.run(tf.global_variables_initializer())
@@ -62,14 +62,7 @@ def test_a_variable_that_the_objective_does_not_use_is_named():
         used = tf.get_variable("used", initializer=1.0)
         unused = tf.get_variable("unused", initializer=1.0)
         with pytest.raises(ValueError, match="unused"):
-            accumulate_gradients(
-                lambda _: (used * 2, tf.zeros([1])),
-                accumulation_steps=1,
-                num_metrics=1,
-                variables=[used, unused],
-                reduce=list,
-                add=TensorFlowKernels().add,
-            )
+            gradients_of(used * 2, [used, unused], ["used", "unused"])
 
 
 def test_weights_are_cast_before_the_loop_and_their_gradients_inside():
@@ -83,11 +76,10 @@ def test_weights_are_cast_before_the_loop_and_their_gradients_inside():
             return tf.reduce_sum(tf.cast(output, tf.float32)), tf.zeros([1])
 
         [gradient], _ = accumulate_gradients(
-            micro_batch,
+            differentiated(micro_batch, [kernel]),
             accumulation_steps=3,
             num_metrics=1,
             variables=[kernel],
-            reduce=list,
             add=TensorFlowKernels().add,
         )
         session.run(tf.global_variables_initializer())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -42,45 +43,50 @@ def prepared(*, given=None, **arguments):
 
 
 def test_quiet():
-    variables, stderr = prepared(verbose=False, use_xla=False)
-    assert variables == {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_XLA_FLAGS": None}
+    variables, stderr = prepared(verbose=False)
+    assert variables["TF_CPP_MIN_LOG_LEVEL"] == "3"
     assert stderr == ""
 
 
 def test_verbose():
-    variables, stderr = prepared(verbose=True, use_xla=False)
-    assert variables == {"TF_CPP_MIN_LOG_LEVEL": None, "TF_XLA_FLAGS": None}
+    variables, stderr = prepared(verbose=True)
+    assert variables["TF_CPP_MIN_LOG_LEVEL"] is None
     for message in ("a library's warning", "TensorFlow's warning", "absl's warning"):
         assert message in stderr
 
 
 def test_what_the_user_set_is_kept():
     given = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_XLA_FLAGS": "--tf_xla_min_cluster_size=2"}
-    variables, _ = prepared(given=given, verbose=False, use_xla=True)
-    assert variables == {
-        "TF_CPP_MIN_LOG_LEVEL": "0",
-        "TF_XLA_FLAGS": f"{subject.XLA_FLAGS} --tf_xla_min_cluster_size=2",  # the last one counts
-    }
+    variables, _ = prepared(given=given, verbose=False)
+    assert variables["TF_CPP_MIN_LOG_LEVEL"] == "0"
+    *_, last = variables["TF_XLA_FLAGS"].split()  # the last one counts
+    assert last == "--tf_xla_min_cluster_size=2"
 
 
-def test_xla_on_a_cpu():
-    variables, _ = prepared(verbose=False, use_xla=True)
-    assert variables["TF_XLA_FLAGS"] == subject.XLA_FLAGS
-    assert "--tf_xla_cpu_global_jit" in subject.XLA_FLAGS.split()
+def test_compiled_code_is_in_the_users_cache(tmp_path):
+    directories = set()
+    for deterministic in (False, True):
+        variables, _ = prepared(
+            given={"XDG_CACHE_HOME": str(tmp_path)}, verbose=False, deterministic=deterministic
+        )
+        [found] = re.findall(r'cache_directory="(.*?)"', variables["TF_XLA_FLAGS"])
+        assert Path(found).parent == tmp_path / "bert_tf" / "xla"
+        directories.add(found)
+    assert len(directories) == 2
 
 
 def test_too_late_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", object())
     before = dict(os.environ)
     with pytest.raises(RuntimeError, match="before TensorFlow is imported"):
-        subject.prepare_environment(verbose=False, use_xla=True)
+        subject.prepare_environment(verbose=False)
     assert dict(os.environ) == before
 
 
 LOADING = """
 import os, sys
 from bert_tf.util.environment import prepare_environment
-prepare_environment(verbose=sys.argv[1] == "verbose", use_xla=False)
+prepare_environment(verbose=sys.argv[1] == "verbose")
 sys.path.insert(0, sys.argv[2])
 import tensorflow.compat
 os.write(2, b"afterwards\\n")
