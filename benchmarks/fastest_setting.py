@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Iterator
 
@@ -25,7 +26,6 @@ from benchmarks.speed.process import Found
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import OURS, Subject
 from benchmarks.speed.turns import take_turns
-from bert_tf.util import environment
 
 AUTO = "auto"
 
@@ -44,7 +44,8 @@ def every_setting(threads: int) -> list[Subject]:
 
 def measure() -> Iterator[Result]:
     """Compares the settings given by the flags."""
-    environment.give_sessions_their_own_threads()
+    # Each session is to have its own number of threads, not that of the first one.
+    os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
     from benchmarks.speed.ours import Settings, running_step
 
     start_tensorflow()

@@ -179,7 +179,7 @@ FLAGS = {
     "output_dir": (REQUIRED, "Directory for the trainings, with a subdirectory for each."),
     "smoothing_steps": (100, "Updates averaged for each point of a curve."),
     "variants": (
-        ["bf16", "amp", "fp32-xla", "bf16-xla", "fp16-xla", "bf16-tensorflow"],
+        ["bf16", "fp32-xla", "bf16-xla", "fp16-xla", "bf16-tensorflow"],
         f"What to compare with fp32: some of {', '.join(VARIANTS)}. fp16 without XLA is hundreds "
         "of times slower on a CPU.",
     ),

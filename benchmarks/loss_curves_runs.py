@@ -14,7 +14,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "fp32"},
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16", "allow_slow_fp16": True},
-    "amp": {"amp": True},
     "fp32-xla": {"precision": "fp32", "use_xla": True},
     "bf16-xla": {"precision": "bf16", "use_xla": True},
     "fp16-xla": {"precision": "fp16", "use_xla": True, "allow_slow_fp16": True},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from bert_tf.util import environment
 
@@ -30,4 +31,23 @@ class ForeignLoad:
 
     def _read(self) -> tuple[float, float | None, float]:
         """The clock, the busy seconds of the cores, and those of this process."""
-        return time.perf_counter(), environment.busy_seconds(self._stat), sum(os.times()[:4])
+        return time.perf_counter(), busy_seconds(self._stat), sum(os.times()[:4])
+
+
+def busy_seconds(stat: str = "/proc/stat") -> float | None:
+    """Seconds since boot during which the cores available to this process were busy.
+
+    Includes time stolen by other virtual machines. The resolution is a hundredth of a second. None
+    if the system does not report it.
+    """
+    cores = {f"cpu{core}" for core in getattr(os, "sched_getaffinity", lambda _: ())(0)}
+    ticks = 0
+    try:
+        for line in Path(stat).read_text().splitlines():
+            name, *fields = line.split()
+            if name in cores:
+                user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, fields[:8])
+                ticks += user + nice + system + sum(interrupts_and_stolen)
+    except (OSError, ValueError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else None

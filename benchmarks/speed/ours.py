@@ -28,7 +28,6 @@ from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, choose_speed, measured_choice
 from bert_tf.tuning.speed_probe import JobShapes
-from bert_tf.tuning.thread_choice import choose_threads
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
@@ -45,7 +44,6 @@ class Settings:
     Attributes:
       precision: like --precision.
       xla: like --use_xla.
-      amp: like --amp; rewrites a float32 graph, whatever the ``precision``.
       native: like --native_ops, if they are built.
       recompute: like --recompute.
       optimizer_type: like --optimizer_type, ``adamw`` or ``lamb``.
@@ -55,7 +53,6 @@ class Settings:
 
     precision: str = "auto"
     xla: bool = False
-    amp: bool = False
     native: bool = True
     recompute: bool = False
     optimizer_type: str = "adamw"
@@ -107,11 +104,11 @@ def running_step(
     job = dataclasses.replace(job, threads=settings.threads or job.threads)
     ranks = SingleProcess(job.threads)
     hardware = probe_hardware()
-    precision = "fp32" if settings.amp else settings.precision
-    reason = reason_against_native_ops(settings.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
-    native_layers = not (settings.xla or settings.amp)
+    precision = settings.precision
+    native_ops = False if settings.xla else settings.native_ops
+    reason = reason_against_native_ops(native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     options = ForwardOptions(policy_for("fp32" if precision == "auto" else precision))
-    options = options.with_native_layers(native_layers and reason is None)
+    options = options.with_native_layers(reason is None)
     if precision == "auto":
         shapes = JobShapes.of(
             job.network,
@@ -119,20 +116,18 @@ def running_step(
             length=job.seq_length,
             accumulation_steps=job.accumulation_steps,
         )
-        wanted = Wanted(native_ops=settings.native_ops, native_layers=native_layers)
+        wanted = Wanted(native_ops=native_ops)
         choice = choose_speed(wanted, shapes, hardware=hardware, ranks=ranks, update=update_pieces)
         precision, options, reason = choice.precision, choice.options, choice.against_native_ops
-        if settings.threads is None:
-            choose_threads(ranks, shapes, options=options, native_update=reason is None)
     kernels = kernels_for(reason)
-    config = session_config(SessionSettings(ranks.threads, use_xla=settings.xla, amp=settings.amp))
+    config = session_config(SessionSettings(ranks.threads))
     if one_operation_at_a_time:
         config.inter_op_parallelism_threads = 1
     batch = {**job.batch(job.sequences), **(further or {})}
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in batch.items()}
-        options = dataclasses.replace(options, recompute=settings.recompute)
+        options = dataclasses.replace(options, recompute=settings.recompute, compiled=settings.xla)
         network = create_network(task or task_of(job), options, seed=1)
         rate = schedules.polynomial(
             tf.train.get_or_create_global_step().read_value(),

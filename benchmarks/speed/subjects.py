@@ -87,7 +87,6 @@ SUBJECTS = by_name(
     Subject("ours", OURS, {"precision": "auto"}),
     Subject("ours-tensorflow", OURS, {"precision": "auto", "native": False}),
     Subject("ours-xla", OURS, {"precision": "auto", "xla": True}),
-    Subject("ours-amp", OURS, {"precision": "bf16", "amp": True}),
     Subject("ours-fp32", OURS, {"precision": "fp32"}),
     Subject("ours-fp32-xla", OURS, {"precision": "fp32", "xla": True}),
     Subject("ours-bf16", OURS, {"precision": "bf16"}),
@@ -104,7 +103,7 @@ SUBJECTS = by_name(
 # With real sequences, ours can also pad all of them, like the others.
 PADDED = Subject("ours-padded", OURS, {"precision": "auto", "by_length": False})
 # Our served model has no session settings, and products alone do not bound a batch's time.
-_NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla")
+_NOT_PREDICTING = ("ours-xla", "ours-fp32-xla")
 PREDICTING = {
     name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING and s.module != LIMIT
 }

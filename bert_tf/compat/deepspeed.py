@@ -60,7 +60,7 @@ _WITHOUT = {
     "optimizer.params.eps": "always 1e-6 here",
     "fp16.hysteresis": "every overflow halves the loss scale here",
     "zero_optimization": "gradients and weights are not divided among ranks",
-    "amp": "--amp is TensorFlow's rewrite, not Apex's",
+    "amp": "--amp is this toolkit's precision policy, not Apex's",
     "zero_allow_untested_optimizer": "gradients and weights are not divided among ranks",
     "--deepspeed": "a switch of the launcher",
     "--deepspeed_mpi": "start ranks with mpirun and --horovod",

@@ -83,7 +83,6 @@ def _keeps_whole_state(values: flags.FlagValues) -> bool:
 # later ones, which always state it. --precision then decides.
 _ALL = (
     Default("precision", "fp32", applies=_asks_for_float32),
-    Default("use_xla", True),
     Default("init_loss_scale", 2**32, applies=_computes_in_half),
     Default("fp16_compression", True, applies=_computes_in_half),
     Default("allreduce_post_accumulation", False, applies=_keeps_whole_state),

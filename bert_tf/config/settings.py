@@ -526,7 +526,9 @@ class NumericsSettings(Settings):
         parse=policy_changes,
         per_host=True,
     )
-    amp: bool = setting(False, "Use TensorFlow's graph rewrite instead of --precision.")
+    amp: bool = setting(
+        False, "Half precision under NVIDIA's name: --precision=fp16 on GPUs, bf16 on CPUs."
+    )
     tf32: bool = setting(
         True, "Let GPUs round float32 factors of products to TensorFloat-32 (10 bits of mantissa)."
     )
@@ -534,13 +536,13 @@ class NumericsSettings(Settings):
     loss_scale: LossScaleSettings = group(LossScaleSettings)
 
     def contradictions(self) -> Iterator[str]:
-        """A graph rewrite for float32, combined with another type."""
+        """Two requests for different types."""
         if not self.amp:
             return
         is_float32 = self.precision in ("auto", "fp32")
         other = "--precision_policy" if is_float32 else self.given("precision")
         if self.policy_changes or not is_float32:
-            yield f"--amp rewrites a float32 graph and contradicts {other}; drop one."
+            yield f"--amp chooses the types itself and contradicts {other}; drop one."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -582,7 +584,7 @@ class RuntimeSettings(Settings):
     )
     num_threads: int | None = setting(
         None,
-        "Threads per rank (the cores divided by the ranks, or half of that if measured faster).",
+        "Threads per rank (the cores divided by the ranks).",
         kind=int,
         bounds=AT_LEAST_ONE,
         per_host=True,

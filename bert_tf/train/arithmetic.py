@@ -6,17 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.train.run import Run
 from bert_tf.tuning.hardware import needs_loss_scale, slow_policy_warnings
-from bert_tf.tuning.session import SessionSettings, product_type
+from bert_tf.tuning.session import SessionSettings
 from bert_tf.tuning.speed_choice import Wanted, choose_speed
 from bert_tf.tuning.speed_probe import JobShapes
-from bert_tf.tuning.thread_choice import choose_threads
 from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, kernels_for
@@ -81,9 +78,6 @@ def choose_arithmetic(
         precision=runtime.numerics.precision,
         native_ops=False if runtime.use_xla else runtime.native_ops,
         policy_changes=runtime.numerics.policy_changes,
-        # TensorFlow's rewrite works on TensorFlow's operations only.
-        native_layers=not runtime.numerics.amp,
-        amp="--amp" if runtime.numerics.amp else None,
     )
     earlier = {} if run.record is None else run.record.ledger
     choice = choose_speed(
@@ -95,18 +89,9 @@ def choose_arithmetic(
         update=update_pieces,
     )
     slow_types = slow_policy_warnings(choice.options.policy, run.hardware)
-    for warning in [*slow_types, *choice.warnings, *_idle_rewrite_warning(run)]:
+    for warning in [*slow_types, *choice.warnings]:
         run.warn(warning, part="precision")
     against_native_ops = "compiled by XLA" if runtime.use_xla else choice.against_native_ops
-    measured = {"speed": choice.details}
-    if runtime.num_threads is None and not run.hardware.has_gpu:
-        measured["threads"] = choose_threads(
-            run.ranks,
-            shapes,
-            options=choice.options,
-            native_update=against_native_ops is None,
-            earlier=earlier.get("threads"),
-        )
     return Arithmetic(
         precision=choice.precision,
         options=dataclasses.replace(
@@ -114,17 +99,6 @@ def choose_arithmetic(
         ),
         kernels=kernels_for(against_native_ops),
         session=run.session_settings(),
-        scales_loss=needs_loss_scale(runtime, choice.options.policy, run.hardware),
-        measured={section: found for section, found in measured.items() if found},
+        scales_loss=needs_loss_scale(runtime, choice.options.policy),
+        measured={"speed": choice.details} if choice.details else {},
     )
-
-
-def _idle_rewrite_warning(run: Run) -> list[str]:
-    """A sentence if TensorFlow's rewrite was requested but has no effect on this CPU."""
-    settings = run.session_settings()
-    if not settings.amp or settings.gpu is not None or product_type(settings) != tf.float32:
-        return []
-    return [
-        "--amp has no effect on this CPU, where TensorFlow's rewrite leaves "
-        "products in float32; drop it (--precision=auto chooses what is fastest here)"
-    ]

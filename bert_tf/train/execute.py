@@ -299,7 +299,6 @@ def _ledger(job: Job) -> Ledger:
         slot_bytes=slot_bytes(job.task.specs(), optimization, run.ranks),
         precision={
             "policy": arithmetic.precision,
-            "amp": runtime.numerics.amp,
             "xla": arithmetic.options.compiled,
             **({"tf32": runtime.numerics.tf32} if run.hardware.has_gpu else {}),
             **({"from_file": sorted(changes)} if changes else {}),

@@ -185,18 +185,14 @@ def gradients_of(
 
 def _arithmetic(job: Job, *, in_float32: bool) -> tuple[ForwardOptions, SessionSettings]:
     options = dataclasses.replace(job.plan.arithmetic.options, compiled=False)
-    if not in_float32:
-        return options, job.plan.arithmetic.session
-    options = dataclasses.replace(options, policy=policy_for("fp32"))
-    return options, dataclasses.replace(job.plan.arithmetic.session, amp=False)
+    if in_float32:
+        options = dataclasses.replace(options, policy=policy_for("fp32"))
+    return options, job.plan.arithmetic.session
 
 
 def is_in_float32(job: Job) -> bool:
     """Whether a job computes everything in float32."""
-    return (
-        job.plan.arithmetic.options.policy == policy_for("fp32")
-        and not job.plan.arithmetic.session.amp
-    )
+    return job.plan.arithmetic.options.policy == policy_for("fp32")
 
 
 def _placeholders(features: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:

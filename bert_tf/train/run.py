@@ -90,7 +90,6 @@ class Run:
         """How this rank's sessions execute."""
         return SessionSettings(
             threads=self.ranks.threads,
-            amp=self.runtime.numerics.amp,
             gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
         )
 
@@ -256,12 +255,6 @@ def _begin(
             dllog_path=settings.log.dllog_path,
         )
     run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end)
-    if runtime.numerics.amp and decided.use_xla:
-        run.remark(
-            f"--amp: TensorFlow's rewrite does not reach what XLA compiles; products are "
-            f"{decided.numerics.precision} by this toolkit's own policy",
-            part="precision",
-        )
     if decided.use_xla and not hardware.has_gpu:
         run.warn("--use_xla on a CPU is slower than without; it is for GPUs", part="precision")
     return run
@@ -282,7 +275,7 @@ def _check_precision(settings: RunSettings, runtime: RuntimeSettings, hardware: 
     """Raises UserError for a precision or a loss scale that does not suit the run."""
     precision = resolve_precision(runtime.numerics.precision, hardware)
     policy = choose_policy(runtime, precision, hardware)
-    if needs_loss_scale(runtime, policy, hardware) or not settings.do_train:
+    if needs_loss_scale(runtime, policy) or not settings.do_train:
         return
     scale, usual = runtime.numerics.loss_scale, LossScaleSettings()
     for name in ("static", "minimum", "window"):

@@ -128,16 +128,15 @@ def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> Pr
 
 
 def settled(runtime: RuntimeSettings, hardware: Hardware) -> RuntimeSettings:
-    """The user's choices, with what they leave open about XLA decided.
+    """The user's choices, with what they leave to the hardware decided.
 
     XLA compiles on GPUs unless the user says otherwise: fused, the operations between products take
     a quarter of the time there (docs/measurements/gpu.md). On CPUs its products are slower than
-    TensorFlow's. TensorFlow's rewrite (--amp) does not reach compiled functions; the policy of its
-    precision takes its place.
+    TensorFlow's. ``--amp`` means float16 on GPUs, as in NVIDIA's scripts, and bfloat16 on CPUs.
     """
     use_xla = hardware.has_gpu if runtime.use_xla is None else runtime.use_xla
     numerics = runtime.numerics
-    if numerics.amp and use_xla:
+    if numerics.amp:
         half = "fp16" if hardware.has_gpu else "bf16"
         numerics = dataclasses.replace(numerics, amp=False, precision=half)
     return dataclasses.replace(runtime, use_xla=use_xla, numerics=numerics)
@@ -149,12 +148,10 @@ def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
     return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
 
 
-def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: Hardware) -> bool:
-    """Whether gradients pass through float16: in the network, with --amp or in communication."""
+def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy) -> bool:
+    """Whether gradients pass through float16: in the network or in communication."""
     compressed = runtime.library is not None and runtime.communication.compression == "fp16"
-    return (
-        bool(policy.classes_in("fp16")) or (runtime.numerics.amp and hardware.has_gpu) or compressed
-    )
+    return bool(policy.classes_in("fp16")) or compressed
 
 
 def resolve_precision(requested: str, hardware: Hardware) -> str:

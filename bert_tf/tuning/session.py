@@ -1,12 +1,10 @@
-"""Session configuration: threads, GPU and TensorFlow's half-precision rewrite."""
+"""Session configuration: threads and GPU."""
 
 from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import tensorflow.compat.v1 as tf
-from tensorflow.core.protobuf import rewriter_config_pb2
 
 from bert_tf.util.errors import UserError
 
@@ -17,12 +15,10 @@ class SessionSettings:
 
     Attributes:
       threads: number of cores that this rank may use.
-      amp: TensorFlow's graph rewrite to half precision: float16 on GPUs, bfloat16 on CPUs.
       gpu: index of this rank's GPU; None without GPUs.
     """
 
     threads: int
-    amp: bool = False
     gpu: int | None = None
 
 
@@ -53,28 +49,4 @@ def session_config(settings: SessionSettings) -> tf.ConfigProto:
     if settings.gpu is not None:
         config.gpu_options.visible_device_list = str(settings.gpu)
         config.gpu_options.allow_growth = True
-    if settings.amp:
-        rewrites = config.graph_options.rewrite_options
-        rewrite = "auto_mixed_precision_onednn_bfloat16"
-        if settings.gpu is not None:
-            rewrite = "auto_mixed_precision"
-        setattr(rewrites, rewrite, rewriter_config_pb2.RewriterConfig.ON)
     return config
-
-
-def product_type(settings: SessionSettings) -> tf.DType:
-    """The data type in which a session with these settings multiplies float32 matrices."""
-    metadata = tf.RunMetadata()
-    with tf.Graph().as_default():
-        matrix = tf.placeholder(tf.float32, [8, 8])
-        # The fetched tensor itself keeps its type.
-        total = tf.reduce_sum(tf.matmul(matrix, matrix))
-        with tf.Session(config=session_config(settings)) as session:
-            session.run(
-                total,
-                {matrix: np.zeros([8, 8])},
-                options=tf.RunOptions(output_partition_graphs=True),
-                run_metadata=metadata,
-            )
-    nodes = (node for graph in metadata.partition_graphs for node in graph.node)
-    return next(tf.as_dtype(node.attr["T"].type) for node in nodes if "MatMul" in node.op)

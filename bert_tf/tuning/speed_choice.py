@@ -62,15 +62,11 @@ class Wanted:
       precision: ``auto`` or one of ``precision.PRECISIONS``.
       native_ops: None uses whatever is faster.
       policy_changes: class of operation -> type, where it differs from the precision's.
-      native_layers: whether layers may be native; false with TensorFlow's rewrite or XLA.
-      amp: the flag that requested TensorFlow's rewrite of a float32 graph; None without it.
     """
 
     precision: str = "auto"
     native_ops: bool | None = None
     policy_changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    native_layers: bool = True
-    amp: str | None = None
 
     def policy(self, precision: str) -> PrecisionPolicy:
         """The data type of each class of operation in a precision."""
@@ -132,14 +128,13 @@ def choose_speed(
     against_half = _agreed_reason_against_bf16(ranks) if "bf16" in precisions else None
     if against_half is not None:
         policy = wanted.policy("fp32" if requested == "auto" else requested)
-        if wanted.amp or policy.classes_in("bf16"):
-            instead = f"drop {wanted.amp}" if wanted.amp else "use float32"
-            raise UserError(f"{against_half}; {instead}.")
+        if policy.classes_in("bf16"):
+            raise UserError(f"{against_half}; use float32.")
         precisions = ("fp32",)
     forms = [_TENSORFLOW]
     if reason is None:
         forms = [_NATIVE]
-        if wanted.native_ops is None and wanted.native_layers and precisions:
+        if wanted.native_ops is None and precisions:
             forms.append(_TENSORFLOW)
     if len(precisions) < 2 and len(forms) < 2:
         precision = requested if requested != "auto" else _ON_CPUS[0]
@@ -346,7 +341,7 @@ def _measured_precisions(requested: str, wanted: Wanted, hardware: Hardware) -> 
     policy = wanted.policy(_ON_CPUS[0] if requested == "auto" else requested)
     if hardware.has_gpu or policy.classes_in("fp16"):
         return ()
-    is_open = requested == "auto" or wanted.amp or policy.classes_in("bf16")
+    is_open = requested == "auto" or policy.classes_in("bf16")
     return _ON_CPUS if is_open else _ON_CPUS[:1]
 
 
@@ -370,7 +365,6 @@ def _figures(
             shapes,
             {name: wanted.compared_policy(name) for name in precisions},
             {form: form == _NATIVE for form in forms},
-            native_layers=wanted.native_layers,
             settings=SessionSettings(threads=ranks.threads),
             update=update,
         )
@@ -387,8 +381,7 @@ def _choice(
     details: dict[str, Any],
     warnings: tuple[str, ...] = (),
 ) -> SpeedChoice:
-    is_native = wanted.native_layers and reason is None
-    options = ForwardOptions(wanted.policy(precision)).with_native_layers(is_native)
+    options = ForwardOptions(wanted.policy(precision)).with_native_layers(reason is None)
     return SpeedChoice(precision, options, reason, details, warnings)
 
 
@@ -398,7 +391,7 @@ def _warnings(
     """Sentences on requested settings that are slower than float32."""
     preferred, half = _ON_CPUS
     in_half = wanted.policy(preferred if requested == "auto" else requested).classes_in(half)
-    if half not in figures or not (in_half or wanted.amp):
+    if half not in figures or not in_half:
         return ()
     if figures[half][PRODUCTS] <= _TIE * figures[preferred][PRODUCTS]:
         return ()
@@ -406,8 +399,7 @@ def _warnings(
         f"products run at {rates[half]:.3g} GFLOP/s in {half} on this CPU and at "
         f"{rates[preferred]:.3g} in {preferred}"
     )
-    advice = f"{wanted.amp} gains nothing here" if wanted.amp else f"{preferred} is faster here"
-    return (f"{found}: {advice}",)
+    return (f"{found}: {preferred} is faster here",)
 
 
 def _conditions(
@@ -419,7 +411,6 @@ def _conditions(
 ) -> str:
     """Describes the conditions that a rank's times depend on."""
     changes = [f"{name} {wanted.policy_changes[name]}" for name in sorted(wanted.policy_changes)]
-    layers = [] if wanted.native_layers else ["TensorFlow's layers"]
     parts = [
         environment.processor(),
         f"TensorFlow {tf.version.VERSION}, bert_tf {bert_tf.__version__}",
@@ -427,7 +418,6 @@ def _conditions(
         str(shapes),
         *precisions,
         *forms,
-        *layers,
         *changes,
     ]
     return ", ".join(parts)

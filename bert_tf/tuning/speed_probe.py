@@ -9,11 +9,10 @@ the update of a layer's weights (``update_probe.py``).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Callable, TypeVar
 
 import tensorflow.compat.v1 as tf
@@ -137,7 +136,6 @@ def measure(
     policies: Mapping[str, PrecisionPolicy],
     forms: Mapping[str, bool],
     *,
-    native_layers: bool,
     settings: SessionSettings,
     update: UpdatePieces | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -148,7 +146,6 @@ def measure(
       shapes: the job's shapes.
       policies: by precision; the others are compared with the first.
       forms: name -> whether native operations compute the update and the parts between products.
-      native_layers: whether layers may be native at all.
       settings: the job's session settings.
       update: makes the pieces of the update, for training.
       clock: returns seconds.
@@ -169,7 +166,7 @@ def measure(
         for name, policy in candidates.items():
             pieces[name, PRODUCTS] = _products(shapes, policy, tokens)
             for form, is_native in forms.items():
-                options = ForwardOptions(policy).with_native_layers(is_native and native_layers)
+                options = ForwardOptions(policy).with_native_layers(is_native)
                 pieces[name, form] = _between_products(shapes, options, tokens)
                 if update is not None:
                     pieces[name, form] += update(shapes, policy, is_native, tokens)
@@ -182,56 +179,6 @@ def measure(
         name: {piece: micro_batch * seconds for piece, seconds in found.items()}
         for name, found in figures.items()
     }
-
-
-def time_threads(
-    shapes: JobShapes,
-    options: ForwardOptions,
-    numbers: Sequence[int],
-    *,
-    update: UpdatePieces,
-    native_update: bool,
-    is_disturbed: Callable[[], bool],
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[int, float] | None:
-    """Seconds per layer and micro batch by number of threads, the best of several turns.
-
-    Times a whole layer with its gradients: the gain from threads depends on which of its operations
-    run in parallel, which separate pieces do not show.
-
-    Args:
-      shapes: the job's shapes.
-      options: how its layers are computed.
-      numbers: numbers of threads, largest first; call
-        ``environment.give_sessions_their_own_threads`` before.
-      update: makes the pieces of the update.
-      native_update: whether native operations compute it.
-      is_disturbed: called after each turn; timing ends once it returns true.
-      clock: returns seconds.
-
-    Returns: the times; None if the measurement was disturbed.
-    """
-    sequences = max(1, shapes.timed_tokens(numbers[0]) // shapes.length)
-    found: dict[int, list[float]] = {number: [] for number in numbers}
-    with contextlib.ExitStack() as stack:
-        runs = {}
-        for number in numbers:
-            with tf.Graph().as_default() as graph:
-                pieces = [(layer(shapes, options, sequences), 1.0)]
-                tokens = sequences * shapes.length
-                pieces += update(shapes, options.policy, native_update, tokens)
-                initial_values = tf.global_variables_initializer()
-            config = _config(SessionSettings(threads=number))
-            session = tf.Session(graph=graph, config=config)
-            stack.enter_context(contextlib.closing(session))
-            session.run(initial_values)
-            runs[number] = [(session.make_callable(piece), share) for piece, share in pieces]
-        for _ in range(1 + _TURNS):
-            _time_once(runs, found, clock)
-            if is_disturbed():
-                return None
-    micro_batch = shapes.sequences / sequences
-    return {number: micro_batch * min(seconds[1:]) for number, seconds in found.items()}
 
 
 def _time_once(

@@ -196,30 +196,6 @@ def _quota(group: Path) -> float | None:
         return None
 
 
-def busy_seconds(stat: str = "/proc/stat") -> float | None:
-    """Seconds since boot during which the cores available to this process were busy.
-
-    Includes time stolen by other virtual machines. The resolution is a hundredth of a second. None
-    if the system does not report it.
-    """
-    cores = {f"cpu{core}" for core in getattr(os, "sched_getaffinity", lambda _: ())(0)}
-    ticks = 0
-    try:
-        for line in Path(stat).read_text().splitlines():
-            name, *fields = line.split()
-            if name in cores:
-                user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, fields[:8])
-                ticks += user + nice + system + sum(interrupts_and_stolen)
-    except (OSError, ValueError):
-        return None
-    return ticks / os.sysconf("SC_CLK_TCK") if ticks else None
-
-
-def give_sessions_their_own_threads() -> None:
-    """Lets each new session use its own number of threads, not that of the first session."""
-    os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
-
-
 # Limit the instruction sets that oneDNN uses; the second is the older name.
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 

@@ -261,10 +261,10 @@ def test_a_precision_policy_from_a_file_without_next_sentences(flags, tmp_path):
 
 
 @pytest.mark.slow
-def test_amp_is_in_the_ledger(flags, tmp_path):
+def test_amp_is_half_precision(flags, tmp_path):
     run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--amp", "--num_train_steps=2")
     precision = json.loads((tmp_path / "run.json").read_text())["ledger"]["precision"]
-    assert (precision["amp"], precision["policy"]) == (True, "fp32")
+    assert (precision["policy"], precision["dense"]) == ("bf16", "bfloat16")
 
 
 @pytest.mark.each_tensorflow

@@ -110,7 +110,7 @@ def shared_lengths(records: PretrainingRecords, run: Run) -> np.ndarray:
 
     ranks = run.ranks
     # The first session of a process determines its threads and GPUs.
-    config = session_config(dataclasses.replace(run.session_settings(), amp=False))
+    config = session_config(run.session_settings())
     if not run.settings.dry_run:
         on_each_host(
             ranks,

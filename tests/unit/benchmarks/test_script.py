@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.results import print_table
 from benchmarks.speed.comparison import subject_results
-from benchmarks.speed.load import ForeignLoad
+from benchmarks.speed.load import ForeignLoad, busy_seconds
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.subjects import PADDED, SUBJECTS, Subject, default_subjects, with_other_python
 from benchmarks.speed.turns import rotated, take_turns
@@ -123,6 +123,23 @@ def test_load_of_others(tmp_path, monkeypatch):
     clock.update(own=200.0)
     assert load.share() == 0.0
     assert ForeignLoad(tmp_path / "none").share() is None
+
+
+def test_the_time_of_the_own_processors_is_added_up(tmp_path):
+    own = sorted(os.sched_getaffinity(0))
+    stat = tmp_path / "stat"
+    others = ["cpu 1 1 1 1 1 1 1 1 0 0", "cpu9999 1 1 1 1 1 1 1 1 0 0", "intr 7 8"]
+    # user, nice, system, idle, waiting for disks, two kinds of interrupts, stolen, guests
+    stat.write_text("\n".join([*others, *(f"cpu{n} 100 20 3 5000 6000 1 1 75 9 9" for n in own)]))
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert busy_seconds(str(stat)) == 200 * len(own) / ticks
+    for text in ("\n".join(others), "?", "cpu0 1\n"):
+        stat.write_text(text)
+        assert busy_seconds(str(stat)) is None
+    assert busy_seconds(str(tmp_path / "none")) is None
+    before = busy_seconds()
+    assert before > 0
+    assert busy_seconds() >= before
 
 
 CHILD = """

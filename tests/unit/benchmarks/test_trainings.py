@@ -35,7 +35,7 @@ from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT
 
 STEPS = tuple(range(10, 210, 10))
-# What run_pretraining.py leaves behind. bf16 learns as float32 does, amp nothing after a while.
+# What run_pretraining.py leaves behind. bf16 learns as float32 does, fp16 nothing after a while.
 STAND_IN = """
 import json, pathlib, sys
 flags = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
@@ -45,7 +45,7 @@ resolved = {n: json.loads(t) if t[:1].isdigit() else t or True for n, t in flags
 (output / "run.json").write_text(json.dumps({"flags": resolved, "git_commit": "abc"}))
 lines = []
 for step in range(10, int(flags["num_train_steps"]) + 10, 10):
-    learnt = min(step, 100) if "amp" in flags else step
+    learnt = min(step, 100) if flags.get("precision") == "fp16" else step
     loss = 8 - learnt / 100 + 0.01 * int(flags["seed"])
     loss += 0.001 * (flags.get("precision") == "bf16")
     lines.append({"step": step, "loss": loss, "skipped_updates": 3})
@@ -92,9 +92,9 @@ def test_figures_of_loss_curves(compare, capsys):
 
 def test_a_variant_that_stops_learning_is_told_after_all_results(compare):
     given = []
-    with pytest.raises(UserError, match=r"amp: mean difference 0\.\d+ nats, two seeds 0\.0100"):
-        given.extend(compare(variants="bf16,amp"))
-    assert any("amp, seed 1, mean difference" in row["name"] for row in given)
+    with pytest.raises(UserError, match=r"fp16: mean difference 0\.\d+ nats, two seeds 0\.0100"):
+        given.extend(compare(variants="bf16,fp16"))
+    assert any("fp16, seed 1, mean difference" in row["name"] for row in given)
 
 
 def test_what_is_finished_is_not_run_again(compare, tmp_path, capsys):

@@ -18,6 +18,7 @@ from bert_tf.tuning.hardware import (
     needs_loss_scale,
     probe_hardware,
     resolve_precision,
+    settled,
     slow_policy_warnings,
     slow_precision_warning,
     weakest,
@@ -119,7 +120,7 @@ def test_a_file_may_take_the_float16_out_of_a_precision():
     changes = {"dense": "bfloat16", "attention": "float32"}
     policy = chosen_policy(CPU, precision="fp16", policy_changes=changes)
     assert policy == PrecisionPolicy(dense=tf.bfloat16)
-    assert not needs_loss_scale(runtime_settings(), policy, CPU)
+    assert not needs_loss_scale(runtime_settings(), policy)
 
 
 def test_missing_classes_keep_the_type_of_what_auto_found():
@@ -184,28 +185,42 @@ def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(policy, hardw
 
 
 @pytest.mark.parametrize(
-    ("amp", "policy", "hardware", "expected"),
+    ("policy", "expected"),
     [
-        (False, policy_for("fp16"), OLD_GPU, True),
-        (False, policy_for("fp16"), CPU, True),
-        (False, policy_for("bf16"), NEW_GPU, False),
-        (False, policy_for("fp32"), NEW_GPU, False),
-        (False, BOTH_HALVES, NEW_GPU, True),
-        (False, SOFTMAX_BF16, NEW_GPU, False),
-        # The rewrite computes in float16 on a GPU and in bfloat16 on a CPU.
-        (True, policy_for("fp32"), NEW_GPU, True),
-        (True, policy_for("fp32"), CPU, False),
+        (policy_for("fp16"), True),
+        (policy_for("bf16"), False),
+        (policy_for("fp32"), False),
+        (BOTH_HALVES, True),
+        (SOFTMAX_BF16, False),
     ],
 )
-def test_loss_scaling_goes_with_float16(amp, policy, hardware, expected):
-    assert needs_loss_scale(runtime_settings(amp=amp), policy, hardware) == expected
+def test_loss_scaling_goes_with_float16(policy, expected):
+    assert needs_loss_scale(runtime_settings(), policy) == expected
+
+
+@pytest.mark.parametrize(
+    ("use_xla", "amp", "hardware", "compiles", "precision"),
+    [
+        (None, False, NEW_GPU, True, "auto"),
+        (None, False, CPU, False, "auto"),
+        (False, False, NEW_GPU, False, "auto"),
+        (True, False, CPU, True, "auto"),
+        (None, True, OLD_GPU, True, "fp16"),
+        (None, True, CPU, False, "bf16"),
+    ],
+)
+def test_what_the_hardware_decides(use_xla, amp, hardware, compiles, precision):
+    asked = dataclasses.replace(runtime_settings(amp=amp), use_xla=use_xla)
+    found = settled(asked, hardware)
+    assert (found.use_xla, found.numerics.precision) == (compiles, precision)
+    assert not found.numerics.amp
 
 
 def test_loss_scaling_goes_with_compressed_gradients():
     half = CommunicationSettings(compression="fp16")
     for horovod in (False, True):
         settings = runtime_settings(library="horovod" if horovod else None, communication=half)
-        assert needs_loss_scale(settings, policy_for("fp32"), CPU) == horovod
+        assert needs_loss_scale(settings, policy_for("fp32")) == horovod
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_native_operations_that_were_not_requested_are_measured(measured, found,
         ({"hardware": Hardware((8, 0))}, "bf16"),
         ({"hardware": Hardware((7, 0))}, "fp16"),
         ({"shapes": JobShapes(4, 12, 1, 8, 8, 2, "gelu")}, "fp32"),
-        ({"precision": "fp32", "native_layers": False}, "fp32"),
+        ({"precision": "fp32", "native_ops": False}, "fp32"),
     ],
 )
 def test_what_is_not_measured(measured, wanted, precision):
@@ -214,12 +214,6 @@ def test_what_is_not_measured(measured, wanted, precision):
         ),
         ({"policy_changes": {"dense": "bfloat16"}}, (320.0, 170.0), "fp32 is faster here"),
         ({"policy_changes": {"dense": "float32"}}, (320.0, 170.0), None),
-        (
-            {"precision": "fp32", "amp": "--use_fp16", "native_layers": False},
-            (320.0, 170.0),
-            "--use_fp16 gains",
-        ),
-        ({"precision": "fp32", "amp": "--amp", "native_layers": False}, (100.0, 600.0), None),
         ({}, (320.0, 170.0), None),
     ],
 )
@@ -248,8 +242,6 @@ def test_where_bfloat16_crashes_float32_is_taken_and_said(measured, trial, statu
     assert trial["calls"] == 1, "the result is kept"
     with pytest.raises(UserError, match=f"TensorFlow {how} bfloat16 .*; use float32"):
         choose(precision="bf16")
-    with pytest.raises(UserError, match="drop --amp"):
-        choose(precision="fp32", amp="--amp", native_layers=False)
     assert choose(precision="fp32").warnings == ()
 
 
@@ -450,7 +442,6 @@ def test_every_piece_of_a_layer_is_timed(monkeypatch, accumulation_steps, tokens
         shapes,
         {name: policy_for(name) for name in BOTH},
         {"native": True, "tensorflow": False},
-        native_layers=True,
         settings=SessionSettings(threads=1),
         update=update_pieces,
         clock=lambda: float(next(ticks)),
