@@ -2,6 +2,7 @@
 # make test    style checks and tests (ALL=1 takes the slow ones too, EXHAUSTIVE=1 all)
 # make setup   the environment alone (HOROVOD=0 leaves the distributed parts out)
 # make docs    the documentation as a site, in build/docs
+# make gpu-check  speed, memory and results on this machine's GPU, in 8 minutes (MINUTES, PARTS=types,speed)
 # make demo-qa questions and answers with the demo's model, or QA_WEIGHTS=DIR (a smoke test)
 
 VENV ?= .venv
@@ -29,7 +30,7 @@ NEEDED ?= $(strip $(BUILT) $(if $(filter 1,$(BROWSER)),browser) $(if $(filter 1,
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 BIN = $(VENV)/bin
 
-.PHONY: help python setup demo demo-qa docs test lint clean
+.PHONY: help python setup demo demo-qa gpu-check docs test lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -45,6 +46,12 @@ demo: setup
 
 demo-qa: setup
 	@$(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
+
+gpu-check: HOROVOD = 0
+gpu-check: ACCELERATOR = gpu
+gpu-check: setup
+	@mkdir -p build
+	@$(BIN)/python -m benchmarks.gpu --minutes=$(or $(MINUTES),8) $(if $(PARTS),--parts=$(PARTS)) $(if $(PEER_PYTHON),--peer_python=$(PEER_PYTHON)) $(if $(DATA),--data=$(DATA)) --json=$(or $(JSON),build/gpu.json)
 
 docs: python
 	@$(SETUP) --horovod 0 --docs

@@ -187,8 +187,8 @@ def test_both_classifiers_give_the_same_labels_and_probabilities(networks):
         ("loss_curves", f"{CURVES} --seeds=1", "--seeds: give at least two"),
         ("loss_curves", f"{CURVES} --num_train_steps=195", "--num_train_steps=195 is not a mul"),
         ("loss_curves", f"{CURVES} --smoothing_steps=55", "--smoothing_steps=55: give a multiple"),
-        ("gpu", "--parts=types,nothing", "--parts: 'nothing' is not one of device, types"),
-        ("gpu", "--peer_python=/no/python", "--peer_python=/no/python is not a program"),
+        ("gpu.__main__", "--parts=types,nothing", "--parts: 'nothing' is not one of device, types"),
+        ("gpu.__main__", "--peer_python=/no/python", "--peer_python=/no/python is not a program"),
         ("studies.delayed_allreduce", "--links=fast", "--links: 'fast' is neither a rate"),
         ("studies.scaling_model", "--hosts=1,2", "--hosts=1,2: one host sends nothing"),
         (

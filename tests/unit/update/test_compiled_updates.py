@@ -14,8 +14,18 @@ from tests.parallel.updates_program import GLOBAL_BATCH, KINDS, UNCOMPILED, cuts
 
 pytestmark = pytest.mark.each_tensorflow
 
-FAST = [("xla", GLOBAL_BATCH, 1)]
-CASES = [(kind, *cut) for kind in UNCOMPILED for cut in cuts(1, kind)]
+FAST = ("xla", GLOBAL_BATCH, 1)
+TASKS = (
+    "xla",
+    *(f"xla-{task}" for task in ("squad", "classes", "tags", "distillation", "electra")),
+)
+# All tasks with one and with four micro batches, all else with four.
+CASES = [
+    (kind, micro_batch, steps)
+    for kind in UNCOMPILED
+    for micro_batch, steps in cuts(1, kind)
+    if kind in TASKS or steps > 1
+]
 
 
 def updates(kind, micro_batch, steps):
@@ -26,10 +36,7 @@ def updates(kind, micro_batch, steps):
 
 @pytest.mark.parametrize(
     ("kind", "micro_batch", "steps"),
-    [
-        pytest.param(*c, marks=[] if c in FAST else pytest.mark.slow, id="-".join(map(str, c)))
-        for c in CASES
-    ],
+    [pytest.param(*c, marks=[] if c == FAST else pytest.mark.slow) for c in CASES],
 )
 def test_compiled_updates_equal_uncompiled_ones(kind, micro_batch, steps):
     compiled = updates(kind, micro_batch, steps)
