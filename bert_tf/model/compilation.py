@@ -92,6 +92,10 @@ def explained_compilation() -> Iterator[None]:
             raise UserError(
                 f"XLA cannot compile the operation {found[1]}{where}; give --use_xla=false."
             ) from error
+        if "tf2xla conversion failed" in error.message:
+            raise UserError(
+                f"XLA cannot compile an update ({first_line(error)}); give --use_xla=false."
+            ) from error
         is_of_compiled = "PartitionedCall" in error.message
         directory = stop_using_kept_code(os.environ) if is_of_compiled else None
         if directory is None or isinstance(error, tf.errors.ResourceExhaustedError):

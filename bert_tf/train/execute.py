@@ -310,8 +310,8 @@ def _ledger(job: Job) -> Ledger:
         communication=describe_communication(
             runtime.communication,
             os.environ,
-            complete_at_once=plan.batch.accumulation_steps > 1
-            and not optimization.allreduce_every_micro_batch,
+            complete_at_once=arithmetic.options.compiled
+            or (plan.batch.accumulation_steps > 1 and not optimization.allreduce_every_micro_batch),
         ),
         data={**job.data.entries, "seed": job.settings.seed},
         start=run.start,

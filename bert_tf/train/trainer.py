@@ -27,6 +27,7 @@ from bert_tf.train.start_point import ResumingSaver, find_start
 from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
 from bert_tf.tuning.hardware import peak_gpu_bytes
 from bert_tf.tuning.session import session_config
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import DynamicLossScale, LossScale, NoLossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
@@ -251,7 +252,7 @@ class Trainer:
                 log=run.log,
                 timer=hooks.UpdateTimer(
                     warm_up,
-                    batch_shape=_shape_of_batch(features) if is_compiled else None,
+                    batch_shape=_compiled_shape(features, job.plan.batch) if is_compiled else None,
                     times=self._times,
                 ),
             ),
@@ -444,9 +445,13 @@ def _explain(
     return explain(job, network, session, skipped)
 
 
-def _shape_of_batch(features: Features) -> tf.Tensor:
-    """The shapes of all features, concatenated, int32."""
-    return tf.concat([tf.shape(feature) for feature in features.values()], axis=0)
+def _compiled_shape(features: Features, batch: BatchPlan) -> tf.Tensor:
+    """What decides whether XLA compiles an update again: the shapes of all features, int32.
+
+    With a batch ramp it compiles micro batches, whatever their number.
+    """
+    first = 0 if batch.sizes is None else 1
+    return tf.concat([tf.shape(feature)[first:] for feature in features.values()], axis=0)
 
 
 @contextlib.contextmanager

@@ -30,9 +30,10 @@ class CompilationReport(tf.train.SessionRunHook):
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> None:
         if not self._warm_up.shapes:
+            number = len(self._functions)
             self._log.message(
-                f"XLA compiles an update as {len(self._functions)} functions, once for each shape "
-                "of batches"
+                f"XLA compiles {number} function{'s' * (number > 1)} of an update, once for each "
+                "shape of batches"
             )
 
     def after_run(

@@ -130,9 +130,9 @@ def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> Pr
 def settled(runtime: RuntimeSettings, hardware: Hardware) -> RuntimeSettings:
     """The user's choices, with what they leave to the hardware decided.
 
-    XLA compiles on GPUs unless the user says otherwise: fused, the operations between products take
-    a quarter of the time there (docs/measurements/gpu.md). On CPUs its products are slower than
-    TensorFlow's. ``--amp`` means float16 on GPUs, as in NVIDIA's scripts, and bfloat16 on CPUs.
+    XLA compiles on GPUs unless the user says otherwise: there, each operation that is not fused
+    with others reads and writes the memory. On CPUs its products are slower than TensorFlow's.
+    ``--amp`` means float16 on GPUs, as in NVIDIA's scripts, and bfloat16 on CPUs.
     """
     use_xla = hardware.has_gpu if runtime.use_xla is None else runtime.use_xla
     numerics = runtime.numerics

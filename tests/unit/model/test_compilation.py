@@ -58,6 +58,14 @@ def test_an_operation_that_cannot_be_compiled_is_named():
             session.run(joined, {text: [1, 2]})
 
 
+def test_other_reasons_of_the_compiler_are_passed_on():
+    message = "Fail to proof the equality of two dimensions\n\ttf2xla conversion failed while ..."
+    error = tf.errors.InvalidArgumentError(None, None, message)
+    sentence = r"XLA cannot compile .* \(Fail to proof .* dimensions\); give --use_xla=false\."
+    with pytest.raises(UserError, match=sentence), explained_compilation():
+        raise error
+
+
 def test_other_errors_pass():
     error = tf.errors.InvalidArgumentError(None, None, "something else")
     with pytest.raises(tf.errors.InvalidArgumentError), explained_compilation():

@@ -19,7 +19,10 @@ KINDS = {"fp32": "xla", "bf16": "xla-bf16", "fp16": "xla-fp16"}
 NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # as XLA writes them
 # Part of an operation's name -> the products there that are float32 whatever the precision.
 FLOAT32_PRODUCTS = ("seq_relationship/logits", "/embeddings/")
-HALF_PRODUCTS = ("attention/self", "attention/output/dense", "intermediate/dense", "pooler/dense")
+HALF_PRODUCTS = (
+    *("attention/self", "attention/output", "intermediate/dense", "pooler/dense"),
+    *("predictions/transform", "predictions/logits"),
+)
 
 
 @pytest.fixture(

@@ -37,7 +37,7 @@ def report(updates, *, functions=2):
 
 def test_compilation_is_announced_and_its_seconds_said_once():
     lines, entries, seen = report([((8,), 5.0), ((8,), 1.0), ((8,), 1.0)])
-    assert "2 functions" in lines[0]
+    assert "XLA compiles 2 functions of an update" in lines[0]
     assert "1 batch shape took 5.0 s" in lines[-1]
     assert entries == [{"xla_functions": 2, "xla_compile_seconds": 5.0, "xla_shapes": 1}]
     assert len({count for count, _ in seen}) == 1
