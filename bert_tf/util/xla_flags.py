@@ -96,12 +96,12 @@ def xla_variables(
     Creates the directory for compiled code. If that is impossible, no code is kept.
 
     Args:
-      given: the environment. What a parent process set for its own directory is replaced.
+      given: the environment.
       platform: what is installed.
       cache: the directory of such directories; None if the user has no home directory.
       deterministic: the run demands the same bits every time, so XLA compiles other code.
     """
-    users = {name: _without_ours(given.get(name, ""), cache) for name in _NAMES}
+    users = {name: given.get(name, "") for name in _NAMES}
     ours: dict[str, dict[str, str]] = {name: {} for name in _NAMES}
     if cache is not None and platform.tensorflow is not None:
         depends_on = [
@@ -127,13 +127,6 @@ def xla_variables(
 def _quoted(path: Path) -> str:
     """A path as XLA reads it, spaces and quotes included."""
     return json.dumps(str(path), ensure_ascii=False)
-
-
-def _without_ours(flags: str, cache: Path | None) -> str:
-    """A user's flags, without directories in ``cache`` that a parent process chose for itself."""
-    if cache is None:
-        return flags
-    return re.sub(rf'--\w+={re.escape(_quoted(cache)[:-1])}/[^"]*"\s*', "", flags)
 
 
 def _joined(ours: Mapping[str, str], users: str) -> str:
