@@ -308,10 +308,7 @@ class Place:
 
     def _start(self, command: Sequence[str], *, ranks: int = 1) -> str:
         env = {**environment(), "PYTHONPATH": str(self.tree)}
-        if any(argument.startswith("--use_xla") for argument in command):
-            program = [sys.executable]
-        else:
-            program = [sys.executable, "-IS", preloaded.__file__, preloaded.address(env)]
+        program = [sys.executable, "-IS", preloaded.__file__, preloaded.address(env)]
         if ranks > 1:
             launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
             program = [*launcher, *program]

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -77,7 +77,7 @@ def run(
     """
     command = list(map(str, command))
     env = env or environment()
-    if fresh or _reads_flags_of_its_own(command):
+    if fresh:
         return _finish([python, *command], check, timeout)
     done = preloaded.run(command, cwd=cwd, env=env, timeout=timeout, text=text)
     return _checked(done, check)
@@ -91,13 +91,7 @@ def mpirun(
         return run(*command, check=check, timeout=timeout)
     launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
     command = list(map(str, command))
-    program = [sys.executable] if _reads_flags_of_its_own(command) else python()
-    return _finish([*launcher, *program, *command], check, timeout)
-
-
-def _reads_flags_of_its_own(command: Sequence[str]) -> bool:
-    """Whether a program sets what TensorFlow reads while it is loaded, and must load it itself."""
-    return any(argument.startswith("--use_xla") for argument in command)
+    return _finish([*launcher, *python(), *command], check, timeout)
 
 
 def _finish(command, check, timeout):
