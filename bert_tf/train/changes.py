@@ -26,7 +26,7 @@ _NOT_SETTINGS = {
     ("steps", "start_step"),
 }
 _SECTION_WITHOUT_SETTINGS = re.compile(
-    r"changed|compute|consumption|source_\d+|speed|threads"  # data.mixture has the fractions
+    r"changed|compute|consumption|source_\d+|speed"  # data.mixture has the fractions
 )
 # Settings that a ledger has only where they are in use.
 _WHERE_IN_USE = {"data": {"mixture": None}}
