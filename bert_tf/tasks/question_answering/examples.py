@@ -63,6 +63,7 @@ class SquadFile:
         offset in the context.
       moved: ids of questions whose first answer was within that distance; its offset is corrected.
       first_of: number of questions in the file if ``examples`` are only the first; else None.
+      by_characters: whether answers are scored by characters, for languages without blanks.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class SquadFile:
     unusable: tuple[str, ...]
     moved: tuple[str, ...] = ()
     first_of: int | None = None
+    by_characters: bool = False
 
     @property
     def has_unanswerable(self) -> bool:
