@@ -162,7 +162,8 @@ def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
         line, label = file.first_use(unprefixed)
         run.message(
             f"{file.path.name}: the label {short_repr(label)} (line {line}) has none of the "
-            "prefixes B-, I-, E- and S-, so there is the accuracy of words but no F1 of entities"
+            "prefixes B-, I- (M-), E- (L-) and S- (U-), so there is the accuracy of words but no "
+            "F1 of entities"
         )
 
 

@@ -248,7 +248,7 @@ def test_labels_that_keep_a_file_from_being_scored_by_entities(start, tagger, tm
     (tmp_path / "dev.txt").write_text("Anna B-PER\nlives O\n\nRome LOC\n")
     flags = ["--do_eval", f"--eval_file={tmp_path / 'dev.txt'}", f"--init_checkpoint={tagger}"]
     tagging.run(settings_of(start, tmp_path / "out", *flags, "--dry_run"))
-    said = "dev.txt: the label 'LOC' (line 4) has none of the prefixes B-, I-, E- and S-, so there"
+    said = "dev.txt: the label 'LOC' (line 4) has none of the prefixes B-, I- (M-), E- (L-)"
     assert said in capsys.readouterr().out
 
 
