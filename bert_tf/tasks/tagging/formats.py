@@ -56,9 +56,14 @@ class TaggedFile:
         return sum(len(sentence.words) for sentence in self.sentences)
 
     @property
+    def label_counts(self) -> collections.Counter[str]:
+        """The number of words with each label."""
+        return collections.Counter(label for s in self.sentences for label in s.labels)
+
+    @property
     def labels(self) -> list[str]:
         """The distinct labels, sorted."""
-        return sorted(set().union(*(sentence.labels for sentence in self.sentences)))
+        return sorted(self.label_counts)
 
     def first_use(self, labels: Container[str]) -> tuple[int, str]:
         """The first line, counted from 1, with one of these labels, and the label."""
@@ -158,8 +163,8 @@ def _check_label(cells: Sequence[str], *, where: str) -> None:
 
 def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:
     """The labels of a file that the model lacks, with the number of words that have each."""
-    used = collections.Counter(label for s in file.sentences for label in s.labels)
-    return {label: count for label, count in used.most_common() if label not in set(labels)}
+    used = file.label_counts.most_common()
+    return {label: count for label, count in used if label not in set(labels)}
 
 
 def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
