@@ -5,7 +5,7 @@
 
 The results agree with the authors' evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Data
 with unanswerable questions is scored as v2.0, as is any data if null odds are given; otherwise it
-is scored as v1.1.
+is scored as v1.1. Answers in languages without blanks are compared by characters (--score_by).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bert_tf.tasks.question_answering.metrics import (
     read_answers,
     read_null_odds,
 )
+from bert_tf.tasks.question_answering.scores import AUTO, SCORE_UNITS, note_on_unit, scored_by
 from bert_tf.util.errors import UserError
 
 _SHOWN_IDS = 3  # of questions without a prediction, in the warning
@@ -40,6 +41,12 @@ def define_flags() -> None:
         "null_odds_file",
         None,
         'v2.0: JSON object, question id to score difference in favour of "no answer".',
+    )
+    flags.DEFINE_enum(
+        "score_by",
+        AUTO,
+        SCORE_UNITS,
+        "What is compared with the true answers, as in run_squad.py.",
     )
     flags.DEFINE(
         Number(infinite=True),
@@ -59,11 +66,14 @@ def main(_: object) -> None:
     squad = read_squad(
         values.data_file, flag="data_file", version_2_with_negative=True, needs_answers=False
     )
+    squad = scored_by(squad, values.score_by)
     answers = read_answers(values.predictions_file, flag="predictions_file")
     null_odds = None
     if values.null_odds_file:
         null_odds = read_null_odds(values.null_odds_file, flag="null_odds_file")
     result = evaluate(squad, answers, null_odds, na_prob_thresh=values.na_prob_thresh)
+    if note := note_on_unit(squad):
+        print(note, file=sys.stderr)
     _warn_of_missing(squad, answers, do_count="exact" not in result)
     print(json.dumps(result, indent=2))
 

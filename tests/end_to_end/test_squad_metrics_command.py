@@ -71,6 +71,30 @@ def test_odds_make_it_v2(files):
     assert (found["best_exact"], found["best_f1_thresh"]) == (50.0, 0.5)
 
 
+def test_chinese_is_scored_by_characters(tmp_path):
+    data = write(
+        tmp_path / "zh.json", squad_json(question("1", "海淀区"), question("2", "李明先生"))
+    )
+    answers = write(tmp_path / "predictions.json", {"1": "于海淀区", "2": "李明先生"})
+    done = score(data, answers)
+    assert json.loads(done.stdout)["f1"] == pytest.approx(100 * (6 / 7 + 1) / 2)
+    assert done.stderr.startswith("zh.json: answers are scored by characters, ")
+    assert done.stderr.endswith("--score_by=words is SQuAD's rule\n")
+    done = score(data, answers, "--score_by=words")
+    assert (json.loads(done.stdout)["f1"], done.stderr) == (50.0, "")
+
+
+def test_unanswerable_questions_of_exports(tmp_path):
+    """The official script counts an empty answer to them as right, and any other as wrong."""
+    marked = question("2", "", is_impossible=True), question("3", "", is_impossible=True)
+    data = write(tmp_path / "data.json", squad_json(question("1", "hill"), *marked))
+    answers = write(tmp_path / "predictions.json", {"1": "hill", "2": "", "3": "hill"})
+    found = json.loads(score(data, answers).stdout)
+    assert (found["exact"], found["NoAns_exact"]) == (100 * 2 / 3, 50.0)
+    write(data, squad_json(question("1", "hill"), question("2"), question("3")))
+    assert json.loads(score(data, answers).stdout) == found
+
+
 def test_missing_predictions_are_said_beside_the_result(files, tmp_path):
     answers = write(tmp_path / "some.json", {"1": "hill"})
     done = score(files["v1"], answers)

@@ -1,5 +1,6 @@
 """The rules of SQuAD's official scripts, v1.1 and v2.0, a character and a word at a time."""
 
+import unicodedata
 from pathlib import Path
 
 from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile
@@ -34,6 +35,21 @@ def naive_words(text):
     return [word for word in words if word]
 
 
+def naive_characters(text):
+    """Tokens as MLQA's script has them in Chinese: ideographs, and what else blanks separate."""
+    tokens = [""]
+    for c in text.lower():
+        if c in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~" or unicodedata.category(c).startswith("P"):
+            continue
+        if "\u4e00" <= c <= "\u9fa5":
+            tokens += [c, ""]
+        elif c.isspace():
+            tokens.append("")
+        else:
+            tokens[-1] += c
+    return [token for token in tokens if token]
+
+
 def naive_f1(gold, answer, *, is_v2):
     if is_v2 and (not gold or not answer):
         return float(gold == answer)
@@ -48,11 +64,11 @@ def naive_f1(gold, answer, *, is_v2):
     return (2 * precision * recall) / (precision + recall)
 
 
-def naive_scores(golds, answer, *, is_v2):
-    words = [naive_words(gold) for gold in golds]
+def naive_scores(golds, answer, *, is_v2, split=naive_words):
+    words = [split(gold) for gold in golds]
     if is_v2:
         words = [gold for gold in words if gold] or [[]]
-    answer = naive_words(answer)
+    answer = split(answer)
     f1s = [naive_f1(gold, answer, is_v2=is_v2) for gold in words]
     return float(any(gold == answer for gold in words)), max(f1s)
 

@@ -2,7 +2,8 @@
 
 Format (Rajpurkar et al. 2016, 2018): ``{"version", "data": [{"title", "paragraphs": [{"context",
 "qas": [{"id", "question", "answers": [{"text", "answer_start"}], "is_impossible"}]}]}]}``, where
-``is_impossible`` only exists in v2.0.
+``is_impossible`` only exists in v2.0. Some files give impossible questions an answer of empty text,
+others leave the key out and have an empty list of answers.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class SquadFile:
         offset in the context.
       moved: ids of questions whose first answer was within that distance; its offset is corrected.
       first_of: number of questions in the file if ``examples`` are only the first; else None.
+      by_characters: whether answers are scored by characters, for languages without blanks.
     """
 
     path: Path
@@ -70,6 +72,7 @@ class SquadFile:
     unusable: tuple[str, ...]
     moved: tuple[str, ...] = ()
     first_of: int | None = None
+    by_characters: bool = False
 
     @property
     def has_unanswerable(self) -> bool:
@@ -120,7 +123,8 @@ def read_squad(
     Args:
       path: JSON, v1.1 or v2.0.
       flag: the flag that names the file, for messages.
-      version_2_with_negative: whether unanswerable questions are expected.
+      version_2_with_negative: whether unanswerable questions are expected. If the file has answers,
+        questions with none that do not say whether they are impossible are unanswerable, too.
       needs_answers: whether answers are required, as for training.
 
     Raises:
@@ -128,11 +132,20 @@ def read_squad(
         unexpected unanswerable questions, or lacks required answers.
     """
     path = require_file(path, flag=flag)
-    reader = _Reader(path, flag, needs_answers=needs_answers)
+    reader = _Reader(path, flag, needs_answers=needs_answers, v2=version_2_with_negative)
     content = reader.load()
     examples = tuple(reader.examples(content))
     if not examples:
         raise UserError(f"--{flag}: {path} has no questions; give a SQuAD file.")
+    if needs_answers and len(reader.unmarked) == len(examples):
+        raise UserError(f"--{flag}: no question of {path} has an answer; give a file with answers.")
+    if version_2_with_negative and len(reader.unmarked) < len(examples):
+        examples = tuple(
+            dataclasses.replace(
+                e, is_impossible=e.is_impossible or e.question_id in reader.unmarked
+            )
+            for e in examples
+        )
     squad = SquadFile(
         path=path,
         version=str(content.get("version", "")),
@@ -170,14 +183,17 @@ def _nearest(context: str, text: str, start: int) -> int:
 class _Reader:
     """Reads the contents of a file; errors name the place, such as ``data[3].paragraphs[1]``.
 
-    ``moved`` collects ids of questions whose first answer was found close to its offset.
+    ``moved`` collects ids of questions whose first answer was found close to its offset,
+    ``unmarked`` those of questions without answers that do not say whether they are impossible.
     """
 
-    def __init__(self, path: Path, flag: str, *, needs_answers: bool):
+    def __init__(self, path: Path, flag: str, *, needs_answers: bool, v2: bool):
         self._path = path
         self._flag = flag
         self._needs_answers = needs_answers
+        self._v2 = v2
         self.moved: list[str] = []
+        self.unmarked: set[str] = set()
 
     def load(self) -> dict[str, Any]:
         """Loads the whole file; validates only its outermost structure."""
@@ -213,13 +229,21 @@ class _Reader:
         question_id = self._question_id(question, place)
         is_impossible = self._value(question, "is_impossible", bool, place, default=False)
         answers = self._answers(question, place)
+        if is_impossible and not any(answer.text.strip() for answer in answers):
+            answers = ()
         located = tuple(Answer(text, _nearest(context, text, start)) for text, start in answers)
         if located[:1] != answers[:1]:
             self.moved.append(question_id)
         if is_impossible and answers:
             raise self._error(f"{place} ({question_id}) is_impossible but has answers")
-        if self._needs_answers and not is_impossible and not answers:
-            raise self._error(f"{place} ({question_id}) has no answer, which training needs")
+        is_unmarked = not answers and "is_impossible" not in question
+        if is_unmarked:
+            self.unmarked.add(question_id)
+        if self._needs_answers and not (is_impossible or answers or (is_unmarked and self._v2)):
+            raise self._error(
+                f"{place} ({question_id}) has no answer; training needs one, or "
+                "--version_2_with_negative and 'is_impossible'"
+            )
         text = self._value(question, "question", str, place)
         return Example(question_id, text, context, title, paragraph, located, is_impossible)
 

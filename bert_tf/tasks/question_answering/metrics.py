@@ -1,7 +1,7 @@
 """The official SQuAD metric: exact match and F1, v1.1 and v2.0.
 
 Results are equal to those of the authors' scripts evaluate-v1.1.py and evaluate-v2.0.py, to the
-last digit.
+last digit, unless the file is scored by characters (scores.scored_by).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from bert_tf.tasks.finetuning.run import (
 )
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
 from bert_tf.tasks.question_answering.features import Questions, feature_stage, most_windows
+from bert_tf.tasks.question_answering.scores import note_on_unit, scored_by
 from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
@@ -219,4 +220,7 @@ def _read_predict_file(settings: SquadSettings, run: Run) -> SquadFile:
         squad.require_answers()
     if squad.first_of is not None:
         run.message(f"{squad} are answered; predictions and scores cover only these")
+    squad = scored_by(squad, settings.score_by)
+    if note := note_on_unit(squad):
+        run.message(note)
     return squad

@@ -1,7 +1,9 @@
-"""Scores of predicted answers by the rules of SQuAD v1.1 and v2.0.
+"""Scores of predicted answers by the rules of SQuAD v1.1 and v2.0, and by those of MLQA.
 
 Rajpurkar et al. 2016, section 6.1, and 2018, section 5; details follow the authors' scripts
-evaluate-v1.1.py and evaluate-v2.0.py.
+evaluate-v1.1.py and evaluate-v2.0.py. In languages without blanks between words, characters are
+compared instead of words, as in the "mixed segmentation" of Chinese by MLQA's script
+mlqa_evaluation_v1.py (Lewis et al. 2020).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +19,13 @@ from bert_tf.tasks.question_answering.examples import SquadFile
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+# Characters that are words by themselves: the ideographs of MLQA's script, and those of other
+# scripts without blanks (kana, Thai, Lao, Burmese, Khmer).
+_UNSPACED = re.compile(
+    "[\u4e00-\u9fa5\u3041-\u309a\u309d-\u30fa\u30fc-\u30ff\u0e01-\u0e3a\u0e40-\u0e4e"
+    "\u0e81-\u0ece\u1000-\u103f\u1050-\u108f\u1780-\u17d3]"
+)
+AUTO, WORDS, CHARACTERS = SCORE_UNITS = ("auto", "words", "characters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +43,35 @@ def normalize_answer(text: str) -> str:
     # The order matters: "the-end" becomes one word, "theend", and keeps its article.
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def normalize_characters(text: str) -> str:
+    """Lower-cases a text, removes all punctuation, and separates characters that need no blanks."""
+    kept = (c for c in text.lower().translate(_PUNCTUATION) if unicodedata.category(c)[0] != "P")
+    return " ".join(_UNSPACED.sub(r" \g<0> ", "".join(kept)).split())
+
+
+def scored_by(squad: SquadFile, unit: str) -> SquadFile:
+    """The file with the unit of its scores, one of ``SCORE_UNITS``.
+
+    ``AUTO`` stands for characters if most of the true answers that have letters have some of a
+    script without blanks between words.
+    """
+    texts = [answer.text for example in squad.examples for answer in example.answers]
+    with_letters = sum(any(map(str.isalpha, text)) for text in texts)
+    unspaced = sum(bool(_UNSPACED.search(text)) for text in texts)
+    by_characters = unit == CHARACTERS or (unit == AUTO and 2 * unspaced > with_letters)
+    return dataclasses.replace(squad, by_characters=by_characters)
+
+
+def note_on_unit(squad: SquadFile) -> str:
+    """How answers are scored, if not by SQuAD's rule; else ""."""
+    if not squad.by_characters:
+        return ""
+    return (
+        f"{squad.path.name}: answers are scored by characters, as MLQA scores Chinese; "
+        "--score_by=words is SQuAD's rule"
+    )
 
 
 def question_scores(
@@ -54,12 +93,13 @@ def question_scores(
     """
     if not version_2:
         squad.require_answers()
+    normalize = normalize_characters if squad.by_characters else normalize_answer
     scores = []
     for example in squad.examples:
-        golds = [normalize_answer(gold.text) for gold in example.answers]
+        golds = [normalize(gold.text) for gold in example.answers]
         answer = answers.get(example.question_id)
         if answer is not None:
-            exact, f1 = (_scores_v2 if version_2 else _scores_v1)(golds, normalize_answer(answer))
+            exact, f1 = (_scores_v2 if version_2 else _scores_v1)(golds, normalize(answer))
         elif version_2:
             continue
         else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
 from bert_tf.tasks.finetuning.settings import FinetuningSettings
+from bert_tf.tasks.question_answering.scores import AUTO, SCORE_UNITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,5 +43,11 @@ class SquadSettings(FinetuningSettings):
     )
     max_query_length: int = setting(
         64, "Maximum tokens of a question; longer ones are truncated.", bounds=AT_LEAST_ONE
+    )
+    score_by: str = setting(
+        AUTO,
+        "What is compared with the true answers: words (SQuAD's rule), characters (MLQA's rule for "
+        "Chinese), or auto: characters if the answers are of a language without blanks.",
+        choices=SCORE_UNITS,
     )
     answers: AnswerSettings = group(AnswerSettings)

@@ -15,7 +15,9 @@ OUTSIDE = "O"
 # The type of entities whose labels consist of a prefix only.
 ONLY_TYPE = "_"
 
-_LABEL = re.compile(r"(?P<prefix>[BIES])(?:-(?P<type>.+))?")
+_LABEL = re.compile(r"(?P<prefix>[BIESMLU])(?:-(?P<type>.+))?")
+# Prefixes of BMES and BILOU, and those of IOBES with the same meaning.
+_AS_IOBES = {"M": "I", "L": "E", "U": "S"}
 
 
 class Entity(NamedTuple):
@@ -52,7 +54,7 @@ class Counts(NamedTuple):
 
 
 def are_of_entities(labels: Iterable[str]) -> bool:
-    """Whether labels mark entities: all but O have a prefix B, I, E or S, and not all are O."""
+    """Whether labels mark entities: not all are O, and the others have a prefix of a scheme."""
     marked = set(labels) - {OUTSIDE}
     return bool(marked) and all(map(_LABEL.fullmatch, marked))
 
@@ -73,17 +75,19 @@ def without_prefix(labels: Collection[str]) -> set[str]:
 
 
 def entities_of(labels: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, labelled with IOB1, IOB2, IOBES or any mixture of them.
+    """The entities of a sentence, labelled with IOB, IOE, IOBES, BMES, BILOU or a mixture of them.
 
-    An I or E label continues the current entity if the previous label has prefix B or I and the
-    same type. Any other label with a prefix starts an entity, so that none is lost where a model
-    breaks its scheme. Labels without a prefix are outside of entities.
+    M, L and U are read as I, E and S. An I or E label continues the current entity if the previous
+    label has prefix B or I and the same type. Any other label with a prefix starts an entity, so
+    that none is lost where a model breaks its scheme. Labels without a prefix are outside of
+    entities.
     """
     found: list[Entity] = []
     before = "", ""
     for number, label in enumerate(labels):
         match = _LABEL.fullmatch(label)
         prefix, kind = (match["prefix"], match["type"] or ONLY_TYPE) if match else ("", "")
+        prefix = _AS_IOBES.get(prefix, prefix)
         if prefix in ("I", "E") and before[0] in ("B", "I") and before[1] == kind:
             found[-1] = found[-1]._replace(end=number + 1)
         elif match:

@@ -37,7 +37,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 STAGE = "tagging_features"
-VERSION = 1  # goes up when the records of equal input change
+VERSION = 2  # goes up when the records of equal input change
 
 
 def feature_stage(

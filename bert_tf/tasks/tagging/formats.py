@@ -1,8 +1,8 @@
 """Files with one word and its labels per line, as in the shared tasks of CoNLL.
 
 The first column of a line is the word, the last one its label. Columns are separated by tabs if the
-line or the file's first one has any, otherwise by spaces. A blank line ends a sentence; so does a
-line that begins with ``-DOCSTART-``, which is skipped.
+line or the file's first one has any, otherwise by spaces; other white space may be a word. A blank
+line ends a sentence; so does a line that begins with ``-DOCSTART-``, which is skipped.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _STEMS = {TRAIN: ("train",), DEV: ("dev", "devel", "valid"), TEST: ("test",)}
 _SUFFIXES = (".txt", ".tsv", ".conll")
 _DOCUMENT = "-DOCSTART-"
 _BLANKS = re.compile(" +")
+_AROUND = " \t\r"  # not str.strip's characters, which may be words
 _SHOWN_LABELS = 12
 
 
@@ -55,9 +56,14 @@ class TaggedFile:
         return sum(len(sentence.words) for sentence in self.sentences)
 
     @property
+    def label_counts(self) -> collections.Counter[str]:
+        """The number of words with each label."""
+        return collections.Counter(label for s in self.sentences for label in s.labels)
+
+    @property
     def labels(self) -> list[str]:
         """The distinct labels, sorted."""
-        return sorted(set().union(*(sentence.labels for sentence in self.sentences)))
+        return sorted(self.label_counts)
 
     def first_use(self, labels: Container[str]) -> tuple[int, str]:
         """The first line, counted from 1, with one of these labels, and the label."""
@@ -127,17 +133,17 @@ def columns_of(line: str, *, by_tabs: bool = False) -> list[str]:
 
     They are separated by tabs if there are any, or if ``by_tabs``.
     """
-    line = line.rstrip()
-    if not line or line.lstrip().startswith(_DOCUMENT):
+    line = line.rstrip(_AROUND)
+    if not line or line.lstrip(_AROUND).startswith(_DOCUMENT):
         return []
     if by_tabs or "\t" in line:
-        return [cell.strip() for cell in line.split("\t")]
-    return _BLANKS.split(line.strip())
+        return [cell.strip(_AROUND) for cell in line.split("\t")]
+    return _BLANKS.split(line.strip(_AROUND))
 
 
 def _are_separated_by_tabs(lines: Sequence[str]) -> bool:
     """Whether the first line with a word has tabs; then "New York" is not a word and its label."""
-    return "\t" in next((line for line in lines if columns_of(line)), "").rstrip()
+    return "\t" in next((line for line in lines if columns_of(line)), "").rstrip(_AROUND)
 
 
 def _is_json_object(line: str) -> bool:
@@ -157,8 +163,8 @@ def _check_label(cells: Sequence[str], *, where: str) -> None:
 
 def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:
     """The labels of a file that the model lacks, with the number of words that have each."""
-    used = collections.Counter(label for s in file.sentences for label in s.labels)
-    return {label: count for label, count in used.most_common() if label not in set(labels)}
+    used = file.label_counts.most_common()
+    return {label: count for label, count in used if label not in set(labels)}
 
 
 def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
@@ -185,6 +191,6 @@ def with_predictions(file: TaggedFile, predicted: Sequence[Sequence[str]]) -> It
     for sentence, labels in zip(file.sentences, predicted):
         by_line.update(enumerate(labels, start=sentence.first_line))
     for number, line in enumerate(file.lines, start=1):
-        line = line.strip()
+        line = line.strip(_AROUND)
         separator = "\t" if by_tabs or "\t" in line else " "
         yield f"{line}{separator}{by_line[number]}" if number in by_line else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.checkpoint.formats import open_source
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
 
 # The task's entry in ledgers, where classification has the name of a GLUE task.
 TASK_NAME = "labels of words"
+_MOST_USED_ONCE = 36  # labels; with more, the columns of the training file may be swapped
 
 
 def run(settings: TaggingSettings) -> Results | None:
@@ -134,6 +134,14 @@ def _check_files(settings: TaggingSettings, run: Run, files: Files, labels: Labe
                 "is nothing to distinguish; give a file with two labels or more."
             )
         _check_scheme(files.train, run, flag=flag)
+        rare = {label for label, count in files.train.label_counts.items() if count == 1}
+        if len(rare) > _MOST_USED_ONCE:
+            line, label = files.train.first_use(rare)
+            run.warn(
+                f"{files.train.path.name}: {len(rare):,} of {len(files.train.labels):,} labels are "
+                f"used once, such as {short_repr(label)} (line {line}); the label must be the last "
+                "column of a line, and the word the first"
+            )
     if files.dev is None:
         return
     flag = "eval_file" if settings.eval_file else "data_dir"
@@ -162,13 +170,14 @@ def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
         line, label = file.first_use(unprefixed)
         run.message(
             f"{file.path.name}: the label {short_repr(label)} (line {line}) has none of the "
-            "prefixes B-, I-, E- and S-, so there is the accuracy of words but no F1 of entities"
+            "prefixes B-, I- (M-), E- (L-) and S- (U-), so there is the accuracy of words but no "
+            "F1 of entities"
         )
 
 
 def _log_frequencies(train: TaggedFile, labels: Labels) -> tuple[float, ...]:
     """Where the bias of a new head starts, as classifiers' do (losses.best_constant)."""
-    counts = Counter(label for sentence in train.sentences for label in sentence.labels)
+    counts = train.label_counts
     total = train.num_words + len(labels)  # one word more of each label, so that all are finite
     return tuple(math.log((counts[label] + 1) / total) for label in labels)
 

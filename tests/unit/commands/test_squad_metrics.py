@@ -12,11 +12,16 @@ from bert_tf.tasks.question_answering.metrics import (
     questions_without_answer,
     read_answers,
 )
-from bert_tf.tasks.question_answering.scores import normalize_answer, question_scores
+from bert_tf.tasks.question_answering.scores import (
+    normalize_answer,
+    question_scores,
+    scored_by,
+)
 from bert_tf.tasks.question_answering.thresholds import best_threshold, threshold_curve
 from bert_tf.util.errors import UserError
 from tests.helpers.naive_squad_metric import (
     naive_best,
+    naive_characters,
     naive_result,
     naive_scores,
     naive_words,
@@ -55,6 +60,65 @@ def test_scores_of_a_question(golds, answer):
         assert (score.exact, score.f1) == naive_scores(golds, answer, is_v2=is_v2)
         assert score.answerable
         assert score.question_id == "0"
+
+
+# No kana: MLQA has no Japanese, and its script leaves them together.
+CHINESE = st.lists(
+    st.sampled_from(
+        [*"海淀区北京大学的〇々，。《》“・", "1898", "the", "BERT", "café", "㐀", *BLANKS]
+    ),
+    max_size=10,
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(golds=st.lists(CHINESE, min_size=1, max_size=3), answer=CHINESE, is_v2=st.booleans())
+@example(golds=["李明先生"], answer="李明", is_v2=False)
+def test_scores_of_characters(golds, answer, is_v2):
+    squad = scored_by(squad_of([golds], is_v2=is_v2), "characters")
+    (score,) = question_scores(squad, {"0": answer}, version_2=is_v2)
+    expected = naive_scores(golds, answer, is_v2=is_v2, split=naive_characters)
+    assert (score.exact, score.f1) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "exact", "f1"),
+    [
+        ("海淀区", "于海淀区", 0, 6 / 7),  # precision 3/4, recall 1
+        ("李明先生", "李明", 0, 2 / 3),
+        ("1898年", "1898 年。", 1, 1),
+        ("《红楼梦》", "红楼梦", 1, 1),
+        ("BERT模型", "bert", 0, 1 / 2),
+        ("The 猫", "猫", 0, 2 / 3),  # Chinese has no articles
+        ("東京タワー", "タワー", 0, 3 / 4),
+        ("佐々木", "佐木", 0, 4 / 5),
+        ("กรุงเทพ", "กรุง", 0, 8 / 11),
+    ],
+)
+def test_scores_of_characters_by_hand(gold, answer, exact, f1):
+    squad = scored_by(squad_of([[gold]], is_v2=False), "auto")
+    (score,) = question_scores(squad, {"0": answer}, version_2=False)
+    assert (score.exact, score.f1) == (exact, pytest.approx(f1))
+
+
+@pytest.mark.parametrize(
+    ("golds", "expected"),
+    [
+        ([["北京大学", "BERT模型"], ["The Beatles"], ["1898", "42"]], True),
+        ([["東京タワー"], []], True),
+        ([["กรุงเทพ"]], True),
+        ([["Denver Broncos"], ["北京"]], False),
+        ([["서울 특별시"]], False),
+        ([["Đà Nẵng"], ["दिल्ली"]], False),
+        ([["1898"], []], False),
+        ([[]], False),
+    ],
+)
+def test_the_unit_follows_from_the_answers(golds, expected):
+    squad = squad_of(golds, is_v2=True)
+    assert scored_by(squad, "auto").by_characters is expected
+    assert scored_by(squad, "characters").by_characters
+    assert not scored_by(squad, "words").by_characters
 
 
 def test_only_articles():

@@ -67,6 +67,49 @@ def test_unanswerable_questions_need_the_flag(read):
         read(content)
 
 
+@pytest.mark.parametrize("needs_answers", [True, False])
+def test_an_impossible_question_may_have_an_answer_of_empty_text(read, needs_answers):
+    """As NOT_GIVEN in the exports of annotation tools."""
+    for text in ("", " \n"):
+        content = _file(_question("a"), _question("b", [(text, 0)] * 2, is_impossible=True))
+        squad = read(content, v2=True, needs_answers=needs_answers)
+        assert [(e.is_impossible, len(e.answers)) for e in squad.examples] == [
+            (False, 1),
+            (True, 0),
+        ]
+        assert squad.unusable == squad.moved == ()
+    mixed = _file(_question("a"), _question("b", [("", 0), ("hill", 27)], is_impossible=True))
+    with pytest.raises(UserError, match=r"\(b\) is_impossible but has answers"):
+        read(mixed, v2=True, needs_answers=needs_answers)
+
+
+def test_an_empty_list_of_answers_is_unanswerable_with_the_flag(read):
+    content = _file(_question("a"), _question("b", []), _question("c", []))
+    for needs_answers in (True, False):
+        squad = read(content, v2=True, needs_answers=needs_answers)
+        assert [e.is_impossible for e in squad.examples] == [False, True, True]
+    squad = read(content, needs_answers=False)
+    assert not squad.has_unanswerable
+    with pytest.raises(
+        UserError, match=r"\(b\) has no answer; training needs one, or --version_2_"
+    ):
+        read(content)
+    with pytest.raises(UserError, match=r"\(b\) has no answer; training needs one"):
+        read(_file(_question("a"), _question("b", [], is_impossible=False)), v2=True)
+
+
+def test_a_file_without_any_answer_is_not_taken_for_unanswerable_questions(read):
+    """Such as a test set whose answers are kept back; nothing in it can be scored."""
+    content = _file(_question("a", []), _question("b", []))
+    squad = read(content, v2=True, needs_answers=False)
+    assert not squad.has_unanswerable
+    assert not squad.is_scored
+    with pytest.raises(
+        UserError, match=r"--train_file: no question of .*squad\.json has an answer"
+    ):
+        read(content, v2=True)
+
+
 def test_a_file_without_unanswerable_questions_works_with_the_flag(read):
     assert not read(_file(_question()), v2=True).has_unanswerable
     assert not read(_file(_question(is_impossible=False)), v2=False).has_unanswerable

@@ -116,6 +116,18 @@ def test_only_the_first_questions_are_answered_and_scored(start, tmp_path, capsy
     assert part in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_a_run_says_that_it_scores_by_characters(start, tmp_path, capsys):
+    asked = ["--do_predict", f"--predict_file={write_squad(tmp_path / 'dev.json', 1, seed=2)}"]
+    given = [f"--init_checkpoint={start}", "--do_train=false", *asked]
+    said = "dev.json: answers are scored by characters, as MLQA scores Chinese; --score_by=words is"
+    squad_task.run(settings_of(start, tmp_path / "out", *given, "--dry_run"))
+    assert said not in capsys.readouterr().out
+    squad_task.run(
+        settings_of(start, tmp_path / "out", *given, "--dry_run", "--score_by=characters")
+    )
+    assert said in capsys.readouterr().out
+
+
 def test_a_file_that_cannot_be_scored_is_refused_before_the_training(start, tmp_path):
     content = json.loads(write_squad(tmp_path / "dev.json", 3, seed=2).read_text())
     questions = [q for p in content["data"][0]["paragraphs"] for q in p["qas"]]

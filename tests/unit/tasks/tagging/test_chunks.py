@@ -1,5 +1,7 @@
 """Scores of entities, compared with seqeval, whose default mode is conlleval's definition too."""
 
+import itertools
+
 import hypothesis
 import pytest
 from hypothesis import strategies as st
@@ -61,13 +63,62 @@ def test_scores_are_those_of_seqeval(both):
 SCHEMES = {
     "IOB1": "I-PER I-PER B-PER O I-LOC",
     "IOB2": "B-PER I-PER B-PER O B-LOC",
+    "IOE1": "I-PER E-PER I-PER O I-LOC",
+    "IOE2": "I-PER E-PER E-PER O E-LOC",
     "IOBES": "B-PER E-PER S-PER O S-LOC",
+    "BMES": "B-PER E-PER S-PER O S-LOC",
+    "BILOU": "B-PER L-PER U-PER O U-LOC",
 }
 
 
 @pytest.mark.parametrize("labels", SCHEMES.values(), ids=SCHEMES)
 def test_the_same_entities_in_each_scheme(labels):
     assert entities_of(labels.split()) == [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5)]
+
+
+def test_words_of_characters():
+    """The labels of word segmentation, which have no types."""
+    expected = [("_", 0, 3), ("_", 3, 4), ("_", 4, 6)]
+    for labels in ("BMESBE", "BILUBL", "BIESBE"):
+        assert entities_of(list(labels)) == expected
+
+
+# The prefixes of the first, inner, last and only word of an entity.
+PREFIXES = {"IOBES": "BIES", "BMES": "BMES", "BILOU": "BILU"}
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(both=sentences_with_predictions(LABELS), scheme=st.sampled_from(list(PREFIXES)))
+@pytest.mark.filterwarnings("ignore")
+def test_schemes_with_other_letters(both, scheme):
+    """Labels written in a scheme, whether they keep its rules or not, have IOBES's entities."""
+    entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
+    letters = str.maketrans("BIES", PREFIXES[scheme])
+    for labels in (sentence for side in both for sentence in side):
+        written = [label[0].translate(letters) + label[1:] for label in labels]
+        expected = [(kind, first, last + 1) for kind, first, last in entities(labels)]
+        assert entities_of(written) == expected
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    st.lists(st.tuples(st.sampled_from(["", *TYPES]), st.integers(1, 4)), min_size=1, max_size=8)
+)
+def test_entities_of_bilou_and_iobes_are_those_of_seqevals_schemes(parts):
+    """Its strict readers of each scheme, on labels that keep the rules."""
+    schemes = pytest.importorskip("seqeval.scheme")
+    for scheme, (first, inner, last, only) in PREFIXES.items():
+        labels = []
+        for kind, length in parts:
+            prefixes = only if length == 1 else first + inner * (length - 2) + last
+            labels += [f"{prefix}-{kind}" if kind else "O" for prefix in prefixes]
+        found = entities_of(labels)
+        starts = itertools.accumulate((length for _, length in parts), initial=0)
+        expected = [(k, s, s + length) for (k, length), s in zip(parts, starts) if k]
+        assert found == expected
+        if scheme != "BMES":  # which it lacks
+            read = schemes.Entities([labels], getattr(schemes, scheme)).entities[0]
+            assert found == [entity.to_tuple()[1:] for entity in read]
 
 
 def test_entities_end_with_their_sentence():
@@ -89,7 +140,9 @@ def test_nothing_to_count():
         (["O"], False),
         (["NN", "O"], False),
         (["B-PER", "X"], False),
-        (["L-PER", "B-PER"], False),
+        (["L-PER", "B-PER", "U-PER"], True),
+        (["B", "M", "E", "S"], True),
+        (["W-PER", "B-PER"], False),
         (["B-"], False),
     ],
 )
@@ -104,6 +157,7 @@ def test_labels_of_entities(labels, expected):
         (["B", "I", "O"], set(), set()),
         (["B-PER", "I", "O"], {"I"}, set()),
         (["B-PER", "I-PER", "O", "X", "b-LOC"], set(), {"X", "b-LOC"}),
+        (["B-PER", "M-PER", "L", "O"], {"L"}, set()),
         (["NN", "VBZ", "O"], set(), set()),
         (["I", "NN"], set(), set()),
     ],

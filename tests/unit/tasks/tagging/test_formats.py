@@ -110,6 +110,25 @@ def test_conventions_of_published_files(tmp_path, content, words, labels):
     assert [sentence.labels for sentence in again.sentences] == predicted
 
 
+@pytest.mark.parametrize("word", ["\u3000", "\u00a0", "\u0085", "\u2028", "\x1c", "\x0c"])
+@pytest.mark.parametrize("content", ["a{0}b O\n{0} O\nb B-A\n\n{0} O\n", "{0}\tO\n b\u00a0\tO\n"])
+def test_only_blanks_and_tabs_separate(tmp_path, word, content):
+    """Not other white space, which may be a word, or the first or last character of one."""
+    content = content.format(word)
+    rows = [re.split("[ \t]", line.strip(" ")) for line in content.split("\n") if line]
+    for needs_labels in (True, False):
+        if needs_labels:
+            text, columns = content, rows
+        else:
+            text, columns = re.sub("[ \t](O|B-A)\n", "\n", content), [row[:1] for row in rows]
+        file = read(tmp_path, text, needs_labels=needs_labels)
+        assert len(file.sentences) == content.count("\n\n") + 1
+        assert [word for s in file.sentences for word in s.words] == [row[0] for row in rows]
+        labels = [["X"] * len(sentence.words) for sentence in file.sentences]
+        lines = [re.split("[ \t]", line) for line in with_predictions(file, labels) if line]
+        assert lines == [[*row, "X"] for row in columns]
+
+
 def test_words_without_labels(tmp_path):
     file = read(tmp_path, "EU NNP\nrejects VBZ\n\nPeter\tNNP\n", needs_labels=False)
     assert file.sentences == [Sentence(1, ["EU", "rejects"], []), Sentence(4, ["Peter"], [])]
@@ -137,7 +156,7 @@ WRONG = {
         "line 2 of {} has the word 'rejects O' without a label",
     ),
     "no word": ("EU\tB-ORG\n\tO\n", "line 2 of {} has no word before its first tab; correct it"),
-    "a blank as a word": ("EU\tO\n \u00a0\tO\n", "line 2 of {} has no word before its first tab"),
+    "a blank as a word": ("EU\tO\n  \tO\n", "line 2 of {} has no word before its first tab"),
     "no sentences": ("-DOCSTART- -X- O O\n\n", "{} has no sentences; give a file with a word on"),
     "empty": ("", "{} is empty"),
     "JSON": ('{"words": ["EU"], "labels": ["O"]}\n', "line 1 of {} is a JSON object; give"),

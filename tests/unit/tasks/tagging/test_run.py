@@ -248,8 +248,22 @@ def test_labels_that_keep_a_file_from_being_scored_by_entities(start, tagger, tm
     (tmp_path / "dev.txt").write_text("Anna B-PER\nlives O\n\nRome LOC\n")
     flags = ["--do_eval", f"--eval_file={tmp_path / 'dev.txt'}", f"--init_checkpoint={tagger}"]
     tagging.run(settings_of(start, tmp_path / "out", *flags, "--dry_run"))
-    said = "dev.txt: the label 'LOC' (line 4) has none of the prefixes B-, I-, E- and S-, so there"
+    said = "dev.txt: the label 'LOC' (line 4) has none of the prefixes B-, I- (M-), E- (L-)"
     assert said in capsys.readouterr().out
+
+
+def test_words_in_the_column_of_labels_are_said(start, tmp_path, capsys):
+    """With the label first, words would be trained as if they were labels."""
+    train = tmp_path / "train.txt"
+    flags = ["--do_train", f"--train_file={train}", "--dry_run"]
+    for count, is_said in ((36, False), (37, True)):
+        train.write_text("O a\nO a\n\nB b\nO b\n" + "".join(f"O w{n}\n" for n in range(count)))
+        tagging.run(settings_of(start, tmp_path / "out", *flags))
+        said = (
+            "train.txt: 37 of 39 labels are used once, such as 'w0' (line 6); the label must be "
+            "the last column of a line, and the word the first"
+        )
+        assert (said in " ".join(capsys.readouterr().out.split())) is is_said
 
 
 def test_labels_are_those_of_the_training_file_sorted(agreed):
