@@ -32,6 +32,7 @@ def wordpiece_entries(path: PathLike) -> list[str]:
         ids.update((token["content"], token["id"]) for token in added_tokens(values, path))
         by_id = {index: entry for entry, index in ids.items()}
         last = max(by_id)
+        broken = next(filter(_HALF_A_PAIR.search, ids), None)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"vocabulary {path} is malformed; {_ADVICE}.") from None
     is_counted = all(isinstance(index, int) and index >= 0 for index in by_id)
@@ -40,7 +41,6 @@ def wordpiece_entries(path: PathLike) -> list[str]:
             f"vocabulary {path}: the ids of {len(ids)} entries are not 0 to {len(ids) - 1}; "
             f"{_ADVICE}."
         )
-    broken = next(filter(_HALF_A_PAIR.search, ids), None)
     if broken is not None:
         raise UserError(
             f"vocabulary {path}: the entry {short_repr(broken)} has half of a surrogate pair, "

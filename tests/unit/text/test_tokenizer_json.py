@@ -232,6 +232,7 @@ def test_ids_of_an_odd_tokenizer_json_are_kept(theirs, tmp_path):
         (lambda values: values["model"]["vocab"].update(beyond=10**9), "entries are not 0 to"),
         (lambda values: values["model"].pop("vocab"), "is malformed; restore it"),
         (lambda values: values.update(model=[]), "is malformed; restore it"),
+        (lambda values: values["model"].update(vocab=[[1, 0]]), "is malformed; restore it"),
         (lambda values: values.update(added_tokens=[3]), r"json: its added_tokens have 3, not an"),
         (lambda values: values.update(added_tokens=5), r"json: its added_tokens have 5, not an"),
         (lambda values: values["added_tokens"][0].pop("id"), "is malformed; restore it"),
