@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ _METRICS = {
     "perplexity": ("masked_lm_perplexity",),
 }
 _MOST_CLASSES = 50
+# Characters that may be markup or begin a link; an underscore within a word is neither.
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~#$@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])")
 _NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
 
 # Rows of the table on training: their titles, and where run.json's ledger has them.
@@ -130,11 +133,11 @@ def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Ite
     scores = _scores(source)
     base = Path(str(flags.get("init_checkpoint") or "")).name
     yield from _metadata(config["model_type"], task, base, scores)
-    yield from ("", f"# {name}", "", f"`{class_name}`: a network that {purpose}.", "")
+    yield from ("", f"# {_text(name)}", "", f"`{class_name}`: a network that {purpose}.", "")
     yield from _table(_about_network(config, source))
     labels = config.get("id2label")
     if labels:
-        listed = [f"`{label}`" for label in labels.values()][:_MOST_CLASSES]
+        listed = [_code(label) for label in [*labels.values()][:_MOST_CLASSES]]
         more = [f"and {len(labels) - len(listed)} more"] if len(labels) > len(listed) else []
         yield from ("", f"Classes, in the order of its outputs: {', '.join([*listed, *more])}.")
     yield from ("", "## Use", "", "```python")
@@ -145,7 +148,7 @@ def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Ite
     if source.files.run_record is not None:
         yield from _section("Data", _about_data(source, flags))
         yield from _section("Training", _about_training(source, base))
-    yield from _section("Evaluation", ((key, f"{value:g}") for key, value in scores.items()))
+    yield from _section("Evaluation", ((_text(key), f"{value:g}") for key, value in scores.items()))
 
 
 def _metadata(
@@ -160,7 +163,7 @@ def _metadata(
     yield "# language: en"
     yield "# license: apache-2.0"
     if base:
-        yield f"base_model: {json.dumps(base, ensure_ascii=False)}"
+        yield f"base_model: {json.dumps(_line(base), ensure_ascii=False)}"
     bare = {key.removeprefix("eval_") for key in scores}
     metrics = [metric for metric, ours in _METRICS.items() if bare.intersection(ours)]
     if metrics:
@@ -246,4 +249,22 @@ def _table(rows: Rows) -> Iterator[str]:
         yield from ("| | |", "|---|---|")
     for title, value in known:
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        yield f"| {title} | {' '.join(text.replace('|', chr(92) + '|').split())} |"
+        yield f"| {title} | {_text(text)} |"
+
+
+def _line(text: str) -> str:
+    """A text on one line of characters that are shown, as YAML and Markdown need it."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def _text(text: str) -> str:
+    """A text as Markdown that shows it as it is."""
+    return _MARKUP.sub(r"\\\g<0>", _line(text))
+
+
+def _code(text: str) -> str:
+    """A text as Markdown's code, between more backticks than it has in a row."""
+    line = _line(text)
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    marks, space = "`" * (longest + 1), " " if longest or not line else ""
+    return f"{marks}{space}{line}{space}{marks}"

@@ -99,7 +99,7 @@ def open_model_garden(
     if files.config is not None and files.config.num_attention_heads != heads:
         raise UserError(
             f"checkpoint {file.path} has {heads} attention heads, but {files.config_file} has "
-            f"num_attention_heads {files.config.num_attention_heads}; correct the file."
+            f"num_attention_heads {files.config.num_attention_heads}; restore the file."
         )
     return variables, (f"written by TensorFlow 2's model garden, with {heads} attention heads",)
 

@@ -12,7 +12,7 @@ from typing import Any
 from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, setting
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow, schedule_options, schedule_row
 from bert_tf.util.errors import UserError
-from bert_tf.util.options import Options, OptionValue, shown
+from bert_tf.util.options import Interval, Options, OptionValue, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ScheduleSettings(Settings):
       options: the schedule's options, by keyword; omitted ones get their defaults.
     """
 
-    learning_rate: float = setting(5e-5, "Peak learning rate.")
+    learning_rate: float = setting(5e-5, "Peak learning rate.", bounds=Interval(0, open_low=True))
     learning_rate_scaling: str = setting(
         "none",
         "Multiply the learning rate by 1, the number of ranks or its square root.",
@@ -77,7 +77,7 @@ class ScheduleSettings(Settings):
                 f"{self.given('end_learning_rate')} is never reached with {self.given('name')}; "
                 "leave one of them out."
             )
-        if end > peak > 0:
+        if end > peak:
             yield (
                 f"{self.given('end_learning_rate')} is greater than "
                 f"{self.given('learning_rate')}, the peak; lower it."
@@ -117,7 +117,7 @@ def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | N
     if total is None or warmup is None:
         return
     at, rewarmup = schedule.rewarm_at_step, schedule.num_rewarm_steps
-    if warmup > total > 0:
+    if warmup > total:
         raise UserError(
             f"--num_warmup_steps={warmup} is more than --num_train_steps={total}, so the learning "
             "rate would never reach its peak; lower it."

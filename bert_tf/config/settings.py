@@ -7,6 +7,7 @@ setting: its default, its bounds, its flag and the flag's help text.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -227,7 +228,11 @@ class RunSettings(Settings):
     command: CommandLine = dataclasses.field(default_factory=CommandLine)
 
     def contradictions(self) -> Iterator[str]:
-        """Settings that require training, or checkpoints to evaluate."""
+        """A file as directory; settings that require training, or checkpoints to evaluate."""
+        places = self.output_dir, *self.output_dir.parents
+        file = next(filter(os.path.isfile, places), None)
+        if file is not None:
+            yield f"{self.given('output_dir')}: {file} is a file; choose another directory."
         every = self.evaluation.eval_every_steps
         if every is not None and not (self.evaluation.do_eval and self.do_train):
             yield "--eval_every_steps needs --do_train and --do_eval; give them or drop it."
@@ -298,8 +303,12 @@ class BatchSettings(Settings):
 class StepSettings(Settings):
     """The length of training and of its warm-up, on one rank: in steps or epochs."""
 
-    num_train_steps: int | None = setting(None, "Optimizer updates, on one rank.", kind=int)
-    num_warmup_steps: int | None = setting(None, "Warm-up updates, on one rank.", kind=int)
+    num_train_steps: int | None = setting(
+        None, "Optimizer updates, on one rank.", kind=int, bounds=AT_LEAST_ONE
+    )
+    num_warmup_steps: int | None = setting(
+        None, "Warm-up updates, on one rank.", kind=int, bounds=NOT_NEGATIVE
+    )
     num_train_epochs: float | None = setting(
         None,
         "Passes over the training records, on all ranks together, instead of --num_train_steps.",
@@ -314,7 +323,10 @@ class StepSettings(Settings):
         bounds=Interval(0, 1),
     )
     stop_after_steps: int | None = setting(
-        None, "End the run after this update, on one rank, of a longer schedule.", kind=int
+        None,
+        "End the run after this update, on one rank, of a longer schedule.",
+        kind=int,
+        bounds=AT_LEAST_ONE,
     )
     scale_steps_by_ranks: bool | None = setting(
         None,

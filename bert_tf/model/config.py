@@ -379,7 +379,8 @@ def _check_fits_memory(config: BertConfig) -> None:
         sizes = ", ".join(f"{name} {getattr(config, name)}" for name in fields)
         raise UserError(
             f"model configuration: its weights take {needed / 2**30:,.0f} GiB, and this machine "
-            f"has {memory_bytes() / 2**30:,.0f} GiB of memory; reduce the sizes ({sizes})."
+            f"has {memory_bytes() / 2**30:,.0f} GiB of memory; use a "
+            f"machine with more, or reduce the sizes of a new network ({sizes})."
         )
 
 

@@ -84,8 +84,7 @@ def find_model(
     problem, notes = other_model(beside_weights, config=model.config, vocabulary=model.vocabulary)
     if problem:
         raise UserError(
-            f"{checkpoint} cannot be used: {problem}; give the one it was trained with, or "
-            "correct the wrong file."
+            f"{checkpoint} cannot be used: {problem}; give the one it was trained with."
         )
     return dataclasses.replace(model, notes=(*model.notes, *notes))
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_tf.util.errors import UserError
+from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import atomic_open
 
 LABELS_NAME = "labels.txt"
 TEXT_CLASSES_NAME = "text_classes.json"  # of a head for whole texts, see text_classes.py
+
+_MOST_UNNAMED = 1_000_000  # which take 0.3 s; damaged files may have any number
 
 # A label's number is its index.
 Labels = tuple[str, ...]
@@ -67,13 +69,18 @@ def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
     named = settings.get("id2label")
     if named is None:
         count = settings.get("num_labels", 2)
-        named = {index: f"LABEL_{index}" for index in range(count if isinstance(count, int) else 0)}
+        if not isinstance(count, int) or not 0 < count <= _MOST_UNNAMED:
+            raise UserError(
+                f"{source}: its num_labels is {short_repr(count)}, not a number of classes from 1 "
+                f"to {_MOST_UNNAMED:,}; restore the file."
+            )
+        named = {index: f"LABEL_{index}" for index in range(count)}
     by_number = {str(n): name for n, name in named.items()} if isinstance(named, Mapping) else {}
     found = [by_number.get(str(index)) for index in range(len(by_number))]
     labels = tuple(name for name in found if isinstance(name, str) and name)
     if not labels or len(set(labels)) < len(found):
         raise UserError(
             f"{source}: its id2label must name classes 0, 1, 2 and so on, all of them differently; "
-            "correct the file."
+            "restore the file."
         )
     return labels

@@ -60,11 +60,11 @@ def find_text_classes(
     kind = settings.get("problem_type") or (REGRESSION if len(labels) == 1 else SINGLE_LABEL)
     if kind not in KINDS:
         raise UserError(
-            f"{config_file}: its problem_type must be one of {', '.join(KINDS)}; correct the file."
+            f"{config_file}: its problem_type must be one of {', '.join(KINDS)}; restore the file."
         )
     threshold = settings.get(THRESHOLD_KEY, DEFAULT_THRESHOLD)
     if not isinstance(threshold, (int, float)):
-        raise UserError(f"{config_file}: its {THRESHOLD_KEY} must be a number; correct the file.")
+        raise UserError(f"{config_file}: its {THRESHOLD_KEY} must be a number; restore the file.")
     return TextClasses(kind, () if kind == REGRESSION else labels, threshold)
 
 

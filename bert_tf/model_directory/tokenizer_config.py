@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bert_tf.text.tokenizer_files import TOKENIZER_JSON_NAME, VOCAB_NAME, VOCABULARY_SHA256_KEY
+from bert_tf.text.wordpiece_entries import added_tokens
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import read_json_object
 
@@ -22,13 +23,13 @@ def read_tokenizer_config(path: Path) -> tuple[bool | None, str | None, list[str
     lower_case = values.get("do_lower_case")
     if lower_case is not None and not isinstance(lower_case, bool):
         raise UserError(
-            f"tokenizer configuration {path}: do_lower_case must be true or false; correct the "
+            f"tokenizer configuration {path}: do_lower_case must be true or false; restore the "
             "file."
         )
     sha256 = values.get(VOCABULARY_SHA256_KEY)
     if sha256 is not None and not isinstance(sha256, str):
         raise UserError(
-            f"tokenizer configuration {path}: {VOCABULARY_SHA256_KEY} must be a string; correct "
+            f"tokenizer configuration {path}: {VOCABULARY_SHA256_KEY} must be a string; restore "
             "the file."
         )
     notes = []
@@ -61,16 +62,15 @@ def _added_entries(directory: Path) -> Iterator[str]:
         yield (
             f"warning: {added_file} has entries that {VOCAB_NAME} lacks ({short_repr(missing)}), "
             "so texts with them get other ids than in transformers; append those that are words to "
-            f"{VOCAB_NAME}, in the order of their ids"
+            f"{VOCAB_NAME}, each as line id + 1"
         )
 
 
 def _entries_found_first(path: Path) -> Iterator[str]:
     """A message about added entries that are not words, as which this tokenizer finds entries."""
     values = read_json_object(path, what="vocabulary") if path.is_file() else {}
-    added = values.get("added_tokens")
-    tokens = [token for token in added if isinstance(token, dict)] if added else []
-    names = [str(token.get("content")) for token in tokens if not token.get("special")]
+    tokens = added_tokens(values, path)
+    names = [token["content"] for token in tokens if not token.get("special")]
     found = [name for name in names if not name.isalnum()]
     if found:
         yield (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.util.console import Grade, Note, report, say_note
+from bert_tf.util.environment import launched_rank
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, atomic_open, require_file
 from bert_tf.util.temporary import TemporaryDirectory
@@ -21,6 +24,9 @@ TOKENIZER_JSON_NAME = "tokenizer.json"
 
 # In the tokenizer_config.json of a model without its vocabulary.
 VOCABULARY_SHA256_KEY = "vocabulary_sha256"
+
+# Unusual entries of vocabularies that were noted; a copy of a vocabulary has the same ones.
+_noted: set[str] = set()
 
 
 def load_tokenizer(
@@ -135,13 +141,17 @@ class TokenizerFiles:
     def load(self) -> Tokenizer:
         """Opens the vocabulary; text is lower-cased unless ``do_lower_case`` is False.
 
-        Raises UserError unless there is exactly one file, and if it is missing or malformed.
+        A note names unusual entries, once per program. Raises UserError unless there is exactly one
+        file, and if it is missing or malformed.
         """
-        return load_tokenizer(
+        tokenizer = load_tokenizer(
             vocab_file=self.vocab_file,
             spm_model_file=self.spm_model_file,
             do_lower_case=self.do_lower_case is not False,
         )
+        if self.vocab_file and multiprocessing.parent_process() is None:
+            _note_unusual_entries(self.vocab_file)
+        return tokenizer
 
     def read(self) -> TokenizerContent:
         """Reads the one file, after checking it like :meth:`load`."""
@@ -171,7 +181,7 @@ class TokenizerFiles:
         if other.vocab_file and other.spm_model_file:
             raise UserError(
                 f"{other.vocab_file} and {other.spm_model_file} are two vocabularies of one model; "
-                "remove the one that the model was not trained with."
+                "give the one that it was trained with as --vocab_file or --spm_model_file."
             )
         return dataclasses.replace(other, do_lower_case=self.do_lower_case)
 
@@ -232,10 +242,23 @@ class TokenizerContent:
             return load_tokenizer(**{self.kind: path}, do_lower_case=self.do_lower_case)
 
 
+def _note_unusual_entries(path: Path) -> None:
+    from bert_tf.text.vocabulary import unusual_entries
+
+    found = unusual_entries(path)
+    if found and found not in _noted and launched_rank() == 0:
+        _noted.add(found)
+        sentence = (
+            f"vocabulary {path} has {found}; ids are line numbers from 0, as in transformers, so "
+            "leave the file as it is"
+        )
+        say_note(Note(Grade.HINT, "vocabulary", sentence), to=report)
+
+
 def _spellings(content: bytes) -> Iterator[bytes]:
     """A vocab.txt as it is and with each kind of line ending, with and without a final one."""
     yield content
-    entries = [line.strip() for line in content.rstrip(b"\r\n").split(b"\n")]
+    entries = [line.removesuffix(b"\r") for line in content.rstrip(b"\r\n").split(b"\n")]
     for line_end in (b"\n", b"\r\n"):
         joined = line_end.join(entries)
         yield from (joined, joined + line_end)

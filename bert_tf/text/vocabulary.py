@@ -5,53 +5,74 @@ One in a ``tokenizer.json`` is read, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.text.tokenizer import SpecialIds
-from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, atomic_open
 
 # Our own vocabularies begin with these, in this order; in other files they may be anywhere.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
+# Ends of lines for Python's text files, and so for transformers.
+_LINE_END = re.compile("\r\n|\r|\n")
+_AROUND_SPECIAL = "\ufeff \t"
+_SHOWN = 5  # ids in a note
+
 
 def vocab_content(path: PathLike) -> bytes:
-    """The bytes of a vocab.txt, or of the one with the entries of a tokenizer.json."""
+    """The bytes of a vocab.txt, or of the one with the entries of a tokenizer.json.
+
+    No text has an entry with a line's end, so a blank in its place keeps all ids.
+    """
     if Path(path).suffix != ".json":
         return Path(path).read_bytes()
     from bert_tf.text.wordpiece_entries import wordpiece_entries
 
-    return "".join(f"{entry}\n" for entry in wordpiece_entries(path)).encode()
+    return "".join(f"{_LINE_END.sub(' ', e)}\n" for e in wordpiece_entries(path)).encode()
 
 
 def read_vocab_file(path: PathLike) -> list[str]:
-    """The entries of a vocab.txt or tokenizer.json, stripped of (Unicode) white space.
+    """The entries of a vocab.txt or tokenizer.json by id, read as transformers reads them.
 
-    Raises UserError for bytes that are not UTF-8, blank lines and duplicate entries.
+    A line without its end is an entry, also a blank or repeated one; blank lines at the end are
+    left out. Of a repeated entry, texts get the last id. Only the special tokens are recognised
+    with blanks or a byte order mark around them. Raises UserError for bytes that are not UTF-8.
     """
-    content = vocab_content(path)
+    lines = _lines(path)
+    missing = {*SPECIAL_TOKENS}.difference(lines)
+    bare = (line.strip(_AROUND_SPECIAL) for line in lines)
+    return [name if name in missing else line for name, line in zip(bare, lines)]
+
+
+def _lines(path: PathLike) -> list[str]:
     try:
-        # Only line feeds end an entry: the Chinese vocabulary has U+2028 as an entry.
-        lines = content.decode("utf-8").split("\n")
+        text = vocab_content(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"vocabulary {path} is not UTF-8 text (byte {error.start}); give a vocab.txt."
         ) from error
-    if not lines[-1]:
-        del lines[-1]
-    first_lines: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip(" \t\r"):
-            raise UserError(f"vocabulary {path}: line {number} is blank; remove it.")
-        entry = line.strip()
-        if entry in first_lines:
-            raise UserError(
-                f"vocabulary {path}: {short_repr(entry)} is on line {first_lines[entry]} and line "
-                f"{number}; every entry must occur once."
-            )
-        first_lines[entry] = number
-    return list(first_lines)
+    # Not str.splitlines: the Chinese vocabulary has U+2028 as an entry.
+    return _LINE_END.split(text.rstrip("\r\n"))
+
+
+def unusual_entries(path: PathLike) -> str:
+    """The kinds of entries that are hardly intended, with their ids; "" if there are none."""
+    lines = _lines(path)
+    ids = {line: index for index, line in enumerate(lines)}
+    kinds = {
+        "a byte order mark": [0] if lines[0].startswith("\ufeff") else [],
+        "blank entries": [n for n, line in enumerate(lines) if not line],
+        "entries with white space": [n for n, e in enumerate(lines) if e and e.split() != [e]],
+        "entries that are repeated later": [n for n, e in enumerate(lines) if e and ids[e] != n],
+    }
+    return ", ".join(
+        f"{kind} (id {', '.join(map(str, at[:_SHOWN]))}{', ...' if at[_SHOWN:] else ''})"
+        for kind, at in kinds.items()
+        if at
+    )
 
 
 def write_vocab_file(path: PathLike, entries: Sequence[str]) -> None:
@@ -68,7 +89,8 @@ def find_special_ids(entries: Sequence[str], *, path: PathLike) -> SpecialIds:
             f"vocabulary {path} has no {', '.join(missing)}; "
             "give the vocab.txt of a BERT model or one made by data_prep.vocabulary."
         )
-    return SpecialIds(*(entries.index(token) for token in SPECIAL_TOKENS))
+    ids = {entry: index for index, entry in enumerate(entries)}
+    return SpecialIds(*(ids[token] for token in SPECIAL_TOKENS))
 
 
 def is_cased(entries: Sequence[str]) -> bool | None:

@@ -145,14 +145,6 @@ def resolve_batch_plan(
     batch defaults to 32 (as in google-research/bert) and accumulation steps to one. Raises
     UserError with the arithmetic if the values contradict each other or do not divide evenly.
     """
-    given = {
-        "train_batch_size": micro_batch_size,
-        "num_accumulation_steps": accumulation_steps,
-        "global_batch_size": global_batch_size,
-    }
-    for flag, value in given.items():
-        if value is not None and value < 1:
-            raise UserError(f"--{flag}={value} must be at least 1.")
     if global_batch_size is None:
         return BatchPlan(
             micro_batch_size or DEFAULT_MICRO_BATCH_SIZE, accumulation_steps or 1, world_size
@@ -248,20 +240,14 @@ def resolve_step_plan(
     """Scales steps and learning rate by the number of ranks.
 
     The requested steps describe a run on one rank; N ranks consume N times as much data per step,
-    so they need 1/N of the steps (rounded up), warm-up included. Raises UserError for steps or
-    rates that do not form a valid schedule.
+    so they need 1/N of the steps (rounded up), warm-up included. Raises UserError if the run would
+    end after its schedule.
     """
-    if num_train_steps < 1:
-        raise UserError(f"--num_train_steps={num_train_steps} must be at least 1.")
-    if num_warmup_steps < 0:
-        raise UserError(f"--num_warmup_steps={num_warmup_steps} must not be negative.")
-    if stop_after_steps is not None and not 1 <= stop_after_steps <= num_train_steps:
+    if stop_after_steps is not None and stop_after_steps > num_train_steps:
         raise UserError(
             f"--stop_after_steps={stop_after_steps} must be from 1 to --num_train_steps="
             f"{num_train_steps}, the end of the schedule; change one of them."
         )
-    if not (learning_rate > 0 and math.isfinite(learning_rate)):
-        raise UserError(f"--learning_rate={learning_rate} must be a positive number.")
     divisor = world_size if scale_steps_by_ranks else 1
     factor = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
     return StepPlan(

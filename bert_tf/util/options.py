@@ -89,6 +89,8 @@ class Option:
             return f"--{self.flag}={value} is not one of {', '.join(self.choices)}."
         if isinstance(value, float) and math.isnan(value):
             return f"--{self.flag}=nan must be a number."
+        if isinstance(value, float) and math.isinf(value) and not self.takes_infinity:
+            return f"--{self.flag}={value:g} must be finite."
         if self.bounds is not None and value is not None and value not in self.bounds:
             advice = f"; {self.advice}" if self.advice else ""
             return f"--{self.flag}={shown(value)} must {self.bounds}{advice}."

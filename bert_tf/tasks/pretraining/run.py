@@ -18,7 +18,7 @@ from bert_tf.tasks.pretraining.data import (
     TrainingBatches,
     open_run_records,
 )
-from bert_tf.tasks.pretraining.network import open_model
+from bert_tf.tasks.pretraining.network import check_configuration, open_model
 from bert_tf.tasks.pretraining.objective import objective_of
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
@@ -239,6 +239,7 @@ class OpenedPretraining:
 
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
     """Opens records and network and checks that they match. Collective. Raises UserError."""
+    check_configuration(settings, run)
     records = open_run_records(settings)
     data = _with_lengths_of_records(settings, run, records)
     distillation, of_network = settings.distillation, settings

@@ -262,7 +262,7 @@ def test_entries_apart_from_the_vocabulary_are_told(theirs):
     (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     [note] = open_source(theirs).notes
     assert f"added_tokens.json has entries that vocab.txt lacks ({list(added)!r}), so" in note
-    assert note.endswith("append those that are words to vocab.txt, in the order of their ids")
+    assert note.endswith("append those that are words to vocab.txt, each as line id + 1")
     vocab_file.write_text("".join(f"{entry}\n" for entry in entries))
     assert not open_source(theirs).notes
 
@@ -421,7 +421,7 @@ WRONG = {
     ),
     "hash of a vocabulary": (
         replaced("tokenizer_config.json", b'{"vocabulary_sha256": 7}'),
-        "tokenizer_config.json: vocabulary_sha256 must be a string; correct the file.",
+        "tokenizer_config.json: vocabulary_sha256 must be a string; restore the file.",
     ),
     "a list for a tokenizer": (
         replaced("tokenizer_config.json", b"[]"),

@@ -104,6 +104,46 @@ def test_without_records_a_card_has_only_the_network(tmp_path, class_name, task,
     assert [line for line in card.text.splitlines() if line.startswith("## ")] == ["## Use"]
 
 
+HOSTILE = (
+    "a_b __c__ *d* [e](https://e.org) <script>f</script> &lt; `g` ``h` | \\ ~~i~~ # j: $k$ @l",
+    "# a\n---\nlicense: mit\n---\r\n| b |\u2028\x85\x7f\ufeff",
+    "`", "``a", "-", "_", "1. www.b.org", '"c": !d {e} %f',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_shown_as_they_are(tmp_path, name):
+    markdown_it = pytest.importorskip("markdown_it")
+    record = {**RECORD, "ledger": {"data": {"task": name}}, "flags": {"init_checkpoint": name}}
+    scores = {**SCORES, f"eval_f1 {name}": 0.5, "global_step": 9}
+    source = make(tmp_path / "run", "BertForSequenceClassification", record=record, scores=scores)
+    write_text_classes(source, TextClasses(SINGLE_LABEL, ("no", name, "last")))
+    out = tmp_path / name.replace("/", "").strip()
+    card = card_of(source, out)
+    shown = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    base = shown.rpartition("/")[2]
+    assert card.data.base_model == base
+    assert set(card.data.to_dict()) <= {
+        "library_name",
+        "pipeline_tag",
+        "tags",
+        "base_model",
+        "metrics",
+    }
+    tokens = (
+        markdown_it.MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(card.text)
+    )
+    texts = []
+    for token in tokens:
+        kinds = {child.type for child in token.children or ()}
+        assert kinds <= {"text", "code_inline", "text_special"}, token.content
+        texts.append("".join(child.content for child in token.children or ()))
+    title = " ".join("".join(c if c.isprintable() else " " for c in out.name).split())
+    assert title in texts
+    assert any(text.endswith(f"outputs: no, {shown}, last.") for text in texts)
+    assert {base, shown, f"eval_f1 {shown}"} <= set(texts)
+
+
 def test_scores_of_other_weights_are_left_out(tmp_path):
     source = make(tmp_path / "run", "BertModel", scores={**SCORES, "global_step": 8})
     card = card_of(source, tmp_path / "out")

@@ -10,6 +10,7 @@ from bert_tf.checkpoint.loading import open_with_heads
 from bert_tf.commands.convert import convert
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.model_directory.labels import find_labels, read_labels, write_labels
+from bert_tf.model_directory.text_classes import find_text_classes
 from bert_tf.tasks.classification.task import CLASSIFICATION_HEAD
 from bert_tf.tasks.tagging.task import TAGGING_HEAD
 from bert_tf.util.errors import UserError
@@ -63,6 +64,15 @@ def test_labels_of_transformers(tmp_path, settings, labels):
 def test_malformed_settings(tmp_path, named):
     with pytest.raises(UserError, match="its id2label must name classes 0, 1, 2 and so on"):
         find_labels(tmp_path, {**TOKENS, "id2label": named}, tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("count", [10**9, 0, -1, "3", None, 2.0])
+@pytest.mark.parametrize("kind", ["Token", "Sequence"])
+def test_impossible_numbers_of_labels(tmp_path, count, kind):
+    settings = {"architectures": [f"BertFor{kind}Classification"], "num_labels": count}
+    find = find_labels if kind == "Token" else find_text_classes
+    with pytest.raises(UserError, match=f"config.json: its num_labels is {count!r}, not a number"):
+        find(tmp_path, settings, tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("target", ["google", "nvidia", "bert_tf"])

@@ -206,6 +206,25 @@ def test_entries_that_were_added_later_are_read(theirs):
     assert ours.encode("a lockdown") == tokenizer("a lockdown", add_special_tokens=False).input_ids
 
 
+def test_ids_of_an_odd_tokenizer_json_are_kept(theirs, tmp_path):
+    """Ids without an entry, from a vocab.txt that repeats one, and entries with a line's end."""
+    plain = theirs[0].read_text(encoding="utf-8")
+    theirs[0].write_text(plain.replace("\n", "\na\nthe\n\n\n", 1), encoding="utf-8")
+    transformers.BertTokenizerFast(str(theirs[0])).save_pretrained(theirs[1])
+    (theirs[1] / "vocab.txt").unlink()
+    path = theirs[1] / "tokenizer.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    vocab = values["model"]["vocab"]
+    values["model"]["vocab"] = {{"": "x\ny\r\nz"}.get(e, e): index for e, index in vocab.items()}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    expected = tokenizers.Tokenizer.from_file(str(path))
+    found = TokenizerFiles.in_directory(theirs[1], do_lower_case=True)
+    found.copy_to(tmp_path)
+    for files in (found, TokenizerFiles.in_directory(tmp_path, do_lower_case=True)):
+        for text in ("the end of a line", "a b, the x y z."):
+            assert files.load().encode(text) == ids(expected, text)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -213,7 +232,17 @@ def test_entries_that_were_added_later_are_read(theirs):
         (lambda values: values["model"]["vocab"].update(beyond=10**9), "entries are not 0 to"),
         (lambda values: values["model"].pop("vocab"), "is malformed; restore it"),
         (lambda values: values.update(model=[]), "is malformed; restore it"),
-        (lambda values: values.update(added_tokens=[3]), "is malformed; restore it"),
+        (lambda values: values["model"].update(vocab=[[1, 0]]), "is malformed; restore it"),
+        (lambda values: values.update(added_tokens=[3]), r"json: its added_tokens have 3, not an"),
+        (lambda values: values.update(added_tokens=5), r"json: its added_tokens have 5, not an"),
+        (lambda values: values["added_tokens"][0].pop("id"), "is malformed; restore it"),
+        (lambda values: values["model"]["vocab"].update({"the": 9.5}), "are not 0 to"),
+        (
+            lambda values: values["model"]["vocab"].update(
+                {"a\ud83d": values["model"]["vocab"].pop("a")}
+            ),
+            r"json: the entry 'a\\ud83d' has half of a surrogate pair",
+        ),
     ],
 )
 def test_other_contents_are_refused(theirs, change, said):

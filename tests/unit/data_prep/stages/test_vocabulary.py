@@ -15,7 +15,7 @@ import pytest
 from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.tokenizer_files import load_tokenizer
-from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file
+from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file, unusual_entries
 from bert_tf.util import files
 from bert_tf.util.errors import UserError
 from data_prep.stages import vocabulary
@@ -63,7 +63,9 @@ def test_vocabulary_has_its_size_and_covers_its_text(tmp_path, kind, lower_case)
 
 
 def test_wordpiece_file_begins_as_bert_s(tmp_path):
-    entries = read_vocab_file(_run(tmp_path, _text()))
+    path = _run(tmp_path, _text())
+    entries = read_vocab_file(path)
+    assert unusual_entries(path) == ""
     assert tuple(entries[:5]) == SPECIAL_TOKENS == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     assert len(set(entries)) == 120
 

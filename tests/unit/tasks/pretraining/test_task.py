@@ -160,6 +160,20 @@ def with_files(settings, *, train=None, held_out=None):
     return dataclasses.replace(settings, data=data)
 
 
+def test_a_broken_configuration_is_named_before_records_are_read(settings, tmp_path):
+    settings.data.train_files[0].write_text("not a record\n")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "bert_config.json").write_text("{")
+    settings.bert_config_file.write_text("{")
+    started = with_values(settings.run, init_checkpoint=str(model))
+    for found in (settings, dataclasses.replace(settings, bert_config_file=None, run=started)):
+        with pytest.raises(
+            UserError, match=r"model configuration: .*bert_config\.json is not valid"
+        ):
+            pretraining.run(found)
+
+
 @pytest.mark.parametrize("which", ["train", "held_out"])
 def test_records_without_next_sentences(settings, which, tmp_path):
     records = write_records(tmp_path / "without", nsp=False)
