@@ -13,10 +13,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.encoder import encode, encoder_specs
-from bert_tf.model.layers import activate, computed_in, dense, layer_norm, operand
+from bert_tf.model.layers import activate, computed_in, dense, layer_norm, operand, shape_of
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"

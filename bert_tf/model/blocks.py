@@ -18,10 +18,18 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
-from bert_tf.model.layers import GELUS, activate, computed_in, layer_norm, operand, product
+from bert_tf.model.layers import (
+    GELUS,
+    Dimension,
+    activate,
+    computed_in,
+    layer_norm,
+    operand,
+    product,
+    shape_of,
+)
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.shapes import Dimension, shape_of
 from bert_tf.model.token_rows import TokenRows, all_rows, rows_of_tokens
 from bert_tf.model.variables import Variables
 from bert_tf.native import library

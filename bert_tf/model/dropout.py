@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.shapes import Dimension, shape_of
+from bert_tf.model.layers import Dimension, shape_of
 
 _PHILOX = 1
 _WORDS_PER_BLOCK = 4  # of 32 bits

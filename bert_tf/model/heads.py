@@ -12,11 +12,10 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import apply_dropout
-from bert_tf.model.layers import activate, dense, layer_norm
+from bert_tf.model.layers import activate, dense, layer_norm, shape_of
 from bert_tf.model.losses import ClassScores
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
 

@@ -6,16 +6,26 @@ A layer's inputs and outputs are float32; ``PrecisionPolicy`` sets the dtypes us
 from __future__ import annotations
 
 import math
-from typing import Callable
+from typing import Callable, Union
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables
 
 # As in tf.contrib.layers.layer_norm, with which Google's released networks were trained.
 LAYER_NORM_EPSILON = 1e-12
+
+Dimension = Union[int, tf.Tensor]
+
+
+def shape_of(x: tf.Tensor) -> list[Dimension]:
+    """The dimensions of ``x``: Python integers if static, otherwise scalar int32 tensors."""
+    static = x.shape.as_list()
+    if None not in static:
+        return static
+    dynamic = tf.shape(x)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 
 def computed_in(

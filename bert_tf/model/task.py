@@ -12,7 +12,6 @@ from typing import Any, Callable, Protocol, TypeVar
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.compilation import compiled
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import Head
@@ -100,6 +99,8 @@ class Network:
         """``function`` of this network, as one compiled function if the options ask for that."""
         if not self.options.compiled:
             return function(self)
+        from bert_tf.model.compilation import compiled
+
         return compiled(lambda: function(self.reading()))()
 
 

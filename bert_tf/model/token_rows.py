@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.shapes import shape_of
+from bert_tf.model.layers import shape_of
 
 # The number of rows is padded to a multiple of this, because oneDNN has to prepare a product for
 # each new number of rows.

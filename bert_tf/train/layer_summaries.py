@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.train.hooks import Fetched, StepHook
 from bert_tf.train.run_log import RunLog
-from bert_tf.update.optimizers.norms import euclidean_norm
+from bert_tf.update.optimizers.row import euclidean_norm
 from bert_tf.update.train_op import TrainOutputs
 
 # The metrics of a variable. Norms are Euclidean; the ratio is the norm of the update over that of

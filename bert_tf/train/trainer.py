@@ -17,7 +17,6 @@ from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
 from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, OptimizationSettings, RuntimeSettings
 from bert_tf.input.batches import user_errors
-from bert_tf.model.compilation import explained_compilation, silence_first_compilation
 from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, ledger, loop
 from bert_tf.train.job import Job
@@ -44,6 +43,8 @@ class Trainer:
         self._last_results: evaluation.Results | None = None
         self._times = UpdateTimes()
         if job.plan.arithmetic.options.compiled and not job.run.runtime.verbose:
+            from bert_tf.model.compilation import silence_first_compilation
+
             silence_first_compilation(session_config(job.plan.arithmetic.session))
 
     def train_and_evaluate(self, recover: Callable[[Job, NonFiniteError], Job]) -> None:
@@ -454,12 +455,20 @@ def _compiled_shape(features: Features, batch: BatchPlan) -> tf.Tensor:
     return tf.concat([tf.shape(feature)[first:] for feature in features.values()], axis=0)
 
 
+def _compilation_errors(job: Job) -> contextlib.AbstractContextManager[None]:
+    if not job.plan.arithmetic.options.compiled:
+        return contextlib.nullcontext()
+    from bert_tf.model.compilation import explained_compilation
+
+    return explained_compilation()
+
+
 @contextlib.contextmanager
 def _explained_errors(job: Job) -> Iterator[None]:
     """Turns TensorFlow's errors for bad files and lack of memory into one sentence each."""
     output_dir = job.settings.output_dir
     try:
-        with user_errors(), explained_compilation():
+        with user_errors(), _compilation_errors(job):
             yield
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
         newest = tf.train.latest_checkpoint(str(output_dir))

@@ -14,7 +14,7 @@ from typing import Union
 import tensorflow.compat.v1 as tf
 
 from bert_tf.native import library
-from bert_tf.update.optimizers.norms import euclidean_norm
+from bert_tf.update.optimizers.row import euclidean_norm
 
 
 class TensorFlowKernels:

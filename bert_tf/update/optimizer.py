@@ -18,8 +18,13 @@ from bert_tf.ranks.single import SingleProcess
 from bert_tf.update.gradients import Gradients
 from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_cast
 from bert_tf.update.optimizers import optimizer_row
-from bert_tf.update.optimizers.norms import euclidean_norm
-from bert_tf.update.optimizers.row import Applied, Parameter, UpdateContext, apply_changes
+from bert_tf.update.optimizers.row import (
+    Applied,
+    Parameter,
+    UpdateContext,
+    apply_changes,
+    euclidean_norm,
+)
 
 if TYPE_CHECKING:
     from bert_tf.update.shards import Shards, SlotPart

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.compilation import compiled
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
 from bert_tf.model.task import Features, Network, Task
@@ -22,6 +21,7 @@ from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
 
 if TYPE_CHECKING:
+    from bert_tf.model.compilation import Function
     from bert_tf.update.shards import SlotPart
 
 # Both are int64 scalars and saved in checkpoints.
@@ -153,7 +153,7 @@ def build_train_op(
     # These values describe this update, so read them before it changes them.
     used_scale = tf.identity(loss_scale.current())
     with tf.control_dependencies([counts.data_position, learning_rate, used_scale]):
-        updated = compiled(update)() if is_compiled else update()
+        updated = _compiled(update)() if is_compiled else update()
         scale_update = loss_scale.update(updated.is_finite)
         consume = counts.consumed_sequences.assign_add(batch.num_sequences).op
     return TrainOutputs(
@@ -315,7 +315,7 @@ def _gradients_of_rank(
         return as_tables(found) if ranks.world_size == 1 else found, sums
 
     if compiles_each:
-        gradients = compiled(gradients)
+        gradients = _compiled(gradients)
     reduce = all_reduce if reduces_each else as_tables
 
     def micro_batch(index: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -332,8 +332,14 @@ def _gradients_of_rank(
         )
 
     compiles_all = is_compiled and not compiles_each
-    accumulated, sums = compiled(accumulate)() if compiles_all else accumulate()
+    accumulated, sums = _compiled(accumulate)() if compiles_all else accumulate()
     return accumulated if reduces_each else all_reduce(accumulated), sums
+
+
+def _compiled(function: Function) -> Function:
+    from bert_tf.model.compilation import compiled
+
+    return compiled(function)
 
 
 def _apply_if(

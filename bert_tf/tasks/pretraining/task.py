@@ -16,9 +16,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
+from bert_tf.model.layers import shape_of
 from bert_tf.model.losses import ACCURACY, ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.shapes import shape_of
 from bert_tf.model.sums import Sums, Terms, means
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.token_rows import mask_of_positions

@@ -13,9 +13,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head, project_to_classes
+from bert_tf.model.layers import shape_of
 from bert_tf.model.losses import classification_sums
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.shapes import shape_of
 from bert_tf.model.sums import Sums
 from bert_tf.model.variables import Variables, VariableSpec
 

@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
+from bert_tf.model.layers import shape_of
 from bert_tf.model.losses import ACCURACY, ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.shapes import shape_of
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout, numbers_like
-from bert_tf.model.shapes import Dimension, shape_of
+from bert_tf.model.layers import Dimension, shape_of
 
 # A call site for random numbers. Dropout numbers layers from 0 and heads from the other end.
 _SITE = (1 << 16) - 2

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.update.optimizers import adam
-from bert_tf.update.optimizers.norms import euclidean_norm
 from bert_tf.update.optimizers.row import (
     Applied,
     Change,
@@ -26,6 +25,7 @@ from bert_tf.update.optimizers.row import (
     Shapes,
     UpdateContext,
     apply_changes,
+    euclidean_norm,
 )
 from bert_tf.util.options import Interval, Option
 
