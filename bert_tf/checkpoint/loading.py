@@ -18,6 +18,7 @@ from bert_tf.checkpoint.tensorflow_file import (
     resolve_checkpoint,
     write_checkpoint,
 )
+from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
 from bert_tf.model_directory.labels import Labels
@@ -202,7 +203,7 @@ def check_initial(
     if problem:
         raise UserError(
             f"cannot start from {report.checkpoint}: {problem}; "
-            "use the bert_config that the checkpoint was made with, or another checkpoint."
+            + advice(report, "use the bert_config that the checkpoint was made with")
         )
     return source, dataclasses.replace(report, notes=(*report.notes, *notes))
 
@@ -306,11 +307,19 @@ def describe_problem(
     if report.mismatched:
         return _first([str(mismatch) for mismatch in report.mismatched])
     if missing:
-        return f"it lacks {_first(missing)}"
+        others = [name for name in report.unexpected if names.BERT.by_google(name) is None]
+        return f"it lacks {_first(missing)}" + (f", but has {_first(others)}" if others else "")
     ignores_segments = config is not None and not config.type_vocab_size
     if ignores_segments and names.TOKEN_TYPE_EMBEDDINGS in report.unexpected:
         return f"it has {names.TOKEN_TYPE_EMBEDDINGS}, but the network's type_vocab_size is 0"
     return ""
+
+
+def advice(report: LoadingReport, on_configuration: str) -> str:
+    """What to do about a problem: ``on_configuration`` cannot help if no network was found."""
+    if WORD_EMBEDDINGS in report.fresh:
+        return "give a file with the variables of one BERT network."
+    return f"{on_configuration}, or another checkpoint."
 
 
 def missing_heads(
