@@ -94,10 +94,18 @@ class Source:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Reads a weight as float32 in Google's orientation; raises UserError if unreadable."""
+        """Reads a weight as float32 in Google's orientation.
+
+        Raises UserError if it cannot be read or has values that are not finite.
+        """
         file, stored, transposed = self.stored[name]
         values = file.read_float32(stored)
         return np.ascontiguousarray(values.T) if transposed else values
+
+    def check_finite(self, wanted: Iterable[str]) -> None:
+        """Reads weights; raises UserError as :meth:`read`."""
+        for name in wanted:
+            self.read(name)
 
     def read_unchanged(self, name: str) -> np.ndarray:
         """Reads a variable of the run state in its stored dtype."""
@@ -357,7 +365,8 @@ def _are_equal(first: StoredArray, second: StoredArray) -> bool:
         return True
     if first.file.entries[first.name].shape != second.file.entries[second.name].shape:
         return False
-    return np.array_equal(first.file.read(first.name), second.file.read(second.name))
+    values, others = (array.file.read(array.name) for array in (first, second))
+    return np.array_equal(values, others, equal_nan=True)
 
 
 def _notes_on(source: Source) -> list[str]:

@@ -139,7 +139,8 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
       variables: everything that the run saves, including optimizer state and counters.
 
     Raises:
-      UserError: the checkpoint belongs to a different model or optimizer.
+      UserError: the checkpoint belongs to a different model or optimizer, or has weights that are
+        not finite.
     """
     report = compare(checkpoint, {v.op.name: tuple(v.shape.as_list()) for v in variables})
     stored = (*report.restored, *report.run_state)
@@ -158,6 +159,10 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
             f"cannot resume from {report.checkpoint}: {problem}; give the flags that the "
             "checkpoint was made with, or another output directory."
         )
+    file = TensorflowCheckpoint(report.checkpoint)
+    for name in report.restored:
+        if not names.is_run_state(name):
+            file.read_float32(name)
     return report
 
 
@@ -276,9 +281,11 @@ def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
     """The path of a TensorFlow checkpoint with the wanted variables of ``source``.
 
     Writes a copy for other formats, since TensorFlow reads initial values when a session starts,
-    and only from its own files. The copy is removed with the current graph.
+    and only from its own files. The copy is removed with the current graph. Raises UserError for
+    weights that are not finite.
     """
     if source.is_plain_tensorflow(wanted):
+        source.check_finite(wanted)
         return source.path
     directory = TemporaryDirectory("weights")
     weakref.finalize(tf.get_default_graph(), directory.cleanup)
