@@ -45,8 +45,17 @@ class ArrayFile(abc.ABC):
         """
 
     def read_float32(self, name: str) -> np.ndarray:
-        """Reads an array of floating-point numbers as float32."""
-        return np.asarray(self.read(name), dtype=np.float32)
+        """Reads an array of floating-point numbers as float32; UserError if one is not finite."""
+        with np.errstate(over="ignore"):  # beyond float32's range is infinite, too
+            values = np.asarray(self.read(name), dtype=np.float32)
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            count = values.size - np.count_nonzero(is_finite)
+            raise UserError(
+                f"weights {self.path}: {count:,} of {values.size:,} values of {name} are NaN or "
+                "infinite; give other weights, such as an earlier checkpoint."
+            )
+        return values
 
 
 def refuse_lfs_pointer(path: Path) -> None:

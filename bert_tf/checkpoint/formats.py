@@ -94,10 +94,18 @@ class Source:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Reads a weight as float32 in Google's orientation; raises UserError if unreadable."""
+        """Reads a weight as float32 in Google's orientation.
+
+        Raises UserError if it cannot be read or has values that are not finite.
+        """
         file, stored, transposed = self.stored[name]
         values = file.read_float32(stored)
         return np.ascontiguousarray(values.T) if transposed else values
+
+    def check_finite(self, wanted: Iterable[str]) -> None:
+        """Reads weights; raises UserError as :meth:`read`."""
+        for name in wanted:
+            self.read(name)
 
     def read_unchanged(self, name: str) -> np.ndarray:
         """Reads a variable of the run state in its stored dtype."""
@@ -232,24 +240,25 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
         from bert_tf.checkpoint.model_garden import open_model_garden
 
         file, notes = open_model_garden(checkpoint, files)
-    origin = names.tensorflow_origin(list(file.entries))
-    stored = {name: StoredArray(file, name) for name in file.entries}
-    for name in file.entries:
+    prefix = names.prefix_of(file.entries)
+    stored = {name.removeprefix(prefix): StoredArray(file, name) for name in file.entries}
+    origin = names.tensorflow_origin(list(stored))
+    for name in stored:
         # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
-        if f"{name}/shadow" in stored:
-            stored[name] = StoredArray(file, f"{name}/shadow")
-    return Source(file.path, origin, files, stored, notes)
+        stored[name] = stored.get(f"{name}/shadow", stored[name])
+    return Source(file.path, origin, files, stored, (*notes, *_notes_on_prefix(prefix)))
 
 
 def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
     located = _locate(path)
-    naming = names.naming_of(located)
+    prefix = names.prefix_of(located)
+    naming = names.naming_of(name.removeprefix(prefix) for name in located)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
     classifies_texts = any(names.PRE_CLASSIFIER in name for name in located)
     stored: dict[str, StoredArray] = {}
     decoder: dict[str, StoredArray] = {}
     for name, file in located.items():
-        canonical = naming.canonical(name)
+        canonical = naming.canonical(name.removeprefix(prefix))
         if canonical in naming.copies:
             decoder[canonical] = StoredArray(file, name)
         elif not names.is_constant(canonical):
@@ -268,7 +277,12 @@ def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
             "warning: pre_classifier is a layer of DistilBERT's text classification head, in place "
             "of which this network has BERT's pooler, so the head is left out",
         )
-    return Source(str(path), origin, files, stored, notes)
+    return Source(str(path), origin, files, stored, (*_notes_on_prefix(prefix), *notes))
+
+
+def _notes_on_prefix(prefix: str) -> list[str]:
+    left_out = f"the network's variables are stored under the prefix {prefix}, which is left out"
+    return [left_out] if prefix else []
 
 
 def _locate(path: Path) -> dict[str, ArrayFile]:
@@ -351,7 +365,8 @@ def _are_equal(first: StoredArray, second: StoredArray) -> bool:
         return True
     if first.file.entries[first.name].shape != second.file.entries[second.name].shape:
         return False
-    return np.array_equal(first.file.read(first.name), second.file.read(second.name))
+    values, others = (array.file.read(array.name) for array in (first, second))
+    return np.array_equal(values, others, equal_nan=True)
 
 
 def _notes_on(source: Source) -> list[str]:

@@ -18,6 +18,7 @@ from bert_tf.checkpoint.tensorflow_file import (
     resolve_checkpoint,
     write_checkpoint,
 )
+from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
 from bert_tf.model_directory.labels import Labels
@@ -138,7 +139,8 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
       variables: everything that the run saves, including optimizer state and counters.
 
     Raises:
-      UserError: the checkpoint belongs to a different model or optimizer.
+      UserError: the checkpoint belongs to a different model or optimizer, or has weights that are
+        not finite.
     """
     report = compare(checkpoint, {v.op.name: tuple(v.shape.as_list()) for v in variables})
     stored = (*report.restored, *report.run_state)
@@ -157,6 +159,10 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
             f"cannot resume from {report.checkpoint}: {problem}; give the flags that the "
             "checkpoint was made with, or another output directory."
         )
+    file = TensorflowCheckpoint(report.checkpoint)
+    for name in report.restored:
+        if not names.is_run_state(name):
+            file.read_float32(name)
     return report
 
 
@@ -202,7 +208,7 @@ def check_initial(
     if problem:
         raise UserError(
             f"cannot start from {report.checkpoint}: {problem}; "
-            "use the bert_config that the checkpoint was made with, or another checkpoint."
+            + advice(report, "use the bert_config that the checkpoint was made with")
         )
     return source, dataclasses.replace(report, notes=(*report.notes, *notes))
 
@@ -275,9 +281,11 @@ def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
     """The path of a TensorFlow checkpoint with the wanted variables of ``source``.
 
     Writes a copy for other formats, since TensorFlow reads initial values when a session starts,
-    and only from its own files. The copy is removed with the current graph.
+    and only from its own files. The copy is removed with the current graph. Raises UserError for
+    weights that are not finite.
     """
     if source.is_plain_tensorflow(wanted):
+        source.check_finite(wanted)
         return source.path
     directory = TemporaryDirectory("weights")
     weakref.finalize(tf.get_default_graph(), directory.cleanup)
@@ -306,11 +314,19 @@ def describe_problem(
     if report.mismatched:
         return _first([str(mismatch) for mismatch in report.mismatched])
     if missing:
-        return f"it lacks {_first(missing)}"
+        others = [name for name in report.unexpected if names.BERT.by_google(name) is None]
+        return f"it lacks {_first(missing)}" + (f", but has {_first(others)}" if others else "")
     ignores_segments = config is not None and not config.type_vocab_size
     if ignores_segments and names.TOKEN_TYPE_EMBEDDINGS in report.unexpected:
         return f"it has {names.TOKEN_TYPE_EMBEDDINGS}, but the network's type_vocab_size is 0"
     return ""
+
+
+def advice(report: LoadingReport, on_configuration: str) -> str:
+    """What to do about a problem: ``on_configuration`` cannot help if no network was found."""
+    if WORD_EMBEDDINGS in report.fresh:
+        return "give a file with the variables of one BERT network."
+    return f"{on_configuration}, or another checkpoint."
 
 
 def missing_heads(

@@ -63,7 +63,7 @@ def convert(
       UserError: if variables are missing or their shapes contradict the configuration, the
         directory is not empty or cannot be written, or the format cannot represent something.
     """
-    from bert_tf.checkpoint.loading import compare_source, describe_problem
+    from bert_tf.checkpoint.loading import advice, compare_source, describe_problem
     from bert_tf.checkpoint.writing import write_model
 
     network, shapes, others = _network(source.configured(), target, generator=generator)
@@ -71,8 +71,8 @@ def convert(
     problem = describe_problem(report, config=network.config)
     if problem:
         raise UserError(
-            f"cannot convert {network.path}: {problem}; give the --bert_config_file that it was "
-            "made with, or another checkpoint."
+            f"cannot convert {network.path}: {problem}; "
+            + advice(report, "give the --bert_config_file that it was made with")
         )
     if include_optimizer and not report.run_state:
         raise UserError(

@@ -192,16 +192,25 @@ def _expected(
 
 
 def _difference(packages: _Packages, path: Path, expected: Sequence[_Batch]) -> float:
-    """The largest difference of a number from the expected one, relative if that is above 1."""
+    """The largest difference of a number from the expected one, relative if that is above 1.
+
+    Raises UserError if a number that differs is not finite.
+    """
     session = packages.onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     largest = 0.0
     for features, outputs in expected:
         names = [name for name, values in outputs.items() if values.dtype == np.float32]
         for name, found in zip(names, session.run(names, dict(features))):
             wanted = outputs[name]
-            if wanted.size:
-                differences = np.abs(found - wanted) / np.maximum(1, np.abs(wanted))
-                largest = max(largest, float(differences.max()))
+            unequal = found != wanted  # not where both are infinite; NaN always is
+            differences = np.abs(found[unequal] - wanted[unequal])
+            differences /= np.maximum(1, np.abs(wanted[unequal]))
+            if not np.isfinite(differences).all():
+                raise UserError(
+                    "outputs of the ONNX model or of the network are NaN or infinite, so they "
+                    "cannot be compared; check the model's weights, or leave --int8 out."
+                )
+            largest = max(largest, float(differences.max(initial=0)))
     return largest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -15,7 +16,9 @@ from bert_tf.inference.cast_kernels import with_cast_kernels
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Network, Task, create_network
+from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.util.console import say
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
@@ -116,3 +119,5 @@ def _initialise(checkpoint: PathLike, network: Network) -> None:
             f"{checkpoint} has no {missing.name} ({', '.join(report.fresh)}); train one with "
             f"{missing.trained_by} --do_train --init_checkpoint={checkpoint}."
         )
+    for note in set(report.notes).difference(ModelDirectory.of(checkpoint).notes):
+        say(note, stream=sys.stderr)  # commands show the directory's own

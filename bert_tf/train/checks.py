@@ -87,7 +87,9 @@ def _check_frozen(checkpoint: str, task: Task, prefix: str) -> None:
 
     start = f"{prefix}/"
     found = (spec for spec in task.specs() if spec.name.startswith(start) and not spec.trainable)
-    loading.check_initial(checkpoint, {spec.name[len(start) :]: spec.shape for spec in found})
+    shapes = {spec.name[len(start) :]: spec.shape for spec in found}
+    source, report = loading.check_initial(checkpoint, shapes)
+    source.check_finite(report.restored)
 
 
 def _check_resumed(
@@ -143,6 +145,7 @@ def _check_initial(checkpoint: str, run: Run, model: RunModel) -> None:
         config=model.config,
         layers=model.initial.layers,
     )
+    source.check_finite(report.restored)
     missing = loading.missing_heads(report, heads, run.settings.start.allowed_fresh)
     check_has_heads(report.checkpoint, missing, run)
     problem, uncompared = other_vocabulary(source.files, model.vocabulary)

@@ -119,7 +119,8 @@ def _ratings(answers: Answers, labels: np.ndarray) -> Section:
     parts = [part for part in np.array_split(order, min(_BINS, len(order))) if len(part)]
     found = [(float(labels[part].mean()), float(predicted[part].mean())) for part in parts]
     low, high = float(labels.min()), float(labels.max())
-    counts, edges = np.histogram(predicted - labels, bins=_BINS)
+    errors = predicted - labels
+    counts, edges = np.histogram(errors[np.isfinite(errors)], bins=_BINS)
     return Section(
         "Ratings",
         details={

@@ -127,7 +127,8 @@ def span_candidates(
 
 def _best(scores: tf.Tensor, allowed: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The k highest allowed scores [B, S]: values and indices, [B, k] each."""
-    scores = tf.where(tf.cast(allowed, tf.bool), scores, tf.fill(tf.shape(scores), -math.inf))
+    # A constant, since tf2onnx multiplies other values by 0 where they are not chosen.
+    scores = tf.where_v2(tf.cast(allowed, tf.bool), scores, tf.constant(-math.inf))
     # A sequence may have fewer than k positions.
     scores = tf.pad(scores, [[0, 0], [0, k]], constant_values=-math.inf)
     values, indices = tf.math.top_k(scores, k=k)

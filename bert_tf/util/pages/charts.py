@@ -63,11 +63,15 @@ def line_chart(
     y_log: bool = False,
     note: str = "",
 ) -> str:
-    """A ``figure`` with the curves, their legend and a caption; empty without points.
+    """A ``figure`` with the curves, their legend and a caption; empty without finite points.
 
     ``x_from_zero`` starts the x axis at zero unless that would leave a wide gap; ``y_log`` makes
     the y axis logarithmic if all values are positive and far apart.
     """
+    lines = [
+        line._replace(points=[point for point in line.points if all(map(math.isfinite, point))])
+        for line in lines
+    ]
     lines = [line for line in lines if line.points]
     if not lines:
         return ""
@@ -92,12 +96,13 @@ def histogram(
     y_log: bool = False,
     note: str = "",
 ) -> str:
-    """A ``figure`` with a bar between consecutive ``edges``; empty without counts.
+    """A ``figure`` with a bar between consecutive ``edges``; empty without finite counts or edges.
 
     ``y_log`` makes the y axis logarithmic, which omits bars of 0.
     """
+    counts = [count if math.isfinite(count) else 0 for count in counts]
     highest = max(counts, default=0)
-    if not highest:
+    if not highest or not all(map(math.isfinite, edges)):
         return ""
     x_axis = Axis(edges[0], edges[-1], ticks(edges[0], edges[-1]))
     if y_log:

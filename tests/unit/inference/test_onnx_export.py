@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import json
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,7 +61,7 @@ def weights_of(exported):
 
 @pytest.fixture(autouse=True)
 def _packages(request):
-    if "missing" not in request.node.name:
+    if not any(words in request.node.name for words in ("missing", "finite")):
         for name in ("onnxruntime", "tf2onnx"):
             pytest.importorskip(name, reason=f"{name} is not installed")
 
@@ -147,3 +149,17 @@ def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"pip install 'bert_tf\[onnx\]', or tf2onnx"):
         export(write_classifier(tmp_path / "model"), tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(np.nan, np.nan), (1.0, np.nan), (1.0, -np.inf)])
+def test_numbers_that_are_not_finite_are_never_equal(wanted, found):
+    class Session:
+        def __init__(self, *_, **__): ...
+
+        def run(self, *_):
+            return [np.array([1.0, found], np.float32)]
+
+    packages = SimpleNamespace(onnxruntime=SimpleNamespace(InferenceSession=Session))
+    batch = onnx_export._Batch({}, {"logits": np.array([1.0, wanted], np.float32)})
+    with pytest.raises(UserError, match="are NaN or infinite, so they cannot be compared"):
+        onnx_export._difference(packages, Path("model.onnx"), [batch])

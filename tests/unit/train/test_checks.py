@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -102,6 +104,19 @@ def test_weights_of_another_network_are_refused(settings, tmp_path):
     (tmp_path / "new").mkdir()
     refuse(changed(settings, config={"num_attention_heads": 4}), "num_attention_heads 2 -> 4")
     refuse(changed(settings, config={"hidden_act": "relu"}), "hidden_act gelu_tanh -> relu")
+
+
+@pytest.mark.parametrize("action", ["resumed", "evaluated", "started from"])
+def test_weights_that_are_not_finite_are_refused(settings, tmp_path, action):
+    path = settings.run.output_dir / "model.ckpt-2"
+    file, name = TensorflowCheckpoint(str(path)), "bert/pooler/dense/bias"
+    arrays = {each: file.read(each) for each in file.entries}
+    bias = np.array([np.nan, *arrays[name][1:]])
+    write_checkpoint(str(path), {**arrays, name: bias.astype(np.float32)})
+    if action != "resumed":
+        is_evaluated = action == "evaluated"
+        settings = alone(settings) if is_evaluated else from_weights_of(settings, tmp_path / "new")
+    refuse(settings, f"weights {path}: 1 of 8 values of {name} are NaN or infinite")
 
 
 def test_an_evaluation_leaves_the_description_of_the_model_as_it_is(settings):

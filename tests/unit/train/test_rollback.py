@@ -208,16 +208,22 @@ def test_it_gives_up_after_some_roll_backs_and_when_started_again(train):
     ]  # fmt: skip
 
 
-def test_there_must_be_a_checkpoint_with_finite_weights(train):
+def test_a_run_does_not_resume_from_infinite_weights(train):
     output_dir = train(steps=4)
     for step in (0, 4):
         path = output_dir / f"model.ckpt-{step}"
         arrays = variables_of(path)
         arrays["line/bias"][:] = np.inf
         write_checkpoint(str(path), arrays)
-    with pytest.raises(UserError, match="finite weights only, so there is none to roll back to"):
+    with pytest.raises(UserError, match="values of line/bias are NaN or infinite"):
         train()
     assert not (output_dir / RECORD_NAME).exists()
+
+
+def test_there_may_be_no_checkpoint_to_roll_back_to(train, monkeypatch):
+    monkeypatch.setattr("bert_tf.train.rollback.last_good", lambda *_: None)
+    with pytest.raises(UserError, match="finite weights only, so there is none to roll back to"):
+        train(6)
 
 
 def saved(directory, *steps, **values):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from bert_tf.util.pages.charts import histogram
+from bert_tf.util.pages.charts import Line, histogram, line_chart
 from bert_tf.util.pages.plain_page import Section, write_page
 
 LABELS = {"title": "Sizes", "x_label": "size", "y_label": "number"}
@@ -37,6 +37,20 @@ def test_a_logarithmic_axis():
 def test_nothing_to_draw():
     assert histogram([0, 1], [0], **LABELS) == ""
     assert histogram([], [], **LABELS) == ""
+
+
+NAN, INF = math.nan, math.inf
+
+
+def test_values_that_are_not_finite_are_left_out():
+    points = [(0, NAN), (1, 3.0), (2, INF), (NAN, 1.0), (4, 5.0), (-INF, 2.0)]
+    lines = [Line("loss", points, "first"), Line("nothing", [(0, NAN)], "second")]
+    alone = line_chart([Line("loss", [(1, 3.0), (4, 5.0)], "first")], **LABELS)
+    assert line_chart(lines, **LABELS) == alone
+    assert line_chart(lines[1:], **LABELS) == ""
+    edges = [0, 2, 4, 10]
+    assert histogram(edges, [5, NAN, 10], **LABELS) == histogram(edges, [5, 0, 10], **LABELS)
+    assert histogram([0, NAN], [3], **LABELS) == histogram([0, INF], [3], **LABELS) == ""
 
 
 def test_sections_are_escaped(tmp_path):
