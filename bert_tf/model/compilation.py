@@ -13,7 +13,8 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Callable, TypeVar
 
 import tensorflow.compat.v1 as tf
@@ -22,7 +23,7 @@ from tensorflow.python.framework import ops
 
 from bert_tf.util.environment import suppressed_stderr
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.xla_flags import stop_using_kept_code
+from bert_tf.util.xla_flags import DIRECTORY, UNUSABLE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -104,3 +105,16 @@ def explained_compilation() -> Iterator[None]:
             f"compiled code failed ({first_line(error)}); the code that earlier starts kept in "
             f"{directory} will not be used again: start again, or delete that directory."
         ) from error
+
+
+def stop_using_kept_code(variables: Mapping[str, str]) -> Path | None:
+    """Keeps later starts from using this one's directory of compiled code, which may be damaged.
+
+    Returns the directory; None if there was no code in it.
+    """
+    found = re.search(rf'{DIRECTORY}="([^"]+)"', variables.get("TF_XLA_FLAGS", ""))
+    directory = Path(found[1]) if found else None
+    if directory is None or not any(directory.glob("*.pb")):
+        return None
+    directory.joinpath(UNUSABLE).touch()
+    return directory

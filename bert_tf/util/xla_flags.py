@@ -28,8 +28,8 @@ _NAMES = ("TF_XLA_FLAGS", "XLA_FLAGS")
 # With either name, TensorFlow means GPUs: the first without, the second with its device API. Code
 # for CPUs is not kept: TensorFlow 2.15 cannot, and 2.21 prints errors when it loads it.
 _KEPT_DEVICES = "GPU,XLA_GPU_JIT"
-_DIRECTORY = "tf_xla_persistent_cache_directory"
-_UNUSABLE = "unusable"
+DIRECTORY = "tf_xla_persistent_cache_directory"
+UNUSABLE = "unusable"
 # Other variables that change what XLA compiles from the same function.
 _CODE_DEPENDS_ON = ("TF_DETERMINISTIC_OPS", "NVIDIA_TF32_OVERRIDE")
 
@@ -113,7 +113,7 @@ def xla_variables(
         directory = cache / f"{platform.tensorflow}-{digest}"
         if _is_usable(directory):
             ours["TF_XLA_FLAGS"] = {
-                _DIRECTORY: _quoted(directory),
+                DIRECTORY: _quoted(directory),
                 "tf_xla_persistent_cache_device_types": _KEPT_DEVICES,
             }
             if not platform.tensorflow.startswith("2.15."):  # which aborts at an unknown flag
@@ -137,19 +137,6 @@ def _joined(ours: Mapping[str, str], users: str) -> str:
     return " ".join([*flags, users]).strip()
 
 
-def stop_using_kept_code(variables: Mapping[str, str]) -> Path | None:
-    """Keeps later starts from using this one's directory of compiled code, which may be damaged.
-
-    Returns the directory; None if there was no code in it.
-    """
-    found = re.search(rf'{_DIRECTORY}="([^"]+)"', variables.get("TF_XLA_FLAGS", ""))
-    directory = Path(found[1]) if found else None
-    if directory is None or not any(directory.glob("*.pb")):
-        return None
-    directory.joinpath(_UNUSABLE).touch()
-    return directory
-
-
 def _is_usable(directory: Path) -> bool:
     """Creates the directory; False if files cannot be written there, or after a failure."""
     try:
@@ -157,6 +144,6 @@ def _is_usable(directory: Path) -> bool:
         make_private(directory)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.write(b"\0")  # fails on a full disk
-        return not directory.joinpath(_UNUSABLE).exists()
+        return not directory.joinpath(UNUSABLE).exists()
     except OSError:
         return False

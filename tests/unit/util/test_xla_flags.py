@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_tf.model.compilation import stop_using_kept_code
 from bert_tf.util import xla_flags as subject
 from tests.helpers.programs import ROOT, environment
 
@@ -135,10 +136,10 @@ ENTRY = field(1, b"key") + field(2, b"module" * 100) + field(3, b"code" * 5000)
 
 def test_a_directory_whose_code_failed_is_not_used_again(tmp_path):
     directory, given = directory_of(tmp_path), variables(tmp_path)
-    assert subject.stop_using_kept_code(given) is None  # there is no code yet
+    assert stop_using_kept_code(given) is None  # there is no code yet
     (directory / "entry.pb").write_bytes(b"code")
-    assert subject.stop_using_kept_code({}) is None
-    assert subject.stop_using_kept_code(given) == directory
+    assert stop_using_kept_code({}) is None
+    assert stop_using_kept_code(given) == directory
     assert "tf_xla_persistent_cache_directory" not in variables(tmp_path).get("TF_XLA_FLAGS", "")
 
 
