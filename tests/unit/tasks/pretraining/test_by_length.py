@@ -124,7 +124,7 @@ def test_a_run_that_stops_goes_on_to_the_bit(settings, whole, tmp_path, capfd):
 @pytest.mark.slow
 def test_padding_changes_no_update(settings, whole, tmp_path, monkeypatch):
     """The same batches without a cut: losses and all gradients, by what the optimizer keeps."""
-    monkeypatch.setattr(length_buckets, "padded_length", lambda _, max_length: max_length)
+    monkeypatch.setattr(length_buckets, "padded_length", lambda _, max_length, few: max_length)
     pretraining.run(in_directory(settings, tmp_path / "padded"))
     for line, expected in zip(log_of(tmp_path / "padded"), log_of(whole)):
         assert line == pytest.approx(expected, rel=1e-5)
