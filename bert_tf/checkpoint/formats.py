@@ -22,7 +22,7 @@ from bert_tf.model_directory.directory import (
     ModelDirectory,
     find_pytorch_weights,
 )
-from bert_tf.model_directory.labels import LABELS_NAME, Labels
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json
@@ -81,7 +81,7 @@ class Source:
         return self.files.tokenizer_files
 
     @property
-    def labels(self) -> Labels | None:
+    def labels(self) -> tuple[str, ...] | None:
         """The labels of its token classification head, by number; None without such a head."""
         return self.files.labels
 
@@ -206,19 +206,19 @@ def open_source(path: PathLike) -> Source:
         )
     else:
         source = _open_tensorflow(path, files)
-    source = dataclasses.replace(source, files=_with_labels_of_head(source))
+    source = dataclasses.replace(source, files=_with_classes_of_head(source))
     return dataclasses.replace(source, notes=(*files.notes, *source.notes, *_notes_on(source)))
 
 
-def _with_labels_of_head(source: Source) -> ModelDirectory:
-    """The files, labels only if there is a head; UserError if the labels belong to another head."""
+def _with_classes_of_head(source: Source) -> ModelDirectory:
+    """The files, classes only if there is a head; UserError if they belong to another head."""
     if names.CLASSES not in names.heads_of(source.stored):
-        return dataclasses.replace(source.files, labels=None)
-    labels, bias = source.labels, source.shapes.get(f"{names.CLASSES}output_bias")
-    if labels is not None and bias is not None and bias != (len(labels),):
+        return dataclasses.replace(source.files, classes=None)
+    classes, bias = source.files.classes, source.shapes.get(f"{names.CLASSES}output_bias")
+    if classes is not None and bias is not None and bias != (classes.num_outputs,):
         raise UserError(
-            f"{source.path}: {len(labels)} labels are stored with it, but its head has "
-            f"{' x '.join(map(str, bias))} classes; restore {LABELS_NAME} or config.json there."
+            f"{source.path}: {classes.num_outputs} classes are stored with it, but its head has "
+            f"{' x '.join(map(str, bias))}; restore {MODEL_RECORD_NAME} or config.json there."
         )
     return source.files
 

@@ -14,7 +14,8 @@ from bert_tf.checkpoint import names
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
-from bert_tf.model_directory.writing import write_tokenizer_config
+from bert_tf.model_directory.record import write_record
+from bert_tf.model_directory.writing import record_of, write_tokenizer_config
 from bert_tf.text.tokenizer_files import TOKENIZER_JSON_NAME, TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.errors import UserError
@@ -67,6 +68,7 @@ def write_huggingface(
     if naming is names.ELECTRA:
         config["embedding_size"] = weights[WORD_EMBEDDINGS].shape[1]
     write_json(directory / HUGGINGFACE_CONFIG_NAME, config)
+    write_record(record_of(directory, files.config, tokenizer_files, **files.facts))
     arrays = {}
     for name, row in rows.items():
         if row is not None:
@@ -132,10 +134,10 @@ def huggingface_config(
 
 def _classes(files: ConfiguredDirectory, num_labels: int) -> dict[str, Any]:
     """The names of the classes, and what the outputs mean if they are not one of them."""
-    from bert_tf.model_directory.text_classes import MULTI_LABEL, SINGLE_LABEL, THRESHOLD_KEY
+    from bert_tf.model_directory.classes import MULTI_LABEL, SINGLE_LABEL, THRESHOLD_KEY
 
-    classes = files.text_classes
-    known = files.labels or (classes.labels if classes else ())
+    classes = files.classes
+    known = classes.labels if classes else ()
     if len(known) == num_labels:
         labels = {str(index): label for index, label in enumerate(known)}
     else:
@@ -144,10 +146,10 @@ def _classes(files: ConfiguredDirectory, num_labels: int) -> dict[str, Any]:
         "id2label": labels,
         "label2id": {label: int(index) for index, label in labels.items()},
     }
-    if classes and files.labels is None and classes.kind != SINGLE_LABEL:
+    if classes and not classes.of_words and classes.kind != SINGLE_LABEL:
         settings["problem_type"] = classes.kind
-        if classes.kind == MULTI_LABEL:
-            settings[THRESHOLD_KEY] = classes.threshold
+        if classes.kind == MULTI_LABEL and len(set(classes.thresholds)) == 1:
+            settings[THRESHOLD_KEY] = classes.thresholds[0]
     return settings
 
 

@@ -21,7 +21,6 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
-from bert_tf.model_directory.labels import Labels
 from bert_tf.model_directory.same_model import other_function
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
@@ -219,7 +218,7 @@ def open_with_heads(checkpoint: PathLike, heads: Sequence[Head]) -> Source:
     return source.without(variables_of_another_head(source.labels, heads))
 
 
-def variables_of_another_head(labels: Labels | None, heads: Sequence[Head]) -> list[str]:
+def variables_of_another_head(labels: Sequence[str] | None, heads: Sequence[Head]) -> list[str]:
     """Variables that have the names of one of ``heads`` but, judging by the labels, are not it."""
     others = [head for head in heads if head.of_words not in (None, labels is not None)]
     return [name for head in others for name in head.scopes]

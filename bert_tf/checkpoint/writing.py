@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import discriminator_specs, masked_lm_specs, next_sentence_specs
 from bert_tf.model_directory.directory import CONFIG_NAME
-from bert_tf.model_directory.labels import Labels
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
@@ -32,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def network_shapes(
-    config: BertConfig, stored: Mapping[str, Shape], *, labels: Labels | None = None
+    config: BertConfig, stored: Mapping[str, Shape], *, labels: Sequence[str] | None = None
 ) -> dict[str, Shape]:
     """The variables of the network that a checkpoint appears to hold: BERT and its heads.
 
@@ -119,9 +118,7 @@ def _write_tensorflow(
         name = f"model.ckpt-{int(arrays.get('global_step', 0))}"
         write_checkpoint(str(directory / name), arrays)
         list_checkpoints(directory, [name])
-    write_model_files(
-        directory, files.config, files.tokenizer_files, files.labels, files.text_classes
-    )
+    write_model_files(directory, files.config, files.tokenizer_files, **files.facts)
     if target != "bert_tf" and files.config.hidden_act == "gelu_tanh":
         named_as_google = dataclasses.replace(files.config, hidden_act="gelu")
         write_json(directory / CONFIG_NAME, named_as_google.to_dict())

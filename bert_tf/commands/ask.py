@@ -18,11 +18,16 @@ from typing import TextIO
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group, run_command
+from bert_tf.config.declared import settings_of_model, with_settings_of_model
 from bert_tf.inference.arithmetic import define_native_flag
 from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
-from bert_tf.tasks.question_answering.answerer import BATCH_SIZE, Answerer, FoundAnswer
+from bert_tf.tasks.question_answering.answerer import (
+    BATCH_SIZE,
+    Answerer,
+    FoundAnswer,
+    kept_windows,
+)
 from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.windows import fitting_windows
 from bert_tf.util import environment
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
@@ -88,14 +93,18 @@ def define_flags() -> None:
     )
     flags.DEFINE_bool("json", False, "Print one JSON object per line.")
     flags.DEFINE_integer("n_best_size", 1, "Number of answers to show.")
-    flags.DEFINE_bool("version_2_with_negative", False, 'Let the model say "no answer".')
+    flags.DEFINE_bool(
+        "version_2_with_negative", None, 'Let the model say "no answer" (default: as trained).'
+    )
     flags.DEFINE(
         Number(infinite=True),
         "null_score_diff_threshold",
-        0.0,
-        'Margin by which "no answer" must outscore the best answer.',
+        None,
+        'Margin by which "no answer" must outscore the best answer (default: the model\'s).',
     )
-    flags.DEFINE_integer("max_answer_length", 30, "Maximum number of tokens in an answer.")
+    flags.DEFINE_integer(
+        "max_answer_length", None, "Maximum number of tokens in an answer (default: as trained)."
+    )
 
 
 def main(_: object) -> None:
@@ -111,23 +120,24 @@ def main(_: object) -> None:
     for note in model.notes:
         say(note, stream=sys.stderr)
 
-    settings = AnswerSettings(
-        n_best_size=max(values.n_best_size, AnswerSettings.n_best_size),
-        max_answer_length=values.max_answer_length,
-        version_2_with_negative=values.version_2_with_negative,
-        null_score_diff_threshold=values.null_score_diff_threshold,
+    given = {name: values[name].value for name in settings_of_model(AnswerSettings())}
+    asked = {name: value for name, value in given.items() if value is not None}
+    settings = with_settings_of_model(
+        AnswerSettings(n_best_size=max(values.n_best_size, AnswerSettings.n_best_size)),
+        {**model.kept, **asked},
     )
+    windows = kept_windows(model)
     environment.quiet_tensorflow(verbose=False)
     options, warnings = options_from_flags(
         values,
-        model.config,
+        model,
         native_ops=values.native_ops,
         sequences=BATCH_SIZE,
-        length=fitting_windows(model.config.max_position_embeddings).max_seq_length,
+        length=windows.max_seq_length,
     )
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
-    answerer = Answerer(model, settings=settings, options=options)
+    answerer = Answerer(model, windows=windows, settings=settings, options=options)
     if values.question is not None:
         questions = iter([values.question])
     else:

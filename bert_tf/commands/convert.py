@@ -19,11 +19,7 @@ from safetensors import SafetensorError
 from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, Source, open_source
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.same_model import (
-    known_vocabularies,
-    other_model,
-)
-from bert_tf.model_directory.writing import name_vocabulary
+from bert_tf.model_directory.same_model import other_model
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError, first_line
@@ -43,7 +39,7 @@ def convert(
     """Writes a checkpoint as a model directory.
 
     Weights that no network here has are left out and named in the report. Float32 values do not
-    change. If only the hash of the vocabulary is known, it is put into ``tokenizer_config.json``.
+    change. If only the hash of the vocabulary is known, it is put into ``model.json``.
 
     Args:
       source: the checkpoint, with the configuration to write.
@@ -87,9 +83,6 @@ def convert(
             network.files,
             run_state={name: network.read_unchanged(name) for name in kept},
         )
-        if network.tokenizer_files.file is None:
-            for vocabulary in known_vocabularies(network.files)[:1]:
-                name_vocabulary(directory, vocabulary.sha256)
         if card and target == "huggingface":
             from bert_tf.checkpoint.model_card import write_model_card
 

@@ -68,7 +68,7 @@ _USUAL_BATCH = 8
 
 def define_flags() -> None:
     """Defines the command's flags."""
-    define_model_flags()
+    define_model_flags(precision="fp32")
     define_target_flags()
     _define_format_flags()
     _define_task_flags()
@@ -175,7 +175,7 @@ def write_saved_model(
     # Warnings about this machine are dropped, since the export may be for another one.
     options, _ = options_from_flags(
         values,
-        model.config,
+        model,
         native_ops=False,
         sequences=_USUAL_BATCH,
         length=model.config.max_position_embeddings,

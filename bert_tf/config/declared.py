@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,3 +114,30 @@ def groups_of(kind: type) -> dict[str, type[Settings]]:
         for name, factory in factories.items()
         if isinstance(factory, type) and issubclass(factory, Settings)
     }
+
+
+def settings_of_model(settings: Settings) -> dict[str, Any]:
+    """Flag -> value, of all settings that are stored with a model, those of groups included."""
+    found = {
+        option.flag: getattr(settings, name)
+        for name, option in options_of(type(settings)).items()
+        if option.of_model
+    }
+    for name in groups_of(type(settings)):
+        found.update(settings_of_model(getattr(settings, name)))
+    return found
+
+
+def with_settings_of_model(settings: Group, stored: Mapping[str, Any]) -> Group:
+    """The settings with those values of :func:`settings_of_model` that ``stored`` has.
+
+    Raises UserError for a value of another type or out of bounds, and for contradictory values.
+    """
+    changes: dict[str, Any] = {
+        name: with_settings_of_model(getattr(settings, name), stored)
+        for name in groups_of(type(settings))
+    }
+    for name, option in options_of(type(settings)).items():
+        if option.of_model and option.flag in stored:
+            changes[name] = option.checked(stored[option.flag])
+    return dataclasses.replace(settings, **changes)

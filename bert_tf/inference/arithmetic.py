@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -46,6 +46,24 @@ def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> Forw
     has_gpu = probe_hardware().has_gpu
     reason = reason_against_native_ops(native_ops, has_gpu=has_gpu, ranks=SingleProcess(1))
     return ForwardOptions(policy).with_native_layers(reason is None)
+
+
+def kept_or_given(
+    given: str | None, kept: Mapping[str, Any]
+) -> tuple[str, Mapping[str, str], list[str]]:
+    """The precision that was given, or else that of a model's training, or else float32.
+
+    Returns it with the changes of its policy, and warnings. ``kept`` is ``CompleteModel.kept``.
+    """
+    stored, changes = kept.get("precision", "fp32"), kept.get("precision_policy", {})
+    if given is not None:
+        is_other = given not in (stored, "auto") and "precision" in kept
+        return given, {}, [f"the model was trained with {stored}, not {given}"] if is_other else []
+    # Imported here, because defining flags does not need TensorFlow.
+    from bert_tf.tuning.hardware import probe_hardware, usable_precision
+
+    usable, note = usable_precision(stored, probe_hardware())
+    return usable, {} if note else changes, [note] if note else []
 
 
 def measured_options(

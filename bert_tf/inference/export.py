@@ -16,9 +16,8 @@ from bert_tf.inference.versions import choose_version, written_atomically
 from bert_tf.model.config import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network, Task
+from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.model_directory.labels import Labels
-from bert_tf.model_directory.text_classes import TextClasses
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.util.files import PathLike, explain_write_errors
@@ -58,7 +57,7 @@ class Exportable:
       strings: makes further outputs from these: the names that numbers stand for.
       texts: name -> signature that takes strings.
       returned: name -> [B] int32 input that a signature takes and returns besides the others.
-      labels, text_classes: what is stored with the model for clients.
+      classes: the classes of words or texts, which are stored with the model for clients.
     """
 
     task: Task
@@ -66,8 +65,7 @@ class Exportable:
     strings: Callable[[Tensors], Tensors] = _no_strings
     texts: Mapping[str, TextSignature] = dataclasses.field(default_factory=dict)
     returned: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    labels: Labels | None = None
-    text_classes: TextClasses | None = None
+    classes: Classes | None = None
 
 
 def export_saved_model(
@@ -129,8 +127,8 @@ def write_extra_files(directory: Path, model: CompleteModel, exportable: Exporta
         extra,
         model.config,
         model.tokenizer_files,
-        labels=exportable.labels,
-        text_classes=exportable.text_classes,
+        classes=exportable.classes,
+        settings=model.kept,
     )
 
 

@@ -8,7 +8,6 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group
 from bert_tf.config.policy_file import policy_changes
-from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
@@ -17,10 +16,13 @@ if TYPE_CHECKING:
 
 
 @flag_group("Model and precision")
-def define_model_flags() -> None:
-    """Defines the flags for a command's model and its precision."""
+def define_model_flags(precision: str | None = None) -> None:
+    """Defines the flags for a command's model and its precision; None is that of its training."""
     define_model_files_flags()
-    flags.DEFINE_string("precision", "fp32", "Precision of products: fp32, bf16, fp16 or auto.")
+    usual = "" if precision else " (default: that of the model's training)"
+    flags.DEFINE_string(
+        "precision", precision, f"Precision of products: fp32, bf16, fp16 or auto{usual}."
+    )
     flags.DEFINE_string("precision_policy", None, "JSON file: class of operation -> type.")
 
 
@@ -46,7 +48,7 @@ def model_from_flags(values: flags.FlagValues) -> CompleteModel:
 
 def options_from_flags(
     values: flags.FlagValues,
-    config: BertConfig,
+    model: CompleteModel,
     *,
     native_ops: bool | None,
     sequences: int,
@@ -60,13 +62,15 @@ def options_from_flags(
     """
     changes = policy_changes(values.precision_policy)
     # Imported here, so that errors in the file are reported before TensorFlow is loaded.
-    from bert_tf.inference.arithmetic import measured_options
+    from bert_tf.inference.arithmetic import kept_or_given, measured_options
 
-    return measured_options(
-        config,
-        precision=values.precision,
+    precision, kept, warnings = kept_or_given(values.precision, model.kept)
+    options, slow = measured_options(
+        model.config,
+        precision=precision,
         native_ops=native_ops,
-        policy_changes=changes,
+        policy_changes=changes or kept,
         sequences=sequences,
         length=length,
     )
+    return options, [*warnings, *slow]

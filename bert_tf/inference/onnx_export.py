@@ -149,10 +149,12 @@ def _describe(packages: _Packages, model: Any, exportable: Exportable) -> None:
         for dimension, name in zip(tensor.type.tensor_type.shape.dim, ("batch", "length")):
             if dimension.dim_param and (name == "batch" or tensor.name in INPUTS):
                 dimension.dim_param = name
-    classes = exportable.text_classes
-    labels = exportable.labels if classes is None else classes.labels
-    facts = {"labels": labels, "threshold": None if classes is None else classes.threshold}
-    known = {name: json.dumps(value) for name, value in facts.items() if value}
+    classes = exportable.classes
+    known = {}
+    if classes is not None and classes.labels:
+        known["labels"] = json.dumps(classes.labels)
+    if classes is not None and classes.thresholds:
+        known["thresholds"] = json.dumps(classes.thresholds)
     packages.onnx.helper.set_model_props(model, known)
 
 

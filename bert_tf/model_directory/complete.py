@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
@@ -24,6 +26,7 @@ class CompleteModel:
       tokenizer: splits text into entries of the model's vocabulary.
       tokenizer_files: the files from which it was loaded, and its casing.
       notes: messages about unsupported settings of the model directory.
+      kept: flag -> value of the settings with which the model was trained, that decide predictions.
     """
 
     checkpoint: Path
@@ -31,6 +34,7 @@ class CompleteModel:
     tokenizer: Tokenizer
     tokenizer_files: TokenizerFiles
     notes: tuple[str, ...] = ()
+    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -119,6 +123,7 @@ def complete_model(
         tokenizer=tokenizer,
         tokenizer_files=tokenizer_files,
         notes=directory.notes,
+        kept=directory.kept_settings,
     )
 
 

@@ -17,10 +17,11 @@ from bert_tf.model.config import (
     read_config,
     read_config_file,
 )
-from bert_tf.model_directory.labels import LABELS_NAME, TEXT_CLASSES_NAME, Labels, find_labels
+from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, read_record
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
+    TOKENIZER_JSON_NAME,
     VOCAB_NAME,
     TokenizerFiles,
     Vocabulary,
@@ -30,21 +31,15 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, require_file
 
 if TYPE_CHECKING:
-    from bert_tf.model_directory.text_classes import TextClasses
+    from bert_tf.model_directory.classes import Classes
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
+# Those that decide ids.
+TOKENIZER_FILES = (VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME, TOKENIZER_JSON_NAME)
 # The files in our own model directories, in addition to the weights.
-MODEL_FILES = (
-    CONFIG_NAME,
-    VOCAB_NAME,
-    SPM_NAME,
-    TOKENIZER_CONFIG_NAME,
-    RUN_RECORD_NAME,
-    LABELS_NAME,
-    TEXT_CLASSES_NAME,
-)
+MODEL_FILES = (CONFIG_NAME, *TOKENIZER_FILES, RUN_RECORD_NAME, MODEL_RECORD_NAME)
 
 SAFETENSORS_SUFFIX = ".safetensors"
 PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
@@ -76,9 +71,9 @@ class ModelDirectory:
       notes: messages about settings that our network or tokenizer does not support.
       settings: the complete contents of the configuration file.
       run_record: the record of the run that trained the weights.
-      named_vocabulary: that of the hash in tokenizer_config.json; see :func:`name_vocabulary`.
-      labels: the labels of a token classification head, by number.
-      text_classes: the classes of a head for whole texts.
+      record: what decides the model's predictions, as it was stored with it.
+      named_vocabulary: that of a hash in tokenizer_config.json, of earlier versions.
+      classes: what the outputs of a classification head mean.
     """
 
     config: BertConfig | None = None
@@ -87,9 +82,9 @@ class ModelDirectory:
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     run_record: RunRecord | None = None
+    record: ModelRecord | None = None
     named_vocabulary: Vocabulary | None = None
-    labels: Labels | None = None
-    text_classes: TextClasses | None = None
+    classes: Classes | None = None
 
     @classmethod
     def of(cls, path: PathLike) -> ModelDirectory:
@@ -111,6 +106,7 @@ class ModelDirectory:
         from_pytorch = find_pytorch_weights(path) is not None
         config_file = _find_config(directory, huggingface=from_pytorch)
         config, notes, values = None, [], {}
+        record = read_record(directory)
         if config_file is not None:
             values = read_config_file(config_file)
             # Configurations of the oldest PyTorch models have none of the distinguishing keys.
@@ -128,9 +124,43 @@ class ModelDirectory:
             settings=values,
             run_record=read_run_record(directory),
             named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
-            labels=find_labels(directory, values, config_file),
-            text_classes=_text_classes(directory, values, config_file),
+            record=record,
+            classes=_classes(directory, record, values, config_file),
         )
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The labels of words, by class number; None for a model without such a head."""
+        return self.classes.labels if self.classes and self.classes.of_words else None
+
+    @property
+    def text_classes(self) -> Classes | None:
+        """The classes of a head for whole texts; None for a model without one."""
+        return None if self.classes is None or self.classes.of_words else self.classes
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a copy of the model has in its record besides its files."""
+        vocabularies = [self.named_vocabulary and self.named_vocabulary.sha256]
+        vocabularies += [
+            record.vocabulary_sha256 for record in (self.record, self.run_record) if record
+        ]
+        return {
+            "classes": self.classes,
+            "settings": self.kept_settings,
+            "chosen_on": self.record.chosen_on if self.record else None,
+            "vocabulary_sha256": next(filter(None, vocabularies), None),
+        }
+
+    @property
+    def kept_settings(self) -> Mapping[str, Any]:
+        """The settings that decide predictions: flag -> value; those of earlier versions, too."""
+        if self.record is not None:
+            return self.record.settings
+        flags = self.run_record.content.get("flags") if self.run_record else None
+        kinds = {"max_seq_length": int, "long_texts": str, "doc_stride": int}
+        given = flags if isinstance(flags, dict) else {}
+        return {n: given[n] for n, kind in kinds.items() if type(given.get(n)) is kind}
 
     def with_config_file(
         self, path: PathLike | None, *, flag: str = "bert_config_file"
@@ -193,14 +223,32 @@ def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
     return next(filter(None, (_if_exists(directory / name) for name in names)), None)
 
 
-def _text_classes(
-    directory: Path, settings: Mapping[str, Any], config_file: Path | None
-) -> TextClasses | None:
-    if settings.get("architectures") is None and not (directory / TEXT_CLASSES_NAME).is_file():
-        return None
-    from bert_tf.model_directory.text_classes import find_text_classes
+def _classes(
+    directory: Path,
+    record: ModelRecord | None,
+    settings: Mapping[str, Any],
+    config_file: Path | None,
+) -> Classes | None:
+    """The classes, in the record, Hugging Face's settings or the files of earlier versions.
 
-    return find_text_classes(directory, settings, config_file)
+    Raises UserError if they are malformed, or the first two differ.
+    """
+    is_theirs = config_file is not None and settings.get("architectures") is not None
+    if not is_theirs and record is not None:
+        return record.classes
+    from bert_tf.model_directory import classes
+
+    if config_file is None or not is_theirs:
+        return classes.classes_of_earlier_versions(directory)
+    named = classes.classes_of_huggingface(settings, config_file)
+    if record is None:
+        return named
+    if record.classes is not None and named is not None and record.classes.labels != named.labels:
+        raise UserError(
+            f"{config_file} names the classes {named.described()}, and {MODEL_RECORD_NAME} there "
+            f"{record.classes.described()}; restore the file that was changed."
+        )
+    return record.classes or named
 
 
 def _if_exists(path: Path) -> Path | None:

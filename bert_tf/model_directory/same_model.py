@@ -18,7 +18,7 @@ _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
     """The vocabulary stored with the weights, and those whose hashes are in other files."""
-    record = files.run_record
+    record = files.record or files.run_record
     found = [
         files.tokenizer_files.vocabulary(),
         files.named_vocabulary,
@@ -110,6 +110,7 @@ def known_configs(files: ModelDirectory) -> list[tuple[Path, BertConfig]]:
     found = []
     if files.config is not None and files.config_file is not None:
         found.append((files.config_file, files.config))
-    if files.run_record is not None:
-        found.append((files.run_record.path, files.run_record.config))
+    record = files.record or files.run_record
+    if record is not None:
+        found.append((record.path, record.config))
     return found

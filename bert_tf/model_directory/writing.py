@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME
-from bert_tf.model_directory.labels import TEXT_CLASSES_NAME, Labels, write_labels
-from bert_tf.text.tokenizer_files import VOCABULARY_SHA256_KEY, TokenizerFiles
-from bert_tf.util.files import PathLike, read_json_object, write_json
+from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
+from bert_tf.model_directory.record import ModelRecord, write_record
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.files import PathLike, sha256_of_file, write_json
 
 if TYPE_CHECKING:
-    from bert_tf.model_directory.text_classes import TextClasses
+    from bert_tf.model_directory.classes import Classes
 
 
 def write_model_files(
     directory: PathLike,
     config: BertConfig,
     tokenizer_files: TokenizerFiles,
-    labels: Labels | None = None,
-    text_classes: TextClasses | None = None,
+    classes: Classes | None = None,
+    **facts: Any,
 ) -> None:
     """Makes ``directory`` a model directory; replaces existing files.
 
@@ -29,21 +29,38 @@ def write_model_files(
       config: written as ``bert_config.json``, with an unambiguous GELU.
       tokenizer_files: the vocabulary is copied; the casing is written to
         ``tokenizer_config.json`` unless it is None.
-      labels: labels of a token classification head, by number; None for a model without one.
-      text_classes: the classes of a head for whole texts; None for a model without one.
+      classes, **facts: for the record, ``model.json``; see :func:`record_of`.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
     tokenizer_files.copy_to(directory)
     if tokenizer_files.do_lower_case is not None:
         write_tokenizer_config(directory, tokenizer_files)
-    write_labels(directory, labels)
-    if text_classes is None:  # one of other weights would be taken for these
-        (directory / TEXT_CLASSES_NAME).unlink(missing_ok=True)
-    else:
-        from bert_tf.model_directory.text_classes import write_text_classes
+    write_record(record_of(directory, config, tokenizer_files, classes=classes, **facts))
 
-        write_text_classes(directory, text_classes)
+
+def record_of(
+    directory: Path,
+    config: BertConfig,
+    tokenizer_files: TokenizerFiles,
+    *,
+    vocabulary_sha256: str | None = None,
+    **facts: Any,
+) -> ModelRecord:
+    """The record of a model whose files are in a directory.
+
+    ``vocabulary_sha256`` is that of a vocabulary that is not among the files, None if it is
+    unknown. ``facts`` are further attributes of :class:`ModelRecord`.
+    """
+    vocabulary = tokenizer_files.vocabulary()
+    paths = [directory / name for name in TOKENIZER_FILES]
+    return ModelRecord(
+        network=config.with_explicit_gelu().to_dict(),
+        vocabulary_sha256=vocabulary.sha256 if vocabulary else vocabulary_sha256,
+        files={path.name: sha256_of_file(path) for path in paths if path.is_file()},
+        directory=directory,
+        **facts,
+    )
 
 
 def write_tokenizer_config(
@@ -53,10 +70,3 @@ def write_tokenizer_config(
     if tokenizer_files.do_lower_case is not None:
         settings["do_lower_case"] = tokenizer_files.do_lower_case
     write_json(directory / TOKENIZER_CONFIG_NAME, settings)
-
-
-def name_vocabulary(directory: Path, sha256: str) -> None:
-    """Adds a vocabulary's hash to ``tokenizer_config.json``, for models without the file."""
-    path = directory / TOKENIZER_CONFIG_NAME
-    settings = read_json_object(path, what="tokenizer configuration") if path.is_file() else {}
-    write_json(path, {**settings, VOCABULARY_SHA256_KEY: sha256})

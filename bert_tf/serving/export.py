@@ -6,9 +6,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
+from bert_tf.config.declared import (
+    AT_LEAST_ONE,
+    Settings,
+    group,
+    setting,
+    with_settings_of_model,
+)
 from bert_tf.serving import trained
 from bert_tf.serving.trained import TrainedModel
+from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
 from bert_tf.tasks.vectors.settings import CLS, MAX, MEAN, VectorSettings
 from bert_tf.util.options import Interval
@@ -92,19 +99,20 @@ def exportable_of(found: TrainedModel, settings: ExportSettings) -> Exportable:
 def _classifier(found: TrainedModel, settings: ExportSettings) -> Exportable:
     from bert_tf.tasks.classification.export import exportable_classifier
 
-    assert found.text_classes is not None
     return exportable_classifier(
         found.model,
-        found.text_classes,
+        found.required_classes,
         max_seq_length=_length(found, settings),
-        long_texts=found.long_texts,
+        long_texts=with_settings_of_model(LongTexts(), found.model.kept),
     )
 
 
 def _tagger(found: TrainedModel, settings: ExportSettings) -> Exportable:
     from bert_tf.tasks.tagging.export import exportable_tagger
 
-    return exportable_tagger(found.model, found.labels, max_seq_length=_length(found, settings))
+    return exportable_tagger(
+        found.model, found.required_classes, max_seq_length=_length(found, settings)
+    )
 
 
 def _spans(found: TrainedModel, settings: ExportSettings) -> Exportable:
@@ -133,7 +141,7 @@ def _encoder(found: TrainedModel, settings: ExportSettings) -> Exportable:
 
 
 def _length(found: TrainedModel, settings: ExportSettings) -> int | None:
-    return settings.length.max_seq_length or found.max_seq_length
+    return settings.length.max_seq_length or found.model.kept.get("max_seq_length")
 
 
 _EXPORTABLES: Mapping[str, Callable[[TrainedModel, ExportSettings], Exportable]] = {

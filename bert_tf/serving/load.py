@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bert_tf.model.config import BertConfig
+from bert_tf.config.declared import with_settings_of_model
+from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.serving import trained
 from bert_tf.serving.trained import TrainedModel, open_trained
 from bert_tf.util.console import say
@@ -41,7 +42,7 @@ def load_model(
     model_dir: PathLike,
     *,
     task: str | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     threads: int | None = None,
     **settings: Any,
 ) -> LoadedModel:
@@ -59,11 +60,11 @@ def load_model(
       model_dir: the output directory of a training run, a directory of one of its checkpoints, or
         a published model.
       task: a name from the list; None for the task of the model's head, vectors without one.
-      precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the fastest, which is measured.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the fastest; None for that of the
+        model's training, or else fp32.
       threads: number of threads; None for one per core.
-      **settings: further arguments of the task's class. Those that a training run in the directory
-        was given are the default: ``max_seq_length`` for texts and words, and what is read of texts
-        that are too long.
+      **settings: further arguments of the task's class; the default is what the model was trained
+        with, such as ``max_seq_length`` and what is read of texts that are too long.
 
     Raises:
       UserError: a part of the model is missing or malformed, or it has no such head.
@@ -71,39 +72,48 @@ def load_model(
     found = open_trained(model_dir, task)
     for note in found.model.notes:
         say(note, stream=sys.stderr)
-    options = _options(found.model.config, precision)
+    options = _options(found.model, precision)
     return _OPENERS[found.task](found, {**settings, "options": options, "threads": threads})
 
 
-def _options(config: BertConfig, precision: str) -> ForwardOptions:
+def _options(model: CompleteModel, precision: str | None) -> ForwardOptions:
     """How layers are computed: with native operations on CPUs if they are built."""
-    from bert_tf.inference.arithmetic import measured_options, prediction_options
+    from bert_tf.inference.arithmetic import kept_or_given, measured_options, prediction_options
     from bert_tf.model.precision import PrecisionPolicy
 
-    if precision == "fp32":
+    precision, changes, warnings = kept_or_given(precision, model.kept)
+    if precision == "fp32" and not changes:
         return prediction_options(PrecisionPolicy(), None)
-    length = min(_USUAL_LENGTH, config.max_position_embeddings)
-    options, warnings = measured_options(
-        config, precision=precision, sequences=_USUAL_SEQUENCES, length=length
+    length = min(_USUAL_LENGTH, model.config.max_position_embeddings)
+    options, slow = measured_options(
+        model.config,
+        precision=precision,
+        policy_changes=changes,
+        sequences=_USUAL_SEQUENCES,
+        length=length,
     )
-    for warning in warnings:
+    for warning in [*warnings, *slow]:
         say(f"warning: {warning}", stream=sys.stderr)
     return options
 
 
 def _classifier(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
     from bert_tf.tasks.classification.classifier import TextClassifier
+    from bert_tf.tasks.classification.long_texts import LongTexts
 
-    assert found.text_classes is not None
-    length = {"max_seq_length": found.max_seq_length, "long_texts": found.long_texts}
-    return TextClassifier(found.model, found.text_classes, **{**length, **settings})
+    kept = found.model.kept
+    stored = {
+        "max_seq_length": kept.get("max_seq_length"),
+        "long_texts": with_settings_of_model(LongTexts(), kept),
+    }
+    return TextClassifier(found.model, found.required_classes, **{**stored, **settings})
 
 
 def _tagger(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
     from bert_tf.tasks.tagging.tagger import Tagger
 
-    length = {"max_seq_length": found.max_seq_length, "doc_stride": found.kept.get("doc_stride")}
-    return Tagger(found.model, found.labels, **{**length, **settings})
+    stored = {name: found.model.kept.get(name) for name in ("max_seq_length", "doc_stride")}
+    return Tagger(found.model, found.required_classes.labels, **{**stored, **settings})
 
 
 def _answerer(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:

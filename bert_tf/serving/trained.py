@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source, open_source
+from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import require_checkpoint
-from bert_tf.model_directory.labels import LABELS_NAME, TEXT_CLASSES_NAME, Labels
-from bert_tf.model_directory.text_classes import REGRESSION, SINGLE_LABEL, TextClasses
-from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 
@@ -22,9 +19,6 @@ QUESTION_ANSWERING = "question_answering"
 MASKED_WORDS, VECTORS = "masked_words", "vectors"
 TASKS = (CLASSIFICATION, TAGGING, QUESTION_ANSWERING, MASKED_WORDS, VECTORS)
 
-# Values of a run's flags: which types they have.
-_KEPT: Mapping[str, type] = {"max_seq_length": int, "long_texts": str, "doc_stride": int}
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
@@ -32,28 +26,19 @@ class TrainedModel:
 
     Attributes:
       task: one of ``TASKS``.
-      model: its architecture, tokenizer and weights.
-      labels: the labels of words, by class number; () unless the task is tagging.
-      text_classes: what the outputs of a classification head mean; None for other tasks.
-      kept: flags that the training run in the directory was given, by name.
+      model: its architecture, tokenizer and weights, and the settings of its training.
+      classes: what the outputs of a head of classes mean; None for other tasks.
     """
 
     task: str
     model: CompleteModel
-    labels: Labels = ()
-    text_classes: TextClasses | None = None
-    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    classes: Classes | None = None
 
     @property
-    def max_seq_length(self) -> int | None:
-        """The length that its run was given; None if that is unknown."""
-        return self.kept.get("max_seq_length")
-
-    @property
-    def long_texts(self) -> LongTexts:
-        """What its run read of texts that were too long, the head if that is unknown."""
-        names = [field.name for field in dataclasses.fields(LongTexts)]
-        return LongTexts(**{name: self.kept[name] for name in names if name in self.kept})
+    def required_classes(self) -> Classes:
+        """The classes, which every model for classification or tagging has."""
+        assert self.classes is not None
+        return self.classes
 
 
 def open_trained(path: PathLike, task: str | None = None) -> TrainedModel:
@@ -74,45 +59,35 @@ def trained_model(model: CompleteModel, task: str | None = None) -> TrainedModel
     task = task or _task_of(source)
     if task not in TASKS:
         raise UserError(f"--task={task} is not one of {', '.join(TASKS)}.")
-    record = source.files.run_record
-    flags = record.content.get("flags") if record else None
-    flags = flags if isinstance(flags, dict) else {}
-    return TrainedModel(
-        task,
-        model,
-        labels=_labels(source) if task == TAGGING else (),
-        text_classes=_text_classes(source) if task == CLASSIFICATION else None,
-        kept={n: flags[n] for n, kind in _KEPT.items() if isinstance(flags.get(n), kind)},
-    )
+    found = {CLASSIFICATION: _text_classes, TAGGING: _word_labels}.get(task)
+    return TrainedModel(task, model, None if found is None else found(source))
 
 
 def _task_of(source: Source) -> str:
-    heads = names.heads_of(source.stored)
+    heads, classes = names.heads_of(source.stored), source.files.classes
     if names.CLASSES in heads:
-        if source.labels is not None:
-            return TAGGING
-        if source.files.text_classes is not None:
-            return CLASSIFICATION
-        raise UserError(
-            f"{source.path} has a head of classes, but no {LABELS_NAME} (of words) or "
-            f"{TEXT_CLASSES_NAME} (of texts) next to it tells which: give --task={CLASSIFICATION}, "
-            "or restore the file."
-        )
+        if classes is None:
+            raise UserError(
+                f"{source.path} has a head of classes, but no {MODEL_RECORD_NAME} next to it tells "
+                f"whether of words or of texts: give --task={CLASSIFICATION}, or restore the file."
+            )
+        return TAGGING if classes.of_words else CLASSIFICATION
     if names.SQUAD in heads:
         return QUESTION_ANSWERING
     return MASKED_WORDS if names.MASKED_LM in heads else VECTORS
 
 
-def _labels(source: Source) -> Labels:
-    if source.labels is None:
+def _word_labels(source: Source) -> Classes:
+    classes = source.files.classes
+    if classes is None or not classes.of_words:
         raise UserError(
-            f"{source.path} has no {LABELS_NAME} next to it, or no head of labels; give a model "
-            "that run_ner.py trained, or restore the file."
+            f"{source.path} has no {MODEL_RECORD_NAME} with labels of words next to it, or no head "
+            "of labels; give a model that run_ner.py trained, or restore the file."
         )
-    return source.labels
+    return classes
 
 
-def _text_classes(source: Source) -> TextClasses:
+def _text_classes(source: Source) -> Classes:
     """The classes stored with the weights; numbers name them if nothing does."""
     bias = source.shapes.get(f"{names.CLASSES}output_bias")
     if bias is None:
@@ -120,14 +95,8 @@ def _text_classes(source: Source) -> TextClasses:
             f"{source.path} has no classification head; train one with run_classifier.py "
             f"--do_train --init_checkpoint={source.path}."
         )
+    if source.files.text_classes is not None:
+        return source.files.text_classes
     [outputs] = bias
-    stored = source.files.text_classes
-    if stored is not None and (len(stored.labels) or 1) != outputs:
-        raise UserError(
-            f"{source.path}: {len(stored.labels)} classes are stored with it, but its head has "
-            f"{outputs} outputs; restore {TEXT_CLASSES_NAME} or config.json there."
-        )
-    if stored is not None:
-        return stored
     numbers = tuple(map(str, range(outputs)))
-    return TextClasses(SINGLE_LABEL, numbers) if outputs > 1 else TextClasses(REGRESSION)
+    return Classes.of_texts(SINGLE_LABEL, numbers) if outputs > 1 else Classes(REGRESSION)

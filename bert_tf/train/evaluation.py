@@ -15,8 +15,10 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.sums import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model_directory.directory import MODEL_FILES
+from bert_tf.model_directory.record import read_record, write_record
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import EVALUATIONS, read_history
+from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open, read_json, write_json
 
@@ -174,12 +176,18 @@ def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
 
 
 def keep_if_best(
-    output_dir: Path, checkpoint: str, results: Mapping[str, float], figure: Figure = LOSS
+    output_dir: Path,
+    checkpoint: str,
+    results: Mapping[str, float],
+    figure: Figure = LOSS,
+    *,
+    evaluated_data: str | None = None,
 ) -> bool:
     """Keeps a checkpoint's weights in ``output_dir/best`` if its metric is the best so far.
 
     That is a model directory, completed before it replaces the previous one. Without optimizer
-    state it has a third of the checkpoint's size. Returns whether the checkpoint was the best.
+    state it has a third of the checkpoint's size. One that was chosen on other data than those with
+    the digest ``evaluated_data`` stays. Returns whether the checkpoint was the best.
 
     Raises:
       UserError: if the results of the previous best cannot be read, or there is no space.
@@ -190,13 +198,22 @@ def keep_if_best(
     value = results.get(figure.name, math.nan)  # without reference answers nothing is scored
     if not math.isfinite(value):
         return False
-    if previous.is_file() and not figure.is_better(value, _value_of_best(previous, figure.name)):
-        return False
+    if previous.is_file():
+        record = read_record(best)
+        chosen_on = record and record.chosen_on
+        if chosen_on and evaluated_data and chosen_on != evaluated_data:
+            say(f"{best} was chosen on other data and stays; move it away to choose anew")
+            return False
+        if not figure.is_better(value, _value_of_best(previous, figure.name)):
+            return False
     incoming, outgoing = output_dir / _INCOMING, output_dir / _OUTGOING
     incoming.mkdir()
     for path in map(output_dir.joinpath, MODEL_FILES):
         if path.exists():
             shutil.copy2(path, incoming / path.name)
+    record = read_record(incoming)
+    if record is not None:
+        write_record(dataclasses.replace(record, chosen_on=evaluated_data))
     write_results(incoming, results)
     from bert_tf.checkpoint.writing import write_without_optimizer
 

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import go_back_to, remove_leftovers, write_missing_list
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.model_directory.directory import CONFIG_NAME
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train import ledger
@@ -182,8 +183,14 @@ def _write_files(job: Job, run_ledger: Ledger | None) -> None:
     run = job.run
     directory = run.settings.output_dir
     has_files = run.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
+    precision = {
+        "precision": job.plan.arithmetic.precision,
+        "precision_policy": dict(run.runtime.numerics.policy_changes),
+    }
     if run_ledger is not None or not has_files:
-        job.model.write_files(directory)
+        job.model.write_files(directory, precision)
+    elif job.model.kept and not (directory / MODEL_RECORD_NAME).is_file():
+        job.model.write_record(directory, precision)  # for a model of an earlier version
     for name, content in job.data.lists.items():
         write_json(directory / name, content)
     if run_ledger is not None:

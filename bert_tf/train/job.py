@@ -12,15 +12,15 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
-from bert_tf.model_directory.labels import Labels
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_record
+from bert_tf.model_directory.writing import record_of, write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 
 if TYPE_CHECKING:
-    from bert_tf.model_directory.text_classes import TextClasses
+    from bert_tf.model_directory.classes import Classes
 
 
 class InitialWeights(NamedTuple):
@@ -48,8 +48,9 @@ class RunModel:
       frozen: prefix of a frozen network -> the checkpoint with its weights.
       evaluated: the task for evaluations and predictions, if it is only a part of the trained one.
       ledger: additional sections of the run's ledger.
-      labels: the labels of a token classification head, by class number, to be stored with it.
-      text_classes: the classes of a head for whole texts, likewise.
+      classes: what the outputs of a classification head mean, to be stored with it.
+      kept: flag -> value of the settings that decide predictions, likewise.
+      chosen_on: the records on which thresholds of the classes were chosen, likewise.
     """
 
     task: Task
@@ -59,19 +60,33 @@ class RunModel:
     frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
     evaluated: Task | None = None
     ledger: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    labels: Labels | None = None
-    text_classes: TextClasses | None = None
+    classes: Classes | None = None
+    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    chosen_on: str | None = None
 
     @property
     def config(self) -> BertConfig:
         """The architecture."""
         return self.task.config
 
-    def write_files(self, directory: Path) -> None:
-        """Writes configuration, vocabulary and labels, which make up a model directory."""
-        write_model_files(
-            directory, self.config, self.tokenizer_files, self.labels, self.text_classes
-        )
+    def write_files(self, directory: Path, precision: Mapping[str, Any]) -> None:
+        """Writes configuration, vocabulary and record, which make up a model directory.
+
+        ``precision`` is stored with a model whose settings are.
+        """
+        write_model_files(directory, self.config, self.tokenizer_files, **self._facts(precision))
+
+    def write_record(self, directory: Path, precision: Mapping[str, Any]) -> None:
+        """Writes the record alone, of a model whose other files are there."""
+        facts = self._facts(precision)
+        write_record(record_of(directory, self.config, self.tokenizer_files, **facts))
+
+    def _facts(self, precision: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "classes": self.classes,
+            "settings": {**self.kept, **precision} if self.kept else {},
+            "chosen_on": self.chosen_on,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +165,12 @@ class Job:
     def task(self) -> Task:
         """The model's task."""
         return self.model.task
+
+    @property
+    def evaluated_data(self) -> str | None:
+        """The digest of the data that are evaluated; None if it is unknown."""
+        digests = map(self.data.entries.get, ("eval_sha256", "predict_sha256"))
+        return next((digest for digest in digests if digest not in (None, "none")), None)
 
     @property
     def length_flag(self) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import LossScaleSettings, RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.directory import require_checkpoint
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.run_record import RunRecord, read_run_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
 from bert_tf.ranks.communication import in_fixed_order
@@ -62,6 +63,8 @@ class Run:
       hardware: what all ranks can compute on; the number of GPUs is this rank's.
       log: None on ranks other than 0.
       until_end: what to release when the run ends, such as temporary records.
+      kept: flag -> value of the settings that decide predictions, which are stored with the model
+        that is resumed or used as it is; empty for a run that trains a new one.
       decided: flags whose defaults the run has replaced, with the new values.
     """
 
@@ -74,6 +77,7 @@ class Run:
     hardware: Hardware
     log: RunLog | None
     until_end: contextlib.ExitStack
+    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     decided: dict[str, object] = dataclasses.field(default_factory=dict)
 
     @property
@@ -243,8 +247,14 @@ def _begin(
 ) -> Run:
     start = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
     record = ranks.broadcast(_find_record(settings, start) if ranks.is_chief else None)
+    kept = ranks.broadcast(_kept_settings(settings, start) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, probe_hardware())
     decided = settled(runtime, hardware)
+    notes: list[str] = []
+    if "precision" in kept and not settings.do_train:
+        from bert_tf.train.kept_settings import with_kept_precision
+
+        decided, notes = with_kept_precision(decided, kept, settings.command, hardware)
     _check_precision(settings, decided, hardware)
     log = None
     if ranks.is_chief:
@@ -254,7 +264,8 @@ def _begin(
             few_lines="display_loss_steps" in settings.command.defaulted,
             dllog_path=settings.log.dllog_path,
         )
-    run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end)
+    run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end, kept)
+    run.report(notes, part="precision")
     if decided.use_xla and not hardware.has_gpu:
         run.warn("--use_xla on a CPU is slower than without; it is for GPUs", part="precision")
     return run
@@ -294,6 +305,13 @@ def _find_start(settings: RunSettings) -> StartPoint:
             settings.output_dir, settings.start.resume_from, reset_step=settings.start.reset_step
         )
     return find_start(settings.output_dir)
+
+
+def _kept_settings(settings: RunSettings, start: StartPoint) -> Mapping[str, Any]:
+    """See :attr:`Run.kept`."""
+    given = None if settings.do_train else settings.start.init_checkpoint
+    model = start.checkpoint or given
+    return ModelDirectory.of(model).kept_settings if model else {}
 
 
 def _find_record(settings: RunSettings, start: StartPoint) -> RunRecord | None:

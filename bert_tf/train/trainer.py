@@ -189,7 +189,11 @@ class Trainer:
         evaluation.write_results(output_dir, results)
         checkpoint = self._latest_checkpoint() if self._job.settings.evaluation.keep_best else None
         best = checkpoint is not None and evaluation.keep_if_best(
-            output_dir, checkpoint, results, self._evaluation.figure
+            output_dir,
+            checkpoint,
+            results,
+            self._evaluation.figure,
+            evaluated_data=self._job.evaluated_data,
         )
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
         figures = {name: value for name, value in results.items() if name != "global_step"}

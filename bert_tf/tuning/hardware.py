@@ -168,6 +168,16 @@ def resolve_precision(requested: str, hardware: Hardware) -> str:
     return requested
 
 
+def usable_precision(stored: str, hardware: Hardware) -> tuple[str, str]:
+    """The precision of a model's training, or float32 where it is only emulated; and a note."""
+    if stored in hardware.native_precisions():
+        return stored, ""
+    return "fp32", (
+        f"the model was trained with --precision={stored}, which is only emulated here, so it "
+        "predicts in fp32; probabilities may differ in the third digit"
+    )
+
+
 def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
     """A sentence if the hardware only emulates ``precision``, else None."""
     known = hardware.native_precisions()

@@ -11,6 +11,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Callable, Union
 
+from bert_tf.util.errors import UserError
+
 # Numbers are used in float32, in which larger values are infinite.
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
@@ -63,6 +65,7 @@ class Option:
       parse: maps the value of its flag to the value of the setting; None if they are the same.
       takes_infinity: whether a numeric flag accepts inf.
       takes_auto: whether a boolean flag accepts auto, which is None as a setting.
+      of_model: whether it decides predictions and is therefore stored with the trained model.
     """
 
     default: OptionValue
@@ -77,6 +80,7 @@ class Option:
     parse: Callable[[Any], Any] | None = None
     takes_infinity: bool = False
     takes_auto: bool = False
+    of_model: bool = False
 
     @property
     def value_type(self) -> type:
@@ -95,6 +99,18 @@ class Option:
             advice = f"; {self.advice}" if self.advice else ""
             return f"--{self.flag}={shown(value)} must {self.bounds}{advice}."
         return None
+
+    def checked(self, value: Any) -> Any:
+        """A value from a file, where infinity is text; UserError for another type, or bounds."""
+        kind = self.value_type
+        if kind is float and (type(value) is int or value in ("inf", "-inf")):
+            value = float(value)
+        if type(value) is not kind and (value is not None or self.default is not None):
+            raise UserError(f"--{self.flag}: {value!r} is not a {kind.__name__}.")
+        problem = self.problem(value)
+        if problem is not None:
+            raise UserError(problem)
+        return value
 
 
 def shown(value: Any) -> str:

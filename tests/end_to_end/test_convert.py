@@ -62,7 +62,7 @@ def test_the_command_needs_no_torch_and_says_what_it_did(tmp_path, binary):
         "form, so outputs differ slightly",
         "no vocabulary is stored with the checkpoint; --vocab_file adds one",
         f"{target} (Google): bert_config.json, bert_model.ckpt.data-00000-of-00001, "
-        "bert_model.ckpt.index, bert_model.ckpt.meta, text_classes.json",
+        "bert_model.ckpt.index, bert_model.ckpt.meta, model.json",
     ]
     again = run("-c", WITHOUT_TORCH, *flags, check=False)
     assert again.returncode == 2

@@ -179,11 +179,11 @@ def tagging(tmp_path_factory):
     run(*command, "--num_train_steps=2")
     kinds = ["features/*/lengths.npy", "features/*/manifest.json", "features/*/*.tfrecord",
              "features/*/*.offsets", "model/best/eval_results.json", "model/eval_log.jsonl",
-             *(f"model/{name}" for name in MODEL), "model/labels.txt"]  # fmt: skip
+             *(f"model/{name}" for name in MODEL), "model/model.json"]  # fmt: skip
 
     def results(place):
         best = json.loads((place / "model" / "best" / "eval_results.json").read_text())
-        named = [(place / "model" / name).read_text() for name in ("predictions.txt", "labels.txt")]
+        named = [(place / "model" / name).read_text() for name in ("predictions.txt", "model.json")]
         return [weights_of("model", "model/best")(place), best, named]
 
     return Job.stopped_at(place, command, results, tuple(kinds))

@@ -1,13 +1,13 @@
 """load_model predicts what run_classifier.py and run_ner.py write for the same texts."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
 
 from bert_tf.serving.load import load_model
 from tests.end_to_end.finetuning_runs import flags_of_a_short_run
+from tests.helpers.model_records import classes_in
 from tests.helpers.programs import run
 from tests.helpers.squad_files import NAMES, PLACES, write_model
 from tests.helpers.tagging_files import write_data
@@ -84,7 +84,7 @@ def test_several_classes_with_the_threshold_of_the_evaluation(files):
     table = files / "several.csv"
     flags = ["--multi_label", "--do_eval", f"--eval_file={table}"]
     directory, written, numbers = classifier(files, "several", ("text", "label"), labels, *flags)
-    threshold = json.loads((directory / "text_classes.json").read_text())["threshold"]
+    threshold = classes_in(directory).thresholds[0]
     assert threshold != 0.5
     found = load_model(directory).predict(TEXTS)
     assert [",".join(one.labels) for one in found] == written

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from bert_tf.model_directory.text_classes import read_text_classes
 from tests.end_to_end.finetuning_runs import results_of
+from tests.helpers.model_records import classes_in
 from tests.helpers.programs import mpirun, requires_horovod, run
 from tests.helpers.squad_files import NAMES, PLACES, write_model
 
@@ -84,7 +84,7 @@ def test_results_and_predictions(trained, files):
 def test_the_classes_are_kept_with_every_copy_of_the_model(trained):
     output_dir, _ = trained
     for directory in (output_dir, output_dir / "best"):
-        assert read_text_classes(directory).labels == REGIONS
+        assert classes_in(directory).labels == REGIONS
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_teacher_has_the_same_classes(trained, flags, tmp_path):
     write_csv(tmp_path / "fewer.csv", fewer)
     given = [f"--{name}_file={tmp_path}/fewer.csv" for name in ("train", "eval")]
     run(SCRIPT, *flags, *given, *teacher, f"--output_dir={tmp_path / 'out'}")
-    assert read_text_classes(tmp_path / "out").labels == REGIONS
+    assert classes_in(tmp_path / "out").labels == REGIONS
     write_csv(tmp_path / "other.csv", [("a", "east"), ("b", "north")])
     given = [f"--{name}_file={tmp_path}/other.csv" for name in ("train", "eval")]
     done = run(SCRIPT, *flags, *given, *teacher, f"--output_dir={tmp_path / 'no'}", check=False)
@@ -137,9 +137,9 @@ def test_several_labels_have_a_threshold_that_is_kept(flags, files, tmp_path):
     run(SCRIPT, *flags, *given, f"--output_dir={tmp_path / 'out'}")
     results = results_of(tmp_path / "out")
     assert {"eval_micro_f1", "eval_macro_f1", "eval_exact_match"} < results.keys()
-    classes = read_text_classes(tmp_path / "out")
+    classes = classes_in(tmp_path / "out")
     assert classes.labels == ("long", *REGIONS)
-    assert classes.threshold == results["eval_threshold"]
+    assert set(classes.thresholds) == {results["eval_threshold"]}
 
 
 @pytest.mark.exhaustive

@@ -15,6 +15,7 @@ from tests.end_to_end.finetuning_runs import (
     ledger_of,
     results_of,
 )
+from tests.helpers.model_records import classes_in
 from tests.helpers.programs import mpirun, requires_horovod, run
 from tests.helpers.squad_files import write_model
 from tests.helpers.tagging_files import LABELS, LENGTHS, write_data
@@ -98,7 +99,7 @@ def test_files_of_a_run(trained):
         *("run.json", "log.jsonl", "eval_log.jsonl", "bert_config.json", "vocab.txt", "best"),
     }
     for directory in (output_dir, output_dir / "best"):
-        assert (directory / "labels.txt").read_text().splitlines() == list(LABELS)
+        assert classes_in(directory).labels == tuple(LABELS)
     data = ledger_of(output_dir)["data"]
     assert data["task"] == "labels of words"
     assert data["train_records"] > 160, "some sentences are cut"
@@ -135,7 +136,7 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
     assert list(config["id2label"].values()) == list(LABELS)
     assert predicted_alone(tmp_path / "theirs", files, tmp_path / "from_theirs") == lines
     convert(open_source(tmp_path / "theirs"), tmp_path / "back", "bert_tf")
-    assert (tmp_path / "back" / "labels.txt").read_text().splitlines() == list(LABELS)
+    assert classes_in(tmp_path / "back").labels == tuple(LABELS)
     trained_values = variables_of(trained[0])
     for name, value in variables_of(tmp_path / "back").items():
         if name != "global_step":
@@ -152,7 +153,7 @@ def test_batches_change_no_prediction(trained, flags, predicts_dev, tmp_path):
 @pytest.mark.exhaustive
 def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
     """Its labels are those stored beside its checkpoint."""
-    assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path, more_files=["labels.txt"])
+    assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path, more_files=["model.json"])
 
 
 def test_labels_of_a_resumed_run_do_not_change(trained, flags, files, tmp_path):

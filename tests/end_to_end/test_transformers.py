@@ -13,14 +13,9 @@ import pytest
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands.convert import convert
-from bert_tf.model_directory.text_classes import (
-    MULTI_LABEL,
-    REGRESSION,
-    SINGLE_LABEL,
-    TextClasses,
-    write_text_classes,
-)
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.helpers.model_records import set_record
 from tests.helpers.programs import ROOT, run
 from tests.helpers.sentencepiece_models import LINES, train_sentencepiece
 from tests.unit.checkpoint.tiny_models import LABELS, our_outputs, save_google
@@ -38,9 +33,9 @@ QUESTION = {"question": "Where does Anna live?", "context": "Anna live in old Pa
 MASKED = "anna does [MASK] in paris"
 CASINGS = ("uncased", "cased")
 CLASSES = {
-    "one": TextClasses(SINGLE_LABEL, ("bad", "good", "so so")),
-    "several": TextClasses(MULTI_LABEL, ("news", "sports", "town")),
-    "rating": TextClasses(REGRESSION),
+    "one": Classes.of_texts(SINGLE_LABEL, ("bad", "good", "so so")),
+    "several": Classes.of_texts(MULTI_LABEL, ("news", "sports", "town")),
+    "rating": Classes(REGRESSION),
 }
 HEADS = {
     **dict.fromkeys(CLASSES, "BertForSequenceClassification"),
@@ -73,7 +68,7 @@ class Models:
         number = len(classes.labels) or 1 if classes else 3
         save_google(ours, class_name, tokenizer_files=files, num_classes=number)
         if classes:
-            write_text_classes(ours, classes)
+            set_record(ours, classes=classes)
         return convert(open_source(ours), self.place / name, "huggingface")
 
     def load(self, name):

@@ -31,8 +31,8 @@ from bert_tf.checkpoint.tensorflow_file import (
 )
 from bert_tf.compat import deepspeed
 from bert_tf.config.policy_file import read_policy_file
+from bert_tf.model_directory.classes import classes_of_earlier_versions
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.model_directory.labels import read_labels
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import keep_lengths, lengths_path, read_lengths
@@ -388,7 +388,11 @@ READERS = {
         _json({"do_lower_case": True, "vocabulary_sha256": "0" * 64}),
         ModelDirectory.of,
     ),
-    "labels": Reader("labels.txt", _lines("O\nB-X\nI-X\n"), lambda path: read_labels(path.parent)),
+    "labels": Reader(
+        "labels.txt",
+        _lines("O\nB-X\nI-X\n"),
+        lambda path: classes_of_earlier_versions(path.parent),
+    ),
     "vocabulary": Reader(
         "vocab.txt",
         _lines("\n".join(_VOCABULARY) + "\n"),

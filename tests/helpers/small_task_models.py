@@ -5,12 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.model_directory.text_classes import (
-    MULTI_LABEL,
-    REGRESSION,
-    SINGLE_LABEL,
-    TextClasses,
-)
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -18,9 +13,9 @@ from tests.helpers.small_span_model import CONFIG, write_model, write_weights
 
 WORD_LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 CLASSES = {
-    "single": TextClasses(SINGLE_LABEL, ("good", "bad", "neither")),
-    "several": TextClasses(MULTI_LABEL, ("good", "long", "old"), threshold=0.375),
-    "rating": TextClasses(REGRESSION),
+    "single": Classes.of_texts(SINGLE_LABEL, ("good", "bad", "neither")),
+    "several": Classes.of_texts(MULTI_LABEL, ("good", "long", "old"), threshold=0.375),
+    "rating": Classes(REGRESSION),
 }
 
 
@@ -28,13 +23,13 @@ def write_classifier(directory: Path, kind: str = "single") -> Path:
     """A classifier with one of ``CLASSES``."""
     classes = CLASSES[kind]
     specs = ClassificationTask(CONFIG, len(classes.labels) or 1).specs()
-    return write_weights(directory, specs, text_classes=classes)
+    return write_weights(directory, specs, classes=classes)
 
 
 def write_tagger(directory: Path) -> Path:
     """A tagger with ``WORD_LABELS``."""
     specs = TaggingTask(CONFIG, len(WORD_LABELS)).specs()
-    return write_weights(directory, specs, labels=WORD_LABELS)
+    return write_weights(directory, specs, classes=Classes("word_labels", WORD_LABELS))
 
 
 def write_pretrained(directory: Path) -> Path:

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD
+from bert_tf.model_directory.classes import DEFAULT_THRESHOLD
 from bert_tf.tasks.classification.text_task import TextFile, TextTask
 
 
@@ -18,12 +18,12 @@ class Answers:
     Attributes:
       task: what the outputs mean.
       logits: [N, num_outputs] float32.
-      threshold: the probability from which a text has a class, if it may have several.
+      thresholds: the probability of each class from which a text has it, if it may have several.
     """
 
     task: TextTask
     logits: np.ndarray
-    threshold: float = DEFAULT_THRESHOLD
+    thresholds: tuple[float, ...] = (DEFAULT_THRESHOLD,)
 
     def of(self, rows: slice) -> Answers:
         """What is predicted of some of the texts."""
@@ -40,7 +40,7 @@ class Answers:
     def predicted(self) -> np.ndarray:
         """Class numbers or ratings [N]; where texts may have several classes, bool [N, classes]."""
         if self.task.multi_label:
-            return self.probabilities >= self.threshold
+            return self.probabilities >= self.thresholds
         if self.task.is_regression:
             return self.logits[:, 0].astype(np.float64)
         return self.logits.argmax(axis=1)

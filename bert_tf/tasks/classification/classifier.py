@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, listed, parts_of
+from bert_tf.model_directory.classes import MULTI_LABEL, Classes
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.model_directory.text_classes import MULTI_LABEL, TextClasses
 from bert_tf.records.sequences import padded_inputs
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
 from bert_tf.tasks.classification.features import check_length, sequences_of
@@ -27,7 +27,7 @@ class ClassifiedText:
 
     Attributes:
       labels: its class; where a text may have any number of classes, those from the model's
-        threshold on; () for a rating.
+        thresholds on; () for a rating.
       probabilities: the probability of every class; {} for a rating.
       rating: the predicted number; None for classes.
     """
@@ -57,7 +57,7 @@ class TextClassifier:
     def __init__(
         self,
         model: CompleteModel,
-        classes: TextClasses,
+        classes: Classes,
         *,
         max_seq_length: int | None = None,
         long_texts: LongTexts = CUT_OFF,
@@ -137,7 +137,7 @@ class TextClassifier:
         found = self._predictor.run(features)
         windows = np.array([len(of_row) for of_row in encoded])
         logits = logits_of_texts(found["logits"], windows)
-        return Answers(self._task, logits, self.classes.threshold)
+        return Answers(self._task, logits, self.classes.thresholds)
 
     def close(self) -> None:
         """Frees the network's memory; the classifier cannot be used any more."""

@@ -9,15 +9,15 @@ import tensorflow.compat.v1 as tf
 from bert_tf.inference.export import Exportable, TextSignature, checked_length
 from bert_tf.inference.graph_tokenizer import GraphTokenizer, kept_tokens, with_special_tokens
 from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, Classes
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.model_directory.text_classes import MULTI_LABEL, REGRESSION, TextClasses
 from bert_tf.tasks.classification.long_texts import CUT_OFF, HEAD_TAIL, TAIL, LongTexts
 from bert_tf.tasks.classification.task import ClassificationTask
 
 
 def exportable_classifier(
     model: CompleteModel,
-    classes: TextClasses,
+    classes: Classes,
     *,
     max_seq_length: int | None = None,
     long_texts: LongTexts = CUT_OFF,
@@ -40,7 +40,7 @@ def exportable_classifier(
             return {"rating": logits[:, 0]}
         if classes.kind == MULTI_LABEL:
             probabilities = tf.sigmoid(logits)
-            chosen = {"predicted": probabilities >= classes.threshold}
+            chosen = {"predicted": probabilities >= classes.thresholds}
         else:
             probabilities = tf.nn.softmax(logits)
             chosen = {"label_id": tf.argmax(logits, axis=-1, output_type=tf.int32)}
@@ -70,7 +70,7 @@ def exportable_classifier(
             "text": TextSignature(("text",), of_texts),
             "text_pair": TextSignature(("text", "other_text"), of_texts),
         },
-        text_classes=classes,
+        classes=classes,
     )
 
 

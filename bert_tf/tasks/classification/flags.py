@@ -14,6 +14,7 @@ from bert_tf.tasks.classification.settings import (
     LanguageSettings,
     LossSettings,
 )
+from bert_tf.tasks.classification.thresholds import ThresholdSettings
 from bert_tf.tasks.finetuning.flags import (
     define_directory_flags,
     define_finetuning_flags,
@@ -43,6 +44,7 @@ def _define_classification_flags(define: Definer) -> None:
     define.settings(TableSettings)
     define.settings(LossSettings)
     define.settings(LongTexts)
+    define.settings(ThresholdSettings)
     define_directory_flags(
         define,
         files="the task's train.tsv, dev.tsv and test.tsv",

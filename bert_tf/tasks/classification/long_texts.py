@@ -24,9 +24,13 @@ class LongTexts(Settings):
         "the tokens from its beginning, the rest from its end), or all of it in windows, whose "
         "predictions are averaged.",
         choices=(HEAD, TAIL, HEAD_TAIL, WINDOWS),
+        of_model=True,
     )
     doc_stride: int = setting(
-        128, "Tokens between the starts of a long text's windows.", bounds=AT_LEAST_ONE
+        128,
+        "Tokens between the starts of a long text's windows.",
+        bounds=AT_LEAST_ONE,
+        of_model=True,
     )
 
     @property

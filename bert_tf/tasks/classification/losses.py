@@ -13,7 +13,7 @@ from bert_tf.model.layers import computed_in
 from bert_tf.model.losses import ACCURACY, classification_sums
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
-from bert_tf.model_directory.text_classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bert_tf.tasks.classification.text_task import TextFile
 
 

@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 from bert_tf.config.declared import Settings, setting
-from bert_tf.model_directory.text_classes import (
-    MULTI_LABEL,
-    REGRESSION,
-    SINGLE_LABEL,
-    TextClasses,
-)
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.tasks.classification.tables import Table, TableRow, open_table
 from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
@@ -42,21 +37,28 @@ class TableSettings(Settings):
     """Where a table has its texts and labels, and what the labels are."""
 
     text_column: str = setting(
-        "", "Column of the text (default: text, sentence or sentence1, or the only one left)."
+        "",
+        "Column of the text (default: text, sentence or sentence1, or the only one left).",
+        of_model=True,
     )
-    pair_column: str = setting("", "Column of a second text; pairs are classified.")
-    label_column: str = setting("", "Column of the label (default: label or labels).")
+    pair_column: str = setting("", "Column of a second text; pairs are classified.", of_model=True)
+    label_column: str = setting(
+        "", "Column of the label (default: label or labels).", of_model=True
+    )
     has_header: bool = setting(
-        True, "Whether the first line of a CSV or TSV names the columns; else they are 1, 2, ..."
+        True,
+        "Whether the first line of a CSV or TSV names the columns; else they are 1, 2, ...",
+        of_model=True,
     )
     negative_label: str = setting(
         "",
         "Class that is left out of F1, such as the one without a relation; micro F1 of the others "
         "then comes first.",
+        of_model=True,
     )
-    multi_label: bool = setting(False, "A text has any number of labels.")
-    label_separator: str = setting(",", "What separates the labels of a text.")
-    regression: bool = setting(False, "Labels are ratings: any numbers.")
+    multi_label: bool = setting(False, "A text has any number of labels.", of_model=True)
+    label_separator: str = setting(",", "What separates the labels of a text.", of_model=True)
+    regression: bool = setting(False, "Labels are ratings: any numbers.", of_model=True)
 
     @property
     def kind(self) -> str:
@@ -336,7 +338,7 @@ def _rating(cell: Any) -> float | None:
     return value if abs(value) <= _LARGEST_RATING else None
 
 
-def require_same_kind(classes: TextClasses, settings: TableSettings, *, source: object) -> None:
+def require_same_kind(classes: Classes, settings: TableSettings, *, source: object) -> None:
     """Raises UserError if a model's labels are of another kind than the settings say."""
     if classes.kind != settings.kind:
         trained, wanted = (kind.replace("_", " ") for kind in (classes.kind, settings.kind))

@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.model_directory.text_classes import (
-    read_text_classes,
-    write_text_classes,
-)
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.classification.answers import Answers, labels_of, logits_of_texts
 from bert_tf.tasks.classification.glue import GlueTask
-from bert_tf.tasks.classification.metrics import F1_OF_CLASSES, METRICS, best_threshold
+from bert_tf.tasks.classification.metrics import F1_OF_CLASSES, METRICS
 from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.text_task import Part, TextFile, TextTask
+from bert_tf.tasks.classification.thresholds import ThresholdSettings
 from bert_tf.tasks.finetuning.run import PredictionEvaluation
 from bert_tf.train.evaluation import Figure
 from bert_tf.util.files import atomic_open
@@ -47,13 +44,23 @@ class ClassificationEvaluation(TextPrediction):
     """Scores the predictions for a file with labels, under google-research/bert's names.
 
     ``eval_loss`` is the mean of the cross entropies, or of the squared errors in a regression.
-    Where texts may have several classes, the threshold that is best for the file is stored with the
-    model.
+    Where texts may have several classes, a run that trains stores the threshold with the model that
+    is best for its development file.
     """
 
-    def __init__(self, file: TextFile, *args: Any, **kwargs: Any) -> None:
-        """Predicts ``file``; the other arguments are those of :class:`TextPrediction`."""
+    def __init__(
+        self, file: TextFile, *args: Any, thresholds: ThresholdSettings, trains: bool, **kwargs: Any
+    ) -> None:
+        """Predicts ``file``.
+
+        Args:
+          file: the texts.
+          thresholds: what the user says of them.
+          trains: whether the run trains the model.
+          *args, **kwargs: as for :class:`PredictionEvaluation`.
+        """
         super().__init__(file, *args, **kwargs)
+        self._thresholds, self._trains = thresholds, trains
         self.figure = Figure(figure_name(file.task), higher_is_better=True)
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
@@ -62,11 +69,15 @@ class ClassificationEvaluation(TextPrediction):
         answers = self.answers(predictions)
         found = {}
         if task.multi_label:
-            threshold = best_threshold(labels, answers.probabilities)
-            answers = dataclasses.replace(answers, threshold=threshold)
-            stored = dataclasses.replace(task.stored_classes, threshold=threshold)
-            write_text_classes(output_dir, stored)
-            found["eval_threshold"] = threshold
+            digest, chosen = self._records.sha256, self._thresholds
+            if chosen.tunes(output_dir, digest=digest, trains=self._trains):
+                probabilities = answers.probabilities
+                thresholds = chosen.tuned(output_dir, labels, probabilities, digest=digest)
+            else:
+                thresholds = chosen.stored(output_dir)
+            answers = dataclasses.replace(answers, thresholds=thresholds)
+            if len(set(thresholds)) == 1:
+                found["eval_threshold"] = thresholds[0]
         results = {}
         for part in self._file.parts:
             of_part = scores(answers.of(part.rows), labels[part.rows])
@@ -79,23 +90,18 @@ class ClassificationEvaluation(TextPrediction):
 class ClassificationPrediction(TextPrediction):
     """Writes the predictions for a file: probabilities, and the class or the score."""
 
-    def __init__(self, file: TextFile, *args: Any, threshold: float, **kwargs: Any) -> None:
-        """Predicts ``file``.
-
-        Args:
-          file: the texts.
-          threshold: as in :class:`Answers`, unless an evaluation of the run stores another one.
-          *args, **kwargs: as for :class:`PredictionEvaluation`.
-        """
+    def __init__(
+        self, file: TextFile, *args: Any, thresholds: ThresholdSettings, **kwargs: Any
+    ) -> None:
+        """Predicts ``file``; ``thresholds`` is what the user says of them, the rest as above."""
         super().__init__(file, *args, **kwargs)
-        self._threshold = threshold
+        self._thresholds = thresholds
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """Writes two files for each part to ``output_dir``; returns no scores."""
-        stored = read_text_classes(output_dir)
-        threshold = self._threshold if stored is None else stored.threshold
-        task = self._file.task
-        answers = dataclasses.replace(self.answers(predictions), threshold=threshold)
+        task, answers = self._file.task, self.answers(predictions)
+        if task.multi_label:
+            answers = dataclasses.replace(answers, thresholds=self._thresholds.stored(output_dir))
         for part in self._file.parts:
             of_part = answers.of(part.rows)
             write_probabilities(of_part, output_dir / _with_part(PROBABILITIES_NAME, part))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
+from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.labels import TEXT_CLASSES_NAME
-from bert_tf.model_directory.text_classes import DEFAULT_THRESHOLD, TextClasses
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.features import check_length, feature_stage
 from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TEST, TRAIN, GlueTask
@@ -54,6 +54,7 @@ from bert_tf.tasks.finetuning.directory_run import (
 from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
 from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
+from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 
@@ -100,12 +101,15 @@ def open_classification(
     settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
+    # A published task has its own columns and labels.
+    settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
     glue = settings.glue
     if glue is not None:
         task, files, classes = _published_files(glue, settings, run)
     else:
         task, files, classes = _own_files(settings, run)
     own_classes = classes.labels if glue is None else None
+    settings.thresholds.check(task.classes, multi_label=task.multi_label)
     _check_trained_on(run, task)
     balanced = files.train and settings.loss.class_weights == BALANCED
     weights = balanced_weights(files.train) if balanced else None
@@ -123,14 +127,24 @@ def open_classification(
     of_files = FileTask(
         task.name,
         functools.partial(_stage, settings.length),
-        ClassificationEvaluation,
-        functools.partial(ClassificationPrediction, threshold=classes.threshold),
+        functools.partial(
+            ClassificationEvaluation,
+            thresholds=settings.thresholds,
+            trains=settings.run.do_train,
+        ),
+        functools.partial(ClassificationPrediction, thresholds=settings.thresholds),
         PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
         rate_factors=((rf"^({OUTPUT_WEIGHTS}|{OUTPUT_BIAS})$", unit),) if unit != 1 else (),
     )
     max_records = len(files.train.rows) if files.train else 1
     of_classes = {} if task.is_regression else {"loss": dataclasses.asdict(settings.loss)}
-    model = dataclasses.replace(model, text_classes=classes, ledger={**model.ledger, **of_classes})
+    record = _stored_model(run).record
+    model = dataclasses.replace(
+        model,
+        classes=classes,
+        chosen_on=record.chosen_on if record and run.start.checkpoint else None,
+        ledger={**model.ledger, **of_classes},
+    )
     return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 
@@ -140,7 +154,7 @@ def _stage(long_texts: LongTexts, file: TextFile, **options: Any) -> SequenceSta
 
 def _published_files(
     task: GlueTask, settings: ClassificationSettings, run: Run
-) -> tuple[TextTask, Files, TextClasses]:
+) -> tuple[TextTask, Files, Classes]:
     """The task, its files, and what is stored of it; tells of lines that were left out."""
     known = _stored_classes(run) or _taught_classes(settings)
     if known is not None:
@@ -158,7 +172,7 @@ def _published_files(
     return task, files, task.stored_classes
 
 
-def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Files, TextClasses]:
+def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Files, Classes]:
     """The task that a user's files describe, the files, and what is stored of it. Collective."""
     table, stored = settings.table, _stored_classes(run)
     read = functools.partial(read_texts, settings=table)
@@ -179,8 +193,9 @@ def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Fi
     names = run.ranks.broadcast(names) or ()
     first = next(found for found in texts if found is not None)
     task = own_task(first.columns, table, names)
-    threshold = stored.threshold if stored else DEFAULT_THRESHOLD
-    classes = dataclasses.replace(task.stored_classes, threshold=threshold)
+    classes = task.stored_classes
+    if stored is not None and stored.labels == names:
+        classes = dataclasses.replace(classes, thresholds=stored.thresholds)
     return task, Files(*(found and found.with_numbers(task) for found in texts)), classes
 
 
@@ -188,8 +203,8 @@ def _agree_on_classes(
     train: Texts | None,
     run: Run,
     table: TableSettings,
-    stored: TextClasses | None,
-    taught: TextClasses | None,
+    stored: Classes | None,
+    taught: Classes | None,
 ) -> tuple[str, ...]:
     """The classes of a run, by number.
 
@@ -211,7 +226,7 @@ def _agree_on_classes(
     if weights is None:
         check_trains(run)
     raise UserError(
-        f"{weights} has no {TEXT_CLASSES_NAME} next to it, so its classes are unknown; restore the "
+        f"{weights} has no {MODEL_RECORD_NAME} next to it, so its classes are unknown; restore the "
         "file, or train with --do_train first."
     )
 
@@ -225,13 +240,17 @@ def _weights(run: Run) -> str | None:
     return run.start.checkpoint or run.settings.start.init_checkpoint or None
 
 
-def _stored_classes(run: Run) -> TextClasses | None:
+def _stored_classes(run: Run) -> Classes | None:
     """The classes of the weights that a run starts from; None if they have no such head."""
+    return _stored_model(run).text_classes
+
+
+def _stored_model(run: Run) -> ModelDirectory:
     source = _weights(run)
-    return None if source is None else ModelDirectory.of(source).text_classes
+    return ModelDirectory() if source is None else ModelDirectory.of(source)
 
 
-def _taught_classes(settings: ClassificationSettings) -> TextClasses | None:
+def _taught_classes(settings: ClassificationSettings) -> Classes | None:
     """The classes of the teacher; None without training by one, or if it does not name them."""
     if settings.distillation is None or not settings.run.do_train:
         return None
@@ -241,7 +260,7 @@ def _taught_classes(settings: ClassificationSettings) -> TextClasses | None:
 
 
 def _check_taught(
-    settings: ClassificationSettings, taught: TextClasses | None, classes: tuple[str, ...]
+    settings: ClassificationSettings, taught: Classes | None, classes: tuple[str, ...]
 ) -> None:
     """Raises UserError if soft targets would compare different classes."""
     distillation = settings.distillation

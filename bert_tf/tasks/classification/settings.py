@@ -9,6 +9,7 @@ from bert_tf.config.declared import Settings, group, setting
 from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_task
 from bert_tf.tasks.classification.long_texts import WINDOWS, LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
+from bert_tf.tasks.classification.thresholds import ThresholdSettings
 from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
@@ -74,6 +75,7 @@ class ClassificationSettings(DirectorySettings):
     table: TableSettings = group(TableSettings)
     loss: LossSettings = group(LossSettings)
     length: LongTexts = group(LongTexts)
+    thresholds: ThresholdSettings = group(ThresholdSettings)
 
     @property
     def glue(self) -> GlueTask | None:

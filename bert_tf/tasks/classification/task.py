@@ -21,7 +21,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
-from bert_tf.model_directory.text_classes import MULTI_LABEL
+from bert_tf.model_directory.classes import MULTI_LABEL
 from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.pooling import CLS, Pooling
 

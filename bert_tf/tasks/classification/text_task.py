@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
-from bert_tf.model_directory.text_classes import (
-    MULTI_LABEL,
-    REGRESSION,
-    SINGLE_LABEL,
-    TextClasses,
-)
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 
 # A class's number or a rating; or the numbers of all classes of a text, ascending.
 Label = Union[float, tuple[int, ...]]
@@ -76,9 +71,9 @@ class TextTask:
         return (self.first,) if self.second is None else (self.first, self.second)
 
     @property
-    def stored_classes(self) -> TextClasses:
+    def stored_classes(self) -> Classes:
         """What is stored with a model of this task."""
-        return TextClasses(self.kind, self.classes)
+        return Classes.of_texts(self.kind, self.classes)
 
 
 class Row(NamedTuple):

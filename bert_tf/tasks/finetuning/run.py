@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.declared import settings_of_model
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import (
     LengthBuckets,
@@ -93,6 +94,7 @@ def open_finetuning(
         found.vocabulary,
         tokenizer_files=found.tokenizer_files,
         initial=InitialWeights(settings.run.start.init_checkpoint),
+        kept={**settings_of_model(settings), "max_seq_length": length},
     )
     if teacher is None or distillation is None:
         return model, length

@@ -71,7 +71,7 @@ class FinetuningSettings(Settings):
         ..., "Directory of the records (output_dir/features).", kind=Path, parse=Path, per_host=True
     )
     max_seq_length: int = setting(
-        ..., "Maximum tokens of a sequence.", kind=int, bounds=AT_LEAST_ONE
+        ..., "Maximum tokens of a sequence.", kind=int, bounds=AT_LEAST_ONE, of_model=True
     )
     length_buckets: bool = setting(
         ...,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_tf.config.declared import with_settings_of_model
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.stages.executor import batched
@@ -72,8 +73,9 @@ class Answerer:
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
-          windows: None for run_squad.py's defaults, limited to the network's maximum length.
-          settings: None for run_squad.py's defaults.
+          windows: None for those of the model's training, or else run_squad.py's defaults, limited
+            to the network's maximum length.
+          settings: None for those of the model's training, or else run_squad.py's defaults.
           options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
           threads: number of threads; None for one per core.
@@ -82,11 +84,11 @@ class Answerer:
           UserError: if the weights do not belong to such a model, or sequences are too long for
             it.
         """
-        self.windows = windows or fitting_windows(model.config.max_position_embeddings)
+        self.windows = windows or kept_windows(model)
         self.windows.validate()
         length = self.windows.max_seq_length
         model.config.check_length(length, f"--max_seq_length={length} is")
-        self.settings = settings or AnswerSettings()
+        self.settings = settings or with_settings_of_model(AnswerSettings(), model.kept)
         self._tokenizer = model.tokenizer
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
@@ -163,6 +165,13 @@ class Answerer:
             if progress is not None:
                 progress.advance(len(batch))
         return SpanCandidates(*map(np.concatenate, zip(*batches)))
+
+
+def kept_windows(model: CompleteModel) -> WindowSettings:
+    """The lengths of a model's training, or else run_squad.py's defaults, as far as they fit it."""
+    usual = fitting_windows(model.config.max_position_embeddings)
+    names = [field.name for field in dataclasses.fields(usual)]
+    return dataclasses.replace(usual, **{n: model.kept[n] for n in names if n in model.kept})
 
 
 def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window]]:

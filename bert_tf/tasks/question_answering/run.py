@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_tf.config.declared import settings_of_model
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.tasks.finetuning.run import (
     data_entries,
@@ -25,6 +26,7 @@ from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
 from bert_tf.train.job import JobData, RunModel
+from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from bert_tf.tasks.finetuning.repeats import Repeats
     from bert_tf.tasks.question_answering.prediction import SpanEvaluation
 
+_THRESHOLD = "null_score_diff_threshold"
 UNUSABLE_NAME = "unusable_answers.json"
 
 
@@ -157,6 +160,8 @@ class OpenedSquad:
             self.model.tokenizer_files.load(),
             self.model.config,
             settings=settings.answers,
+            tunes=settings.tune_threshold,
+            is_given=_THRESHOLD not in settings.run.command.defaulted,
             ranks=run.ranks,
             batch_size=settings.run.evaluation.eval_batch_size,
             few_lengths=bool(run.runtime.use_xla),
@@ -165,6 +170,7 @@ class OpenedSquad:
 
 def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
+    settings = as_stored(settings, run)
     model, length = open_finetuning(
         settings, run, lambda config: SpanTask(config, num_candidates=settings.answers.n_best_size)
     )
@@ -179,6 +185,7 @@ def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
             "or give a file with answers."
         )
     used = dataclasses.replace(settings, **dataclasses.asdict(windows))
+    model = dataclasses.replace(model, kept=settings_of_model(used))
     return OpenedSquad(used, model, train, predict)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
@@ -17,12 +18,17 @@ class AnswerSettings(Settings):
     n_best_size: int = setting(
         20, "Answers per question in nbest_predictions.json.", bounds=AT_LEAST_ONE
     )
-    max_answer_length: int = setting(30, "Maximum tokens of an answer.", bounds=AT_LEAST_ONE)
-    version_2_with_negative: bool = setting(False, "Questions may have no answer (SQuAD 2.0).")
+    max_answer_length: int = setting(
+        30, "Maximum tokens of an answer.", bounds=AT_LEAST_ONE, of_model=True
+    )
+    version_2_with_negative: bool = setting(
+        False, "Questions may have no answer (SQuAD 2.0).", of_model=True
+    )
     null_score_diff_threshold: float = setting(
         0.0,
         "Predict no answer if the null score exceeds the best answer's score by more than this.",
         takes_infinity=True,
+        of_model=True,
     )
 
 
@@ -39,10 +45,16 @@ class SquadSettings(FinetuningSettings):
         bounds=AT_LEAST_ONE,
     )
     doc_stride: int = setting(
-        128, "Tokens between the starts of a long context's windows.", bounds=AT_LEAST_ONE
+        128,
+        "Tokens between the starts of a long context's windows.",
+        bounds=AT_LEAST_ONE,
+        of_model=True,
     )
     max_query_length: int = setting(
-        64, "Maximum tokens of a question; longer ones are truncated.", bounds=AT_LEAST_ONE
+        64,
+        "Maximum tokens of a question; longer ones are truncated.",
+        bounds=AT_LEAST_ONE,
+        of_model=True,
     )
     score_by: str = setting(
         AUTO,
@@ -50,4 +62,15 @@ class SquadSettings(FinetuningSettings):
         "Chinese), or auto: characters if the answers are of a language without blanks.",
         choices=SCORE_UNITS,
     )
+    tune_threshold: bool = setting(
+        False,
+        "With --version_2_with_negative: choose the --null_score_diff_threshold with the best F1 "
+        "on --predict_file, use it, and store it with the model.",
+    )
     answers: AnswerSettings = group(AnswerSettings)
+
+    def contradictions(self) -> Iterator[str]:
+        """A threshold that is both given and chosen, or has no use."""
+        yield from super().contradictions()
+        if self.tune_threshold and not self.run.evaluation.do_eval:
+            yield "--tune_threshold chooses on the file to answer; add --do_predict."

@@ -9,25 +9,26 @@ import tensorflow.compat.v1 as tf
 from bert_tf.inference.export import Exportable, TextSignature, checked_length, names_of
 from bert_tf.inference.graph_tokenizer import GraphTokenizer, with_special_tokens
 from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.model_directory.labels import Labels
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.tagging.windows import WindowSettings
 
 
 def exportable_tagger(
-    model: CompleteModel, labels: Labels, *, max_seq_length: int | None = None
+    model: CompleteModel, classes: Classes, *, max_seq_length: int | None = None
 ) -> Exportable:
     """A tagging model with its signatures, of which ``text`` takes words separated by blanks.
 
     Args:
       model: the model.
-      labels: its labels, by class number.
+      classes: the labels of words.
       max_seq_length: the most tokens that are read of a text; None for the network's positions.
     """
     length = checked_length(model, max_seq_length)
     WindowSettings(length).validate()
+    labels = classes.labels
     num_labels = len(labels)
 
     def outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
@@ -67,7 +68,7 @@ def exportable_tagger(
         outputs,
         strings=strings,
         texts={"text": TextSignature(("text",), of_words)},
-        labels=labels,
+        classes=classes,
     )
 
 

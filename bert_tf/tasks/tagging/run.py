@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import open_with_heads
+from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.directory import require_checkpoint
-from bert_tf.model_directory.labels import LABELS_NAME, Labels
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.finetuning.directory_run import (
@@ -46,6 +47,7 @@ from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
 from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.train.checks import check_has_heads, check_trains
 from bert_tf.train.evaluation import Results
+from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError, short_repr
 
@@ -81,6 +83,7 @@ def _run_once(settings: TaggingSettings, repeats: Repeats | None) -> Results | N
 
 def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
+    settings = as_stored(settings, run)
     WindowSettings(settings.max_seq_length).validate()
     check_trained_on(run, TASK_NAME)
     files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
@@ -97,14 +100,14 @@ def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
         functools.partial(TaggingPrediction, labels),
         PREDICTIONS_NAME,
     )
-    model = dataclasses.replace(model, labels=labels)
+    model = dataclasses.replace(model, classes=Classes(WORD_LABELS, labels))
     max_records = files.train.num_words if files.train else 1
     return OpenedFiles(settings, model, length, max_records, files, of_files)
 
 
 def _stage(
     doc_stride: int | None,
-    labels: Labels,
+    labels: tuple[str, ...],
     files: Files,
     file: TaggedFile,
     *,
@@ -118,7 +121,9 @@ def _stage(
     return feature_stage(file, windows=windows, labels=labels if has_labels else None, **options)
 
 
-def _check_files(settings: TaggingSettings, run: Run, files: Files, labels: Labels) -> None:
+def _check_files(
+    settings: TaggingSettings, run: Run, files: Files, labels: tuple[str, ...]
+) -> None:
     """Checks the labels of the files.
 
     Raises UserError if the model has a single label, if the training set has one that the model
@@ -175,14 +180,16 @@ def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
         )
 
 
-def _log_frequencies(train: TaggedFile, labels: Labels) -> tuple[float, ...]:
+def _log_frequencies(train: TaggedFile, labels: tuple[str, ...]) -> tuple[float, ...]:
     """Where the bias of a new head starts, as classifiers' do (losses.best_constant)."""
     counts = train.label_counts
     total = train.num_words + len(labels)  # one word more of each label, so that all are finite
     return tuple(math.log((counts[label] + 1) / total) for label in labels)
 
 
-def _agree_on_labels(settings: TaggingSettings, run: Run, train: TaggedFile | None) -> Labels:
+def _agree_on_labels(
+    settings: TaggingSettings, run: Run, train: TaggedFile | None
+) -> tuple[str, ...]:
     """The labels of a run, by class number. Collective; only rank 0 looks for them.
 
     They are those stored with the weights that the run starts from; or else the teacher's, since
@@ -198,15 +205,15 @@ def _agree_on_labels(settings: TaggingSettings, run: Run, train: TaggedFile | No
     return run.ranks.broadcast(labels)
 
 
-def _stored_labels(run: Run) -> Labels | None:
+def _stored_labels(run: Run) -> tuple[str, ...] | None:
     """The labels of the weights that a run starts from; None if it starts without a head."""
     checkpoint, initial = run.start.checkpoint, run.settings.start.init_checkpoint
     if checkpoint is not None:
         labels = open_source(checkpoint).labels
         if labels is None:
             raise UserError(
-                f"{checkpoint} has no {LABELS_NAME} next to it, so its labels are unknown; restore "
-                "the file, or choose another --output_dir."
+                f"{checkpoint} has no {MODEL_RECORD_NAME} next to it, so its labels are unknown; "
+                "restore the file, or choose another --output_dir."
             )
         return labels
     if not initial:
@@ -218,7 +225,9 @@ def _stored_labels(run: Run) -> Labels | None:
     return source.labels
 
 
-def _teachers_labels(settings: DistillationSettings, own: Labels | None) -> Labels | None:
+def _teachers_labels(
+    settings: DistillationSettings, own: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
     """The teacher's labels; raises UserError if soft targets need the student's and they differ."""
     path = settings.teacher_checkpoint
     require_checkpoint(path, flag="teacher_checkpoint")

@@ -18,4 +18,5 @@ class TaggingSettings(DirectorySettings):
         "do not overlap (default: half of what a window has room for).",
         kind=int,
         bounds=AT_LEAST_ONE,
+        of_model=True,
     )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 
 from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, listed
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.model_directory.labels import Labels
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
 from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
@@ -62,7 +61,7 @@ class Tagger:
     def __init__(
         self,
         model: CompleteModel,
-        labels: Labels,
+        labels: tuple[str, ...],
         *,
         max_seq_length: int | None = None,
         doc_stride: int | None = None,

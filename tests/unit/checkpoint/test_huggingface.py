@@ -9,13 +9,9 @@ from safetensors.numpy import load_file
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands.convert import convert
-from bert_tf.model_directory.text_classes import (
-    MULTI_LABEL,
-    TextClasses,
-    read_text_classes,
-    write_text_classes,
-)
+from bert_tf.model_directory.classes import MULTI_LABEL, Classes
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.helpers.model_records import classes_in, set_record
 from tests.helpers.sentencepiece_models import train_sentencepiece
 from tests.unit.checkpoint.tiny_models import (
     CLASSES,
@@ -108,12 +104,12 @@ def test_there_and_back_from_google(tmp_path, class_name):
 
 
 def test_the_threshold_of_several_classes_is_kept(tmp_path):
-    classes = TextClasses(MULTI_LABEL, ("news", "sports", "town"), 0.375)
+    classes = Classes.of_texts(MULTI_LABEL, ("news", "sports", "town"), 0.375)
     save_google(tmp_path / "google", "BertForSequenceClassification", num_classes=3)
-    write_text_classes(tmp_path / "google", classes)
+    set_record(tmp_path / "google", classes=classes)
     convert(open_source(tmp_path / "google"), tmp_path / "theirs", "huggingface")
     convert(open_source(tmp_path / "theirs"), tmp_path / "back", "google")
-    assert read_text_classes(tmp_path / "back") == classes
+    assert classes_in(tmp_path / "back") == classes
 
 
 def json_or_bytes(path):

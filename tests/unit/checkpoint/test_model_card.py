@@ -8,7 +8,8 @@ from huggingface_hub import ModelCard
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
 from bert_tf.commands.convert import convert
-from bert_tf.model_directory.text_classes import SINGLE_LABEL, TextClasses, write_text_classes
+from bert_tf.model_directory.classes import SINGLE_LABEL, Classes
+from tests.helpers.model_records import set_record
 from tests.unit.checkpoint.tiny_models import save_google
 
 RECORD = {
@@ -54,7 +55,7 @@ def card_of(source, output_dir):
 def test_a_card_states_what_the_directory_records(tmp_path):
     scores = {**SCORES, "global_step": 9}
     source = make(tmp_path / "run", "BertForSequenceClassification", record=RECORD, scores=scores)
-    write_text_classes(source, TextClasses(SINGLE_LABEL, ("no", "yes", "don't know")))
+    set_record(source, classes=Classes.of_texts(SINGLE_LABEL, ("no", "yes", "don't know")))
     card = card_of(source, tmp_path / "my model")
     assert card.data.to_dict() == {
         "library_name": "transformers",
@@ -117,7 +118,7 @@ def test_names_are_shown_as_they_are(tmp_path, name):
     record = {**RECORD, "ledger": {"data": {"task": name}}, "flags": {"init_checkpoint": name}}
     scores = {**SCORES, f"eval_f1 {name}": 0.5, "global_step": 9}
     source = make(tmp_path / "run", "BertForSequenceClassification", record=record, scores=scores)
-    write_text_classes(source, TextClasses(SINGLE_LABEL, ("no", name, "last")))
+    set_record(source, classes=Classes.of_texts(SINGLE_LABEL, ("no", name, "last")))
     out = tmp_path / name.replace("/", "").strip()
     card = card_of(source, out)
     shown = " ".join("".join(c if c.isprintable() else " " for c in name).split())

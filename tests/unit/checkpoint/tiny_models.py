@@ -20,6 +20,7 @@ from bert_tf.model.heads import masked_lm_scores, next_sentence_logits, project_
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
+from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
@@ -191,7 +192,8 @@ def save_google(
     }
     directory.mkdir()
     write_checkpoint(str(directory / "bert_model.ckpt"), {**arrays, **(extra or {})})
-    write_model_files(directory, config, tokenizer_files, labels)
+    classes = labels and Classes(WORD_LABELS, tuple(labels))
+    write_model_files(directory, config, tokenizer_files, classes)
     text = (directory / "bert_config.json").read_text()
     (directory / "bert_config.json").write_text(text.replace("gelu_tanh", "gelu"))
     return arrays

@@ -101,7 +101,7 @@ def test_a_classifier(tmp_path, kind):
                 assert CLASSES[kind].labels[found["label_id"][row]] == one.label
     properties = session.get_modelmeta().custom_metadata_map
     assert json.loads(properties.get("labels", "[]")) == list(CLASSES[kind].labels)
-    assert (exported.path / "assets.extra/text_classes.json").is_file()
+    assert (exported.path / "assets.extra/model.json").is_file()
 
 
 @pytest.mark.parametrize(

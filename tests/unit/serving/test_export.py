@@ -9,8 +9,6 @@ import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
 from bert_tf.inference.export import export_saved_model
-from bert_tf.model_directory.labels import read_labels
-from bert_tf.model_directory.text_classes import read_text_classes
 from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings, exportable_of
 from bert_tf.serving.load import load_model
 from bert_tf.serving.trained import open_trained
@@ -18,6 +16,7 @@ from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.errors import UserError
+from tests.helpers.model_records import classes_in
 from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
 
@@ -96,7 +95,7 @@ def test_a_classifier(tmp_path, kind):
     assert takes_any_shape(call)
     found = call("serving_default", **encoded(directory, TEXTS))
     expected = load_model(directory).predict(TEXTS)
-    assert read_text_classes(call.extra) == CLASSES[kind]
+    assert classes_in(call.extra) == CLASSES[kind]
     if kind == "rating":
         np.testing.assert_allclose(found["rating"], [one.rating for one in expected], atol=1e-5)
         return
@@ -157,7 +156,7 @@ def test_a_tagger(model_of, tmp_path):
     assert set(found["labels"][is_token]) <= set(WORD_LABELS)
     assert set(found["labels"][~is_token]) == {""}
     assert found["probabilities"][~is_token].max() == 0
-    assert read_labels(call.extra) == WORD_LABELS
+    assert classes_in(call.extra).labels == WORD_LABELS
 
 
 @pytest.mark.slow

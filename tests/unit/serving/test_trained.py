@@ -5,14 +5,11 @@ import json
 
 import pytest
 
-from bert_tf.model_directory.text_classes import (
-    REGRESSION,
-    SINGLE_LABEL,
-    TextClasses,
-    write_text_classes,
-)
+from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
+from bert_tf.util.sealed_json import write_sealed_json
+from tests.helpers.model_records import set_record
 from tests.helpers.small_span_model import CONFIG
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
 
@@ -21,48 +18,51 @@ from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write
 def test_the_task_is_that_of_the_head(tmp_path, task):
     found = open_trained(WRITERS[task](tmp_path))
     assert found.task == task
-    assert found.labels == (WORD_LABELS if task == "tagging" else ())
-    assert found.text_classes == (CLASSES["single"] if task == "classification" else None)
+    words = Classes("word_labels", WORD_LABELS)
+    assert found.classes == {"tagging": words, "classification": CLASSES["single"]}.get(task)
 
 
 def test_the_path_of_a_checkpoint(tmp_path):
     write_classifier(tmp_path)
-    assert open_trained(tmp_path / "model.ckpt-7").text_classes == CLASSES["single"]
+    assert open_trained(tmp_path / "model.ckpt-7").classes == CLASSES["single"]
 
 
 def test_every_model_gives_vectors(tmp_path):
     assert open_trained(write_classifier(tmp_path), "vectors").task == "vectors"
 
 
-def test_what_a_run_in_the_directory_was_given(tmp_path):
+def test_what_a_run_of_an_earlier_version_was_given(tmp_path):
     write_classifier(tmp_path)
+    (tmp_path / "model.json").unlink()
+    content = {"kind": SINGLE_LABEL, "labels": ["good", "bad", "neither"], "threshold": 0.5}
+    write_sealed_json(tmp_path / "text_classes.json", content)
     flags = {"max_seq_length": 20, "long_texts": "windows", "doc_stride": None, "seed": 3}
     record = {"ledger": {}, "flags": flags, "model": CONFIG.to_dict()}
     (tmp_path / "run.json").write_text(json.dumps(record))
-    assert open_trained(tmp_path).kept == {"max_seq_length": 20, "long_texts": "windows"}
+    assert open_trained(tmp_path).model.kept == {"max_seq_length": 20, "long_texts": "windows"}
 
 
 def test_a_head_of_classes_without_labels(tmp_path):
     write_classifier(tmp_path)
-    (tmp_path / "text_classes.json").unlink()
-    with pytest.raises(UserError, match=r"no labels\.txt .* give --task=classification"):
+    (tmp_path / "model.json").unlink()
+    with pytest.raises(UserError, match=r"no model\.json .* give --task=classification"):
         open_trained(tmp_path)
-    numbers = TextClasses(SINGLE_LABEL, ("0", "1", "2"))
-    assert open_trained(tmp_path, "classification").text_classes == numbers
-    with pytest.raises(UserError, match=r"no labels\.txt next to it"):
+    numbers = Classes.of_texts(SINGLE_LABEL, ("0", "1", "2"))
+    assert open_trained(tmp_path, "classification").classes == numbers
+    with pytest.raises(UserError, match=r"no model\.json with labels of words next to it"):
         open_trained(tmp_path, "tagging")
 
 
 def test_a_single_output_without_a_name_is_a_rating(tmp_path):
     write_classifier(tmp_path, "rating")
-    (tmp_path / "text_classes.json").unlink()
-    assert open_trained(tmp_path, "classification").text_classes == TextClasses(REGRESSION)
+    (tmp_path / "model.json").unlink()
+    assert open_trained(tmp_path, "classification").classes == Classes(REGRESSION)
 
 
 def test_classes_of_another_head(tmp_path):
     write_classifier(tmp_path)
-    write_text_classes(tmp_path, dataclasses.replace(CLASSES["single"], labels=("good", "bad")))
-    with pytest.raises(UserError, match="2 classes are stored with it, but its head has 3 outputs"):
+    set_record(tmp_path, classes=dataclasses.replace(CLASSES["single"], labels=("good", "bad")))
+    with pytest.raises(UserError, match="2 classes are stored with it, but its head has 3"):
         open_trained(tmp_path)
 
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model_directory.text_classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bert_tf.tasks.classification.losses import (
     ClassificationLoss,
     balanced_weights,

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bert_tf.model_directory.text_classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, TextClasses
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.tasks.classification.own_files import (
     TableSettings,
     first_fraction,
@@ -201,7 +201,7 @@ def test_an_unknown_label_in_the_development_file(tmp_path):
 
 
 def test_kinds_must_agree_with_the_model():
-    model = TextClasses(MULTI_LABEL, ("a", "b"))
+    model = Classes.of_texts(MULTI_LABEL, ("a", "b"))
     require_same_kind(model, TableSettings(multi_label=True), source="model")
     with pytest.raises(UserError, match="model was trained for multi label classification, not"):
         require_same_kind(model, TableSettings(), source="model")

@@ -10,7 +10,7 @@ import pytest
 from absl import flags as absl_flags
 from sklearn.metrics import accuracy_score, f1_score
 
-from bert_tf.model_directory.text_classes import SINGLE_LABEL, TextClasses, write_text_classes
+from bert_tf.model_directory.classes import SINGLE_LABEL, Classes
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.answers import Answers
 from bert_tf.tasks.classification.flags import (
@@ -32,6 +32,7 @@ from bert_tf.tasks.classification.text_task import Part
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.glue_files import write_data
+from tests.helpers.model_records import set_record
 from tests.helpers.small_span_model import write_model
 
 
@@ -175,11 +176,11 @@ def test_a_file_that_is_given_needs_no_directory(start, tmp_path, does):
 def test_classes_are_numbered_as_in_the_model(start, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(start, model)
-    write_text_classes(model, TextClasses(SINGLE_LABEL, ("1", "0")))
+    set_record(model, classes=Classes.of_texts(SINGLE_LABEL, ("1", "0")))
     settings = settings_of(start, tmp_path / "out", "--do_train", f"--init_checkpoint={model}")
     with begin(settings.run, settings.runtime) as run:
         opened = classification.open_classification(settings, run)
-    assert opened.model.text_classes.labels == ("1", "0")
+    assert opened.model.classes.labels == ("1", "0")
     usual = read_glue(
         GLUE_TASKS["sst-2"], start.parent / "SST-2/train.tsv", flag="f", needs_labels=True
     )
@@ -210,9 +211,9 @@ def test_what_own_files_need_of_the_weights(start, tmp_path):
 
     model = tmp_path / "model"
     shutil.copytree(start, model)
-    assert refused(model).startswith(f"{model} has no text_classes.json next to it, so its classes")
+    assert refused(model).startswith(f"{model} has no model.json next to it, so its classes")
     assert "contains no checkpoint; train first, or give --init_ch" in refused("")
-    write_text_classes(model, TextClasses(SINGLE_LABEL, ("a", "b")))
+    set_record(model, classes=Classes.of_texts(SINGLE_LABEL, ("a", "b")))
     kinds = "was trained for single label classification, not for"
     assert f"{kinds} regression; give the same of" in refused(model, "--regression")
     assert f"{kinds} multi label classification; give" in refused(model, "--multi_label")

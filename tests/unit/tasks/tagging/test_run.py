@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.flags import (
@@ -27,6 +28,7 @@ from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
 from tests.helpers.glue_files import write_data as write_glue
+from tests.helpers.model_records import set_labels
 from tests.helpers.small_span_model import CONFIG, write_model
 from tests.helpers.tagging_files import LABELS, write_data
 from tests.helpers.torch_networks import random_values
@@ -45,7 +47,8 @@ def write_trained(directory, start, task, labels=None, config=CONFIG):
     """A model directory with random weights and a head."""
     directory.mkdir()
     vocabulary = TokenizerFiles(start / "vocab.txt", do_lower_case=True)
-    write_model_files(directory, config, vocabulary, labels)
+    classes = labels and Classes(WORD_LABELS, tuple(labels))
+    write_model_files(directory, config, vocabulary, classes)
     state = {"global_step": np.int64(7)}
     write_checkpoint(str(directory / "model.ckpt-7"), {**random_values(task.specs()), **state})
     tf.train.update_checkpoint_state(str(directory), "model.ckpt-7")
@@ -134,11 +137,11 @@ WRONG = {
     ),
     "labels of another head": (
         ["--do_predict", "--init_checkpoint={fewer}"],
-        "2 labels are stored with it, but its head has 5 classes; restore labels.txt or",
+        "2 classes are stored with it, but its head has 5; restore model.json or",
     ),
     "damaged labels": (
         ["--do_predict", "--init_checkpoint={damaged}"],
-        "labels {damaged}/labels.txt: it must have a different label on every line; restore",
+        "model record: {damaged}/model.json does not match its content_sha256",
     ),
     "no weights": (["--do_eval", "--init_checkpoint="], "contains no checkpoint; train first, or"),
     "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no room for [CLS], a"),
@@ -181,13 +184,15 @@ def places(start, tagger, classifier):
         (files / name).write_text(content)
     shutil.copy(files / "other.txt", files / "train.txt")
     found = {"start": start, "files": files, "tagger": tagger, "classifier": classifier}
-    for name, content in (
-        ("fewer", "B-PER\nO\n"),
-        ("damaged", "B-PER\nB-PER\nO\n"),
-        ("reversed", "".join(f"{label}\n" for label in reversed(LABELS))),
+    for name, labels in (
+        ("fewer", ("B-PER", "O")),
+        ("damaged", LABELS),
+        ("reversed", tuple(reversed(LABELS))),
     ):
         found[name] = shutil.copytree(tagger, start.parent / name)
-        (found[name] / "labels.txt").write_text(content)
+        set_labels(found[name], labels)
+    record = found["damaged"] / "model.json"
+    record.write_text(record.read_text().replace("B-PER", "B-ORG"))
     found["glue"] = shutil.copytree(classifier, start.parent / "glue")
     write_record(found["glue"], "SST-2")
     return found
@@ -332,7 +337,7 @@ def test_a_classifier_does_not_resume_a_tagger(start, tagger, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("classifier", "has no labels.txt next to it, so its labels are unknown; restore"),
+        ("classifier", "has no model.json next to it, so its labels are unknown; restore"),
         ("glue", "was trained on SST-2, not on labels of words; choose another"),
     ],
 )

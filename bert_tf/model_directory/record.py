@@ -1,0 +1,147 @@
+"""``model.json``: what decides a model's predictions besides its weights, sealed.
+
+The classes of its head and their thresholds, the settings with which it reads texts, and digests of
+the files beside it that decide ids. Every command and ``load_model`` read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.model.config import BertConfig
+from bert_tf.util.errors import UserError
+from bert_tf.util.files import sha256_of_file, write_json
+from bert_tf.util.sealed_json import SEAL, read_sealed_json, sealed
+
+if TYPE_CHECKING:
+    from bert_tf.model_directory.classes import Classes
+
+MODEL_RECORD_NAME = "model.json"
+
+_ADVICE = "restore it, or train the model again"
+_INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}  # which JSON has not
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelRecord:
+    """The contents of a ``model.json``.
+
+    Attributes:
+      network: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
+      vocabulary_sha256: of the model's vocabulary; None if it is unknown.
+      files: name -> SHA-256 of each file in the directory that decides ids.
+      classes: what the outputs of the head mean; None if they are no classes.
+      settings: flag -> value (see ``config.declared.settings_of_model``), and the precision.
+      chosen_on: the digest of the records for which the thresholds, and a checkpoint that is kept
+        as the best, were chosen; None if nothing was.
+      directory: where the file is.
+    """
+
+    network: Mapping[str, Any]
+    vocabulary_sha256: str | None = None
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    classes: Classes | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    chosen_on: str | None = None
+    directory: Path = Path()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.directory / MODEL_RECORD_NAME
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What the file has, its digest included."""
+        values = dataclasses.asdict(self)
+        del values["directory"]
+        kept = {
+            n: _INFINITIES.get(v, v) if type(v) is float else v for n, v in self.settings.items()
+        }
+        return sealed({**values, "settings": kept})
+
+    @property
+    def name(self) -> str:
+        """The first digits of its digest, which stand for it in messages and results."""
+        return self.content[SEAL][:12]
+
+    @property
+    def required_classes(self) -> Classes:
+        """The classes; UserError without any."""
+        if self.classes is None:
+            raise UserError(f"model record {self.path}: it has no classes; {_ADVICE}.")
+        return self.classes
+
+    @property
+    def config(self) -> BertConfig:
+        """The architecture."""
+        return BertConfig.from_dict(dict(self.network), source=str(self.path))
+
+
+def write_record(record: ModelRecord) -> None:
+    """Writes ``model.json``."""
+    write_json(record.path, record.content)
+
+
+def read_record(directory: Path) -> ModelRecord | None:
+    """The record in a directory, whose other files were compared with it; None without one.
+
+    Raises UserError if it is damaged or malformed, and for a file that is another one.
+    """
+    path = directory / MODEL_RECORD_NAME
+    if not path.is_file():
+        return None
+    content = read_sealed_json(path, what="model record", advice=_ADVICE, required=True)
+    try:
+        record = _record(content, directory)
+    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
+        why = (
+            str(error).rstrip(".") if isinstance(error, UserError) else "its entries are not valid"
+        )
+        raise UserError(f"model record {path}: {why}; {_ADVICE}.") from error
+    _check_files(directory, record)
+    return record
+
+
+def require_record(directory: Path) -> ModelRecord:
+    """Like :func:`read_record`, but UserError without a record."""
+    record = read_record(directory)
+    if record is None:
+        raise UserError(f"model record {directory / MODEL_RECORD_NAME} is missing; {_ADVICE}.")
+    return record
+
+
+def _record(content: Mapping[str, Any], directory: Path) -> ModelRecord:
+    classes = content["classes"]
+    if classes is not None:
+        from bert_tf.model_directory.classes import Classes
+
+        labels, thresholds = tuple(classes["labels"]), tuple(classes["thresholds"])
+        classes = Classes(classes["kind"], labels, thresholds)
+    record = ModelRecord(**{**content, "classes": classes}, directory=directory)
+    texts = [*record.files.values(), record.vocabulary_sha256, record.chosen_on]
+    if not all(text is None or isinstance(text, str) for text in texts):
+        raise UserError("its digests are not text")
+    record.settings.items(), record.config.to_dict()
+    return record
+
+
+def _check_files(directory: Path, record: ModelRecord) -> None:
+    """Raises UserError for a file beside the record that is not the one of its digest."""
+    from bert_tf.text.tokenizer_files import VOCAB_NAME, TokenizerFiles
+
+    for name, digest in record.files.items():
+        path = directory / name
+        if not path.is_file():
+            continue
+        found = frozenset({sha256_of_file(path)})
+        if name == VOCAB_NAME:  # whose ends of lines may have been changed
+            found = TokenizerFiles(path).required_vocabulary().spellings
+        if digest not in found:
+            raise UserError(
+                f"{path} is not the file with which the model was trained or converted, whose "
+                f"digest is in {MODEL_RECORD_NAME} there; restore it, or use another model."
+            )

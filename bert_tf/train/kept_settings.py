@@ -1,0 +1,77 @@
+"""Settings that are stored with a model, for runs that resume it or use it as it is.
+
+One model has one answer: a command that does not say otherwise reads texts, chooses answers and
+computes as the run did that trained the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from bert_tf.config.declared import Settings, settings_of_model, with_settings_of_model
+from bert_tf.config.settings import CommandLine, RuntimeSettings
+from bert_tf.train.run import Run
+from bert_tf.tuning.hardware import Hardware, usable_precision
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import shown
+
+Kind = TypeVar("Kind", bound=Settings)
+
+_PRECISION_FLAGS = {"precision", "precision_policy", "amp", "use_fp16"}
+
+
+def as_stored(settings: Kind, run: Run, *, without: type[Settings] | None = None) -> Kind:
+    """The settings with those that are stored with the run's model where the user gave none.
+
+    Says which these are, and which of the user's differ from them. ``without`` is a group of
+    settings that do not come from a model. Raises UserError for a stored value that is not valid,
+    or contradicts what the user gave.
+    """
+    asked, defaulted = settings_of_model(settings), run.settings.command.defaulted
+    if without is not None:
+        asked = {n: value for n, value in asked.items() if n not in settings_of_model(without())}
+    differing = {n: v for n, v in run.kept.items() if n in asked and asked[n] != v}
+    taken = {name: value for name, value in differing.items() if name in defaulted}
+    try:
+        found = with_settings_of_model(settings, taken)
+    except UserError as error:
+        raise UserError(
+            f"the model was trained with {_listed(taken)}, but this command contradicts it: {error}"
+        ) from error
+    if taken:
+        run.message(f"as in the training of the model: {_listed(taken)}")
+        run.decided.update(taken)
+    if not run.settings.do_train:
+        for name in differing.keys() - taken:
+            run.warn(
+                f"--{name}={shown(asked[name])}, but the model was trained with "
+                f"{shown(differing[name])}; other commands and load_model predict with that",
+                part="settings",
+            )
+    return found
+
+
+def with_kept_precision(
+    runtime: RuntimeSettings, kept: Mapping[str, Any], command: CommandLine, hardware: Hardware
+) -> tuple[RuntimeSettings, list[str]]:
+    """The runtime with the precision of a model's training, unless the user gave one; and notes."""
+    stored, numerics = kept["precision"], runtime.numerics
+    changes = kept.get("precision_policy", {})
+    if not command.defaulted.issuperset(_PRECISION_FLAGS & command.values.keys()):
+        if (numerics.precision, numerics.policy_changes) in ((stored, changes), ("auto", changes)):
+            return runtime, []
+        return runtime, [
+            f"warning: --precision={numerics.precision}, but the model was trained with {stored}; "
+            "other commands and load_model predict with that"
+        ]
+    precision, note = usable_precision(stored, hardware)
+    numerics = dataclasses.replace(
+        numerics, precision=precision, policy_changes={} if note else changes
+    )
+    return dataclasses.replace(runtime, numerics=numerics), [note] if note else []
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"--{name}={shown(value)}" for name, value in sorted(values.items()))
