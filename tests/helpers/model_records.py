@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.model_directory.record import read_record, write_record
@@ -18,7 +17,8 @@ def set_record(directory: Path, **changes: Any) -> None:
     """Writes the record with other values; a directory without one gets it."""
     record = read_record(directory)
     if record is None:
-        config = ModelDirectory.of(directory).config or BertConfig(vocab_size=1)
+        config = ModelDirectory.of(directory).config
+        assert config is not None
         record = record_of(directory, config, TokenizerFiles())
     write_record(dataclasses.replace(record, **changes))
 

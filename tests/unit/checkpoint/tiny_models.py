@@ -21,6 +21,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
@@ -194,6 +195,8 @@ def save_google(
     write_checkpoint(str(directory / "bert_model.ckpt"), {**arrays, **(extra or {})})
     classes = labels and Classes(WORD_LABELS, tuple(labels))
     write_model_files(directory, config, tokenizer_files, classes)
+    if classes is None:  # published models have no record of ours
+        (directory / MODEL_RECORD_NAME).unlink()
     text = (directory / "bert_config.json").read_text()
     (directory / "bert_config.json").write_text(text.replace("gelu_tanh", "gelu"))
     return arrays

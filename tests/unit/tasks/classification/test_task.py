@@ -10,6 +10,7 @@ from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.task import (
     CLASSIFICATION_HEAD,
@@ -17,7 +18,7 @@ from bert_tf.tasks.classification.task import (
     LABELS,
     ClassificationTask,
 )
-from tests.helpers.model_records import set_record
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.helpers.small_span_model import CONFIG, VOCABULARY, write_model
 
 
@@ -87,7 +88,9 @@ def test_a_head_for_classes_of_other_names_starts_fresh(tmp_path, names):
     shapes = {spec.name: spec.shape for spec in task.specs()}
     values = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     write_checkpoint(str(tmp_path / "model.ckpt"), values)
-    set_record(tmp_path, classes=Classes.of_texts(SINGLE_LABEL, ("a", "b")))
+    write_model_files(
+        tmp_path, CONFIG, TokenizerFiles(), Classes.of_texts(SINGLE_LABEL, ("a", "b"))
+    )
     _, report = check_initial(tmp_path / "model.ckpt", shapes, heads=task.heads, config=CONFIG)
     lacks_head = names not in (None, ("a", "b"))
     assert missing_heads(report, task.heads) == (list(task.heads) if lacks_head else [])

@@ -191,6 +191,7 @@ def test_a_configuration_of_another_network_is_refused(model_dir, tmp_path, sett
 def test_a_vocabulary_that_cannot_be_compared(tmp_path):
     model_dir = write_model(tmp_path / "model")
     vocab_file = (model_dir / "vocab.txt").rename(tmp_path / "vocab.txt")
+    (model_dir / "model.json").unlink()
     [note] = find_model(model_dir, tokenizer_files=TokenizerFiles(vocab_file)).notes
     assert note.startswith("the vocabulary was not compared: no file of the model")
 
@@ -198,6 +199,7 @@ def test_a_vocabulary_that_cannot_be_compared(tmp_path):
 def test_unknown_casing_is_inferred_from_the_vocabulary(tmp_path):
     model_dir = write_model(tmp_path)
     (model_dir / "tokenizer_config.json").unlink()
+    (model_dir / "model.json").unlink()
     assert find_model(model_dir).tokenizer.lower_case
     (model_dir / "vocab.txt").write_text("".join(f"{e}\n" for e in [*VOCABULARY[:-1], "Anna"]))
     assert not find_model(model_dir).tokenizer.lower_case
