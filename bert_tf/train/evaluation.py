@@ -155,12 +155,15 @@ def evaluation_results(sums: Mapping[str, Sums], task: Task) -> Results:
 def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
     """Writes ``eval_results.txt`` (``key = value`` lines) and ``eval_results.json``.
 
-    Results that are not finite are ``inf`` or ``nan`` in the first file, null in the second.
+    Results that are not finite are ``inf`` or ``nan`` in the first file, null in the second. Both
+    name the model's record in the directory, as ``model``.
     """
+    record = read_record(output_dir)
+    named: dict[str, object] = {**results, **({"model": record.name} if record else {})}
     with atomic_open(output_dir / f"{RESULTS}.txt") as file:
-        for name in sorted(results):
-            file.write(f"{name} = {results[name]}\n")
-    write_json(output_dir / f"{RESULTS}.json", dict(results))
+        for name in sorted(named):
+            file.write(f"{name} = {named[name]}\n")
+    write_json(output_dir / f"{RESULTS}.json", named)
 
 
 def evaluations_since_best(output_dir: Path, figure: Figure) -> int:

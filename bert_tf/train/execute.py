@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import go_back_to, remove_leftovers, write_missing_list
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.model_directory.directory import CONFIG_NAME
-from bert_tf.model_directory.record import MODEL_RECORD_NAME
+from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train import ledger
@@ -143,6 +143,9 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
     results = trainer.evaluate_at_end() if settings.evaluation.do_eval else None
     if job.data.prediction is not None:
         trainer.predict(job.data.prediction)
+    record = read_record(settings.output_dir) if run.keeps_files else None
+    if record is not None:
+        run.message(f"the model is {record.name} ({record.path})")
     run.message(f"output is in {settings.output_dir}")
     return results
 

@@ -7,7 +7,7 @@ computes as the run did that trained the model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from bert_tf.config.declared import Settings, settings_of_model, with_settings_of_model
@@ -22,12 +22,19 @@ Kind = TypeVar("Kind", bound=Settings)
 _PRECISION_FLAGS = {"precision", "precision_policy", "amp", "use_fp16"}
 
 
-def as_stored(settings: Kind, run: Run, *, without: type[Settings] | None = None) -> Kind:
+def as_stored(
+    settings: Kind,
+    run: Run,
+    *,
+    without: type[Settings] | None = None,
+    stores: Collection[str] = (),
+) -> Kind:
     """The settings with those that are stored with the run's model where the user gave none.
 
     Says which these are, and which of the user's differ from them. ``without`` is a group of
-    settings that do not come from a model. Raises UserError for a stored value that is not valid,
-    or contradicts what the user gave.
+    settings that do not come from a model; those that the run ``stores`` in place of the model's
+    may differ. Raises UserError for a stored value that is not valid, or contradicts what the user
+    gave.
     """
     asked, defaulted = settings_of_model(settings), run.settings.command.defaulted
     if without is not None:
@@ -44,7 +51,7 @@ def as_stored(settings: Kind, run: Run, *, without: type[Settings] | None = None
         run.message(f"as in the training of the model: {_listed(taken)}")
         run.decided.update(taken)
     if not run.settings.do_train:
-        for name in differing.keys() - taken:
+        for name in sorted(differing.keys() - taken.keys() - {*stores}):
             run.warn(
                 f"--{name}={shown(asked[name])}, but the model was trained with "
                 f"{shown(differing[name])}; other commands and load_model predict with that",

@@ -33,7 +33,10 @@ SHORT = ["--do_train", "--deterministic", "--num_train_steps=4", "--save_checkpo
 STUDENT = ["--restrict_ce_to_mask", "--alpha_cos=0", "--top_k_targets=5"]
 
 # The files that make a model directory, and those that a run writes beside them.
-MODEL = ("checkpoint", "run.json", "bert_config.json", "vocab.txt", "tokenizer_config.json")
+MODEL = (
+    *("checkpoint", "run.json", "model.json"),
+    *("bert_config.json", "vocab.txt", "tokenizer_config.json"),
+)
 RECORDS = ("*.tfrecord", "*.offsets", "*.vocab")
 WEIGHTS = ("model.ckpt-*.index", "model.ckpt-*.data-*")
 
@@ -179,7 +182,7 @@ def tagging(tmp_path_factory):
     run(*command, "--num_train_steps=2")
     kinds = ["features/*/lengths.npy", "features/*/manifest.json", "features/*/*.tfrecord",
              "features/*/*.offsets", "model/best/eval_results.json", "model/eval_log.jsonl",
-             *(f"model/{name}" for name in MODEL), "model/model.json"]  # fmt: skip
+             *(f"model/{name}" for name in MODEL)]  # fmt: skip
 
     def results(place):
         best = json.loads((place / "model" / "best" / "eval_results.json").read_text())

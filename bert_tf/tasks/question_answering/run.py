@@ -170,7 +170,7 @@ class OpenedSquad:
 
 def open_squad(settings: SquadSettings, run: Run) -> OpenedSquad:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    settings = as_stored(settings, run)
+    settings = as_stored(settings, run, stores=[_THRESHOLD])
     model, length = open_finetuning(
         settings, run, lambda config: SpanTask(config, num_candidates=settings.answers.n_best_size)
     )
