@@ -82,25 +82,6 @@ def write_missing_list(directory: Path) -> str | None:
     )
 
 
-def listed_checkpoints(directory: Path) -> list[str]:
-    """Paths of the checkpoints listed in the file ``checkpoint``, by ascending step."""
-    found = _listed(directory).intersection(name for _, name in _checkpoint_files(directory))
-    return [str(directory / name) for name in sorted(found, key=step_of)]
-
-
-def go_back_to(directory: Path, step: int) -> None:
-    """Makes the checkpoint at ``step`` the latest one and removes those of later steps.
-
-    If this is killed halfway, unlisted later checkpoints remain; calling it again removes them.
-    """
-    listed = (Path(path).name for path in listed_checkpoints(directory))
-    kept = [*(name for name in listed if step_of(name) < step), f"{PREFIX}-{step}"]
-    list_checkpoints(directory, kept)
-    for path, name in _checkpoint_files(directory):
-        if step_of(name) > step:
-            path.unlink()
-
-
 def remove_leftovers(directory: Path) -> list[str]:
     """Removes incomplete checkpoints of killed runs; returns the names of the removed files.
 

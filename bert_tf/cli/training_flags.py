@@ -158,16 +158,10 @@ def run_settings(values: flags.FlagValues, *, does: Iterable[str]) -> RunSetting
     if not any(values[name[2:]].value for name in does):
         several = "both" if len(does) == 2 else "several"
         raise UserError(f"nothing to do: give {', '.join(does)} or {several}.")
-    if values.rollback_rate_factor is None and values["max_rollbacks"].present:
-        raise UserError(
-            f"--max_rollbacks={values.max_rollbacks} needs --rollback_rate_factor, the factor of "
-            "the learning rate; give it or drop the flag."
-        )
     return from_flags(
         RunSettings,
         values,
         command=command_line(values),
-        dry_run=values.dry_run or bool(values.replay_batch),
     )
 
 

@@ -18,7 +18,6 @@ from bert_tf.config.declared import (
     NOT_NEGATIVE,
     Settings,
     group,
-    path_setting,
     setting,
 )
 from bert_tf.config.policy_file import policy_changes
@@ -161,17 +160,6 @@ class RecoverySettings(Settings):
         kind=int,
         bounds=AT_LEAST_ONE,
     )
-    rollback_rate_factor: float | None = setting(
-        None,
-        "Instead of stopping: return to the last checkpoint with finite weights, multiply "
-        "the learning rate by this factor from there on, and continue with the next batch.",
-        kind=float,
-        bounds=Interval(0, 1, open_low=True, open_high=True),
-        advice="0.5, for example",
-    )
-    max_rollbacks: int = setting(
-        3, "Stop after this many roll-backs of the run.", bounds=AT_LEAST_ONE
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,11 +199,6 @@ class RunSettings(Settings):
     dry_run: bool = setting(
         False, "Show the ledger and a memory estimate, then exit without writing."
     )
-    replay_batch: Path | None = path_setting(
-        "A batch that a run saved because its gradients were not finite, in OUTPUT_DIR/"
-        "nonfinite_STEP, or one of its files: show its losses and gradients with the weights from "
-        "which the run would start, also in float32, then exit without writing."
-    )
     save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", bounds=AT_LEAST_ONE)
     keep_checkpoint_max: int = setting(
         5, "Checkpoints to keep, in addition to the best one.", bounds=AT_LEAST_ONE
@@ -247,8 +230,6 @@ class RunSettings(Settings):
                 "--resume_from is for training further; add --do_train, or evaluate with "
                 "--init_checkpoint."
             )
-        if self.replay_batch is not None and not self.do_train:
-            yield "--replay_batch computes gradients; add --do_train."
 
 
 def _batch_ramp(given: str) -> RampSettings | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import go_back_to, remove_leftovers, write_missing_list
+from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
@@ -25,7 +24,6 @@ from bert_tf.train.ledger import Ledger
 from bert_tf.train.plan import Plan, slot_bytes
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
-from bert_tf.train.skipped import NonFiniteError
 from bert_tf.train.trainer import Trainer
 from bert_tf.util.files import write_json
 
@@ -105,13 +103,9 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
     run, settings = job.run, job.settings
     check_same_on_all_ranks(run.ranks, _compared_values(job))
     trains = settings.do_train and run.start.step < job.plan.steps.last_step
-    if settings.replay_batch is not None:
-        from bert_tf.train.replay import replay
-
-        replay(job, settings.replay_batch)
-        return None
-    ledger_of = functools.partial(whole_ledger, sections=sections)
-    run_ledger = _announce(job, ledger_of(job)) if settings.do_train else None
+    run_ledger = None
+    if settings.do_train:
+        run_ledger = _announce(job, whole_ledger(job, sections=sections))
     report_resuming(job)
     if settings.dry_run:
         if settings.do_train:
@@ -133,7 +127,7 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
                 global_batch_size=job.plan.batch.global_batch_size,
             )
     if settings.do_train and not _is_finished(job, trainer):
-        trainer.train_and_evaluate(functools.partial(_recover, ledger_of))
+        trainer.train_and_evaluate()
         steps = job.plan.steps
         if steps.last_position < steps.num_train_steps:
             run.message(
@@ -153,8 +147,6 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
 def _tidy(run: Run) -> None:
     """Removes what an interrupted run left in the output directory."""
     output_dir = run.settings.output_dir
-    if run.start.is_rolled_back:  # recorded, and then interrupted by a kill
-        go_back_to(output_dir, run.start.step)
     removed = remove_leftovers(output_dir)
     if removed:
         names = ", ".join(removed)
@@ -165,17 +157,6 @@ def _tidy(run: Run) -> None:
     finish_exchange(output_dir)
     if run.settings.do_train and run.log is not None:
         run.log.resume(run.start.step)
-
-
-def _recover(ledger_of: Callable[[Job], Ledger], job: Job, failure: NonFiniteError) -> Job:
-    """The job that continues after a failure, recorded in ``run.json``; raises if there is none."""
-    from bert_tf.train.rollback import roll_back
-
-    job = roll_back(job, failure)
-    run_ledger = ledger_of(job)
-    if job.run.keeps_files:
-        ledger.add_to_run_json(job.settings.output_dir, {"ledger": run_ledger})
-    return job
 
 
 def _write_files(job: Job, run_ledger: Ledger | None) -> None:
@@ -232,12 +213,10 @@ def _announce(job: Job, run_ledger: Ledger) -> Ledger:
 
 def whole_ledger(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None) -> Ledger:
     """The complete ledger of a training run, with additional ``sections``."""
-    run = job.run
     run_ledger = _ledger(job)
     for further in (job.model.ledger, sections or {}, job.plan.arithmetic.measured):
         run_ledger.update({section: dict(entries) for section, entries in further.items()})
     run_ledger["checkpoints"] = sizes_in(job).ledger_section()
-    run_ledger["learning_rate"].update(_rollback_entries(run))
     return run_ledger
 
 
@@ -250,18 +229,6 @@ def sizes_in(job: Job) -> CheckpointSizes:
         start_step=job.run.start.step,
         last_step=job.plan.steps.last_step,
     )
-
-
-def _rollback_entries(run: Run) -> dict[str, Any]:
-    settings, start = run.settings, run.start
-    entries = {}
-    if settings.recovery.rollback_rate_factor is not None:
-        entries["rollback_rate_factor"] = settings.recovery.rollback_rate_factor
-        entries["max_rollbacks"] = settings.recovery.max_rollbacks
-    if start.rollbacks:
-        entries["rollbacks"] = len(start.rollbacks)
-        entries["factor_after_rollbacks"] = start.rate_factor
-    return entries
 
 
 def report_resuming(job: Job) -> None:
@@ -284,12 +251,6 @@ def report_resuming(job: Job) -> None:
     run.remark(
         f"resuming from {start.checkpoint} (step {start.step}){ignored}", part="output directory"
     )
-    if settings.do_train and start.rollbacks:
-        number = len(start.rollbacks)
-        run.message(
-            f"after {number} roll-back{'s' * (number > 1)} the learning rate is "
-            f"{start.rate_factor:g} of the schedule's"
-        )
     assumption = start.assumption(job.plan.batch.global_batch_size)
     if settings.do_train and assumption:
         run.message(assumption)

@@ -12,7 +12,6 @@ import hashlib
 import io
 import itertools
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,78 +101,14 @@ def save_batches(output_dir: Path, step: int, batches: Sequence[SavedBatch]) -> 
     return directory
 
 
-def read_batches(path: Path) -> list[SavedBatch]:
-    """Reads the micro batches of a directory, or the one of a file of either kind.
-
-    Raises UserError for files that do not exist, are incomplete or do not belong together.
-    """
-    if path.is_dir():
-        files = sorted(path.glob("rank_*_micro_batch_*.json"))
-        if not files:
-            raise UserError(
-                f"saved batch: {path} contains no batch; give a nonfinite_STEP directory of a "
-                "run, or a file in it."
-            )
-    else:
-        files = [path.with_suffix(".json")]
-    return [_read(file) for file in files]
-
-
-def _read(path: Path) -> SavedBatch:
-    facts = _read_description(path)
-    features_file = path.with_suffix(".npz")
-    batch = {name: facts.get(name) for name in _NUMBERS}
-    denominators = facts.pop("denominators", None)
-    is_complete = (
-        all(_is_number(value, _NUMBERS[name]) for name, value in batch.items())
-        and isinstance(denominators, dict)
-        and all(_is_number(value, (int, float)) for value in denominators.values())
-        and isinstance(facts.get("records"), list)
-    )
-    if not is_complete:
-        raise UserError(
-            f"saved batch: {path} does not describe a batch; give a file that a run has written."
-        )
-    try:
-        content = features_file.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"saved batch: {features_file} cannot be read ({error.strerror}); it belongs to {path}."
-        ) from error
-    if hashlib.sha256(content).hexdigest() != facts.pop(_HASH, None):
-        raise UserError(
-            f"saved batch: {features_file} is not the file that {path} describes; copy both again."
-        )
-    loaded = MicroBatch(
-        features=_from_npz(content, features_file),
-        data_position=facts.pop("data_position"),
-        first_example=facts.pop("first_example"),
-        denominators=denominators,
-        loss_scale=facts.pop("loss_scale"),
-    )
-    return SavedBatch(loaded, facts, path)
-
-
 def _read_description(path: Path) -> dict[str, Any]:
     return read_sealed_json(path, what="saved batch", advice="copy it again")
-
-
-def _is_number(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _as_npz(features: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **features)
     return buffer.getvalue()
-
-
-def _from_npz(content: bytes, path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise UserError(f"saved batch: {path} is not an .npz file ({error}).") from error
 
 
 def _descriptions_in(directory: Path) -> dict[str, Any]:

@@ -7,14 +7,13 @@ number of applied updates. That is enough: the other counts follow from it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import LIST_NAME, PREFIX, newest_checkpoint
+from bert_tf.checkpoint.directory import LIST_NAME, newest_checkpoint
 from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, warn_if_older
 from bert_tf.model.variables import load_value
@@ -24,8 +23,7 @@ from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError, first_line
 
-if TYPE_CHECKING:
-    from bert_tf.train.rollback_record import Rollback
+_ROLLBACKS_NAME = "rollbacks.json"  # of earlier versions, which also lowered the learning rate
 
 # Variables that a checkpoint may lack: counters, and the state of a dynamic loss scale.
 COUNTS = frozenset({SKIPPED_UPDATES, CONSUMED_SEQUENCES})
@@ -44,7 +42,6 @@ class StartPoint:
       global_batch_size: their global batch according to the directory's run.json, if the checkpoint
         does not record the sequences; None if unknown.
       is_elsewhere: whether the checkpoint is --resume_from's, in another directory.
-      rollbacks: the run's roll-backs so far.
     """
 
     checkpoint: str | None
@@ -53,26 +50,6 @@ class StartPoint:
     consumed_sequences: int | None
     global_batch_size: int | None = None
     is_elsewhere: bool = False
-    rollbacks: tuple[Rollback, ...] = ()
-
-    @property
-    def rate_factor(self) -> float:
-        """The factor on the schedule's learning rate, after roll-backs."""
-        return self.rollbacks[-1].rate_factor if self.rollbacks else 1.0
-
-    @property
-    def is_rolled_back(self) -> bool:
-        """Whether the data position comes from the last roll-back, not from a later checkpoint."""
-        return bool(self.rollbacks) and self.data_position == self.rollbacks[-1].data_position
-
-    def corrected_counts(self) -> dict[str, np.int64]:
-        """The checkpoint's counts that a roll-back has changed, by variable."""
-        if not self.is_rolled_back or self.consumed_sequences is None:
-            return {}
-        return {
-            SKIPPED_UPDATES: np.int64(self.data_position - self.step),
-            CONSUMED_SEQUENCES: np.int64(self.consumed_sequences),
-        }
 
     def consumed(self, global_batch_size: int) -> int:
         """The number of consumed sequences, assuming ``global_batch_size`` if none was recorded."""
@@ -117,33 +94,19 @@ NEW = StartPoint(None, 0, 0, 0)
 
 
 def find_start(output_dir: Path) -> StartPoint:
-    """Finds the newest checkpoint of ``output_dir``, or the one that its run was rolled back to.
-
-    Raises UserError if it cannot be read.
-    """
+    """Finds the newest checkpoint of ``output_dir``; raises UserError if it cannot be read."""
     checkpoint = newest_checkpoint(output_dir)
     if checkpoint is None:
         return NEW
-    from bert_tf.train.rollback_record import read_rollbacks
-
+    if (output_dir / _ROLLBACKS_NAME).is_file():
+        raise UserError(
+            f"{output_dir / _ROLLBACKS_NAME}: an earlier version of bert_tf rolled this run back, "
+            "and only that version can resume it; start a new run with --init_checkpoint."
+        )
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
     start = read_start(checkpoint, flag="output_dir", advice=advice)
-    rollbacks = read_rollbacks(output_dir)
-    if not rollbacks or start.data_position >= rollbacks[-1].data_position:
-        warn_if_older(checkpoint)
-    else:
-        last = rollbacks[-1]
-        if start.step < last.step:
-            warn_if_older(checkpoint)
-        elif start.step > last.step:  # the run was killed during the roll-back
-            checkpoint = str(output_dir / f"{PREFIX}-{last.step}")
-            start = read_start(checkpoint, flag="output_dir", advice=advice)
-        start = dataclasses.replace(
-            start,
-            data_position=last.data_position,
-            consumed_sequences=last.consumed_sequences,
-        )
-    return dataclasses.replace(start, rollbacks=rollbacks)
+    warn_if_older(checkpoint)
+    return start
 
 
 def read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
@@ -182,19 +145,16 @@ class ResumingSaver(tf.train.Saver):
         *,
         consumed: int,
         loss_scale: float = 1.0,
-        corrected: Mapping[str, np.generic] | None = None,
         **options: object,
     ) -> None:
         """Saves ``variables``; ``options`` are those of tf.train.Saver.
 
         ``consumed`` is the number of consumed sequences and ``loss_scale`` the dynamic scale, both
-        used if a checkpoint does not record them. ``corrected`` has values, by variable, that
-        replace the checkpoint's.
+        used if a checkpoint does not record them.
         """
         super().__init__(variables, **options)
         self._saved = {v.op.name: Stored(v.shape.as_list(), v.dtype.base_dtype) for v in variables}
         self._restored = list(variables)
-        self._corrected = dict(corrected or {})
         self._defaults: dict[str, np.generic] = {
             SKIPPED_UPDATES: np.int64(0),
             CONSUMED_SEQUENCES: np.int64(consumed),
@@ -214,10 +174,8 @@ class ResumingSaver(tf.train.Saver):
         missing = (names & self._defaults.keys()) - file.entries.keys()
         if not missing:
             super().restore(sess, save_path)
+            return
         for variable in self._restored:
             name = variable.op.name
-            if name in self._corrected:
-                load_value(variable, self._corrected[name], sess)
-            elif missing:
-                value = self._defaults[name] if name in missing else file.read(name)
-                load_value(variable, value, sess)
+            value = self._defaults[name] if name in missing else file.read(name)
+            load_value(variable, value, sess)

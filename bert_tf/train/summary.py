@@ -50,8 +50,6 @@ class UpdateTimes:
       skipped_updates: number of updates that were skipped because a gradient was not finite.
       steady_sequences: number of sequences in updates after warm-up.
       steady_seconds: duration of these updates, excluding checkpoints and evaluations.
-      rollbacks: number of roll-backs to an earlier checkpoint.
-      lost_updates: number of updates that were applied and then lost to roll-backs.
     """
 
     updates: int = 0
@@ -59,8 +57,6 @@ class UpdateTimes:
     skipped_updates: int = 0
     steady_sequences: int = 0
     steady_seconds: float = 0.0
-    rollbacks: int = 0
-    lost_updates: int = 0
 
     def note(
         self, seconds: float, *, sequences: int, is_steady: bool, is_skipped: bool = False
@@ -72,11 +68,6 @@ class UpdateTimes:
         if is_steady:
             self.steady_sequences += sequences
             self.steady_seconds += seconds
-
-    def note_rollback(self, lost_updates: int) -> None:
-        """Counts a roll-back to an earlier checkpoint."""
-        self.rollbacks += 1
-        self.lost_updates += lost_updates
 
 
 @dataclasses.dataclass
@@ -109,7 +100,7 @@ def training_totals(
 ) -> dict[str, float]:
     """The totals of ``seconds`` of training over all ranks, for ``run.json``.
 
-    With a loss scale, or if updates were skipped or lost, their numbers are included.
+    With a loss scale, or if updates were skipped, their number is included.
     ``peak_gpu_bytes`` is the most memory used on rank 0's GPU; None without GPUs.
     """
     totals = {
@@ -120,9 +111,6 @@ def training_totals(
     if has_loss_scale or times.skipped_updates:
         totals["updates"] = times.updates
         totals["skipped_updates"] = times.skipped_updates
-    if times.rollbacks:
-        totals["rollbacks"] = times.rollbacks
-        totals["lost_updates"] = times.lost_updates
     if times.steady_sequences:
         totals["steady_sequences"] = times.steady_sequences
         totals["steady_seconds"] = round(times.steady_seconds, 3)
@@ -151,12 +139,6 @@ def training_lines(totals: dict[str, float]) -> list[str]:
         lines.append(
             f"{totals['skipped_updates']} of {totals['updates']} updates were skipped because a "
             "gradient was not finite"
-        )
-    if "rollbacks" in totals:
-        several = "s" * (totals["rollbacks"] > 1)
-        lines.append(
-            f"{totals['lost_updates']} updates were applied and lost in {totals['rollbacks']} "
-            f"roll-back{several}"
         )
     return lines
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -47,21 +47,15 @@ class Trainer:
 
             silence_first_compilation(session_config(job.plan.arithmetic.session))
 
-    def train_and_evaluate(self, recover: Callable[[Job, NonFiniteError], Job]) -> None:
+    def train_and_evaluate(self) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
 
-        On a stop signal, all ranks save a checkpoint and exit with 128 + signal. If updates are not
-        finite, ``recover`` returns the job to continue with, or raises an error. Collective.
+        On a stop signal, all ranks save a checkpoint and exit with 128 + signal. Raises
+        NonFiniteError if too many updates in a row are not finite. Collective.
         """
         stop = hooks.StopOnSignal(self._job.run.watch)
         started = time.monotonic()
-        while True:
-            failure = self._train(stop)
-            if failure is None:
-                break
-            job = recover(self._job, failure)
-            self._times.note_rollback(failure.skipped.step - job.run.start.step)
-            self._job = job
+        self._train(stop)
         log = self._job.run.log
         if log is not None and self._times.updates:
             self._report_totals(log, time.monotonic() - started)
@@ -75,8 +69,8 @@ class Trainer:
             self._job.run.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
 
-    def _train(self, stop: hooks.StopOnSignal) -> NonFiniteError | None:
-        """Trains up to the last step, or until an error that the run may recover from."""
+    def _train(self, stop: hooks.StopOnSignal) -> None:
+        """Trains up to the last step."""
         job, settings = self._job, self._job.settings
         try:
             with _explained_errors(job):
@@ -88,10 +82,9 @@ class Trainer:
                     seed=settings.seed,
                     config=session_config(job.plan.arithmetic.session),
                 )
-        except NonFiniteError as failure:
+        except NonFiniteError:
             stop.restore()
-            return failure
-        return None
+            raise
 
     def _report_totals(self, log: RunLog, seconds: float) -> None:
         totals = training_totals(
@@ -311,7 +304,6 @@ class Trainer:
         options: dict[str, Any] = {
             "consumed": run.start.consumed(job.plan.batch.global_batch_size),
             "loss_scale": run.runtime.numerics.loss_scale.initial,
-            "corrected": run.start.corrected_counts(),
             "max_to_keep": job.settings.keep_checkpoint_max,
             "save_relative_paths": True,
         }
@@ -373,8 +365,6 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
     arithmetic = plan.arithmetic
     step = tf.train.get_or_create_global_step().read_value()
     learning_rate = plan.schedule.rate(step + plan.steps.schedule_offset)
-    if run.start.rollbacks:
-        learning_rate *= run.start.rate_factor
     return build_train_op(
         network,
         features,

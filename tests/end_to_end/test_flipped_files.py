@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 from bert_tf.tasks.pretraining.plan_ledger import PLANNED, read_plan, write_plan
-from bert_tf.train.rollback_record import Rollback, write_rollbacks
 from tests.helpers.programs import run
 from tests.helpers.small_pretraining import GEOMETRY, VOCAB_SIZE
 from tests.helpers.squad_files import write_model
@@ -128,7 +127,7 @@ def distillation(flags, data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pretraining(bert_config, text_file, tmp_path_factory):
-    """Rolled back to its second update, on records of which masks are drawn in training."""
+    """Stopped after its second update, on records of which masks are drawn in training."""
     place = tmp_path_factory.mktemp("pretraining") / "work"
     run(
         "-m", "data_prep.pipeline", f"--input_file={text_file}", f"--output_dir={place / 'data'}",
@@ -140,8 +139,7 @@ def pretraining(bert_config, text_file, tmp_path_factory):
                "--length_buckets", "--num_warmup_steps=1", *SHORT,
                f"--output_dir={model}"]  # fmt: skip
     run(*command, "--num_train_steps=2")
-    write_rollbacks(model, [Rollback(2, 3, 3, 12, 0.5)])
-    kinds = ["model/rollbacks.json", "data/records/train/*.lengths", "model/checkpoint",
+    kinds = ["data/records/train/*.lengths", "model/checkpoint",
              "data/records/train/manifest.json", *(f"model/{name}" for name in MODEL)]  # fmt: skip
     return Job.stopped_at(place, command, weights_of("model"), tuple(kinds))
 

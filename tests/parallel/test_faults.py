@@ -3,7 +3,6 @@
 Two ranks of the real program on this host. Time limits are those of a user who has no patience.
 """
 
-import json
 import re
 import shutil
 import socket
@@ -149,28 +148,17 @@ def test_all_ranks_stop_together_when_one_is_asked_to(tmp_path, flags):
 
 
 @pytest.mark.exhaustive
-def test_all_ranks_go_back_together(tmp_path, flags):
-    """The rate is far too high until then; summaries of layers are written on the way."""
-    given = ["--num_warmup_steps=0", "--learning_rate=1e20", "--rollback_rate_factor=1e-23"]
-    given += ["--layer_summary_steps=2"]
-    done = run_different([*flags, *given])
-    assert done.returncode == 0, done.stderr
-    assert done.sentences == []
-    assert (
-        "not finite in the update after step 1 (learning rate 8.33e+19): on rank 0" in done.stdout
-    )
-    assert done.stdout.count("rolled back to ") == 1
+def test_all_ranks_save_the_batch_that_is_not_finite(tmp_path, flags):
+    """The rate is far too high."""
+    done = run_different([*flags, "--num_warmup_steps=0", "--learning_rate=1e20"])
+    assert done.returncode == 2
+    [sentence] = done.sentences
+    assert "not finite in the update after step 1 (learning rate 8.33e+19): on rank 0" in sentence
     output_dir = tmp_path / "out"
     assert {path.name for path in (output_dir / "nonfinite_1").glob("*.json")} == {
         "rank_0_micro_batch_0.json",
         "rank_1_micro_batch_0.json",
     }
-    lines = [json.loads(line) for line in (output_dir / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    assert lines[0]["learning_rate"] == pytest.approx(1e-3)
-    assert lines[-1]["skipped_updates"] == 2
-    layers = (output_dir / "layer_log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in layers] == [2, 4, 6]
 
 
 def test_a_rank_with_other_flags(flags):

@@ -81,11 +81,6 @@ def plan_from_flags(
     files = [name.strip() for name in values.phases.split(",") if name.strip()]
     if not files:
         raise UserError("--phases names no flag file; give one for each phase, comma-separated.")
-    if values.replay_batch:
-        raise UserError(
-            "--replay_batch belongs to a single run; give the phase's file as --flagfile instead "
-            "of --phases, and its directory as --output_dir."
-        )
     if not values.output_dir:
         raise UserError("--output_dir is required; --help lists the flags.")
     directory = Path(values.output_dir)

@@ -43,7 +43,7 @@ def _define_evaluation_flags(define: Definer) -> None:
     define.settings(
         RunSettings,
         without=[
-            "do_train", "dry_run", "replay_batch", "save_checkpoints_steps", "keep_checkpoint_max",
+            "do_train", "dry_run", "save_checkpoints_steps", "keep_checkpoint_max",
         ],
         output_dir={"help_text": directory},
         seed={"help_text": "Seed of the masks and of --sample."},

@@ -20,7 +20,7 @@ from bert_tf.util.files import check_output_file, require_file
 _ONE_HOT = "use_one_hot_embeddings"
 # Of a run's settings, the one that this script's output file stands for.
 _NOT_OUTPUT = [
-    "do_train", "dry_run", "replay_batch", "save_checkpoints_steps", "keep_checkpoint_max", "seed",
+    "do_train", "dry_run", "save_checkpoints_steps", "keep_checkpoint_max", "seed",
 ]  # fmt: skip
 
 

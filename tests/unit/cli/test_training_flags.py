@@ -285,20 +285,9 @@ def test_where_a_run_resumes(parse):
     assert (start.resume_from, start.reset_step, start.init_checkpoint) == ("other", True, None)
 
 
-def test_a_run_goes_back_only_if_it_is_told_to(parse):
-    usual = parse().run.recovery
-    assert (usual.rollback_rate_factor, usual.max_rollbacks) == (None, 3)
-    given = parse("--rollback_rate_factor=0.5", "--max_rollbacks=7").run.recovery
-    assert (given.rollback_rate_factor, given.max_rollbacks) == (0.5, 7)
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--rollback_rate_factor=1"], "--rollback_rate_factor=1 must be in .0, 1.; 0.5"),
-        (["--rollback_rate_factor=0"], "--rollback_rate_factor=0 must be in .0, 1.; 0.5"),
-        (["--max_rollbacks=2"], "--max_rollbacks=2 needs --rollback_rate_factor"),
-        (["--max_rollbacks=0", "--rollback_rate_factor=0.5"], "--max_rollbacks=0 must be at least"),
         (["--layer_summary_steps=-1"], "--layer_summary_steps=-1 must not be negative"),
     ],
 )
@@ -307,17 +296,9 @@ def test_what_a_run_does_when_training_fails(parse, given, sentence):
         parse(*given)
 
 
-def test_a_replayed_batch_writes_nothing(parse):
-    run = parse("--replay_batch=model/nonfinite_3").run
-    assert run.dry_run
-    assert str(run.replay_batch) == "model/nonfinite_3"
-    assert not parse().run.dry_run
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--replay_batch=a", "--nodo_train", "--do_eval"], "--replay_batch computes gradients"),
         (["--reset_step"], "--reset_step needs --resume_from"),
         (["--resume_from=a", "--init_checkpoint=b"], "--resume_from=a and --init_checkpoint=b"),
         (["--resume_from=a", "--nodo_train", "--do_eval"], "add --do_train"),

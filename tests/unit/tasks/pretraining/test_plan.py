@@ -318,11 +318,6 @@ def test_flags_of_a_phase_that_are_refused(plan, phases, sentence):
         plan(*phases)
 
 
-def test_a_batch_is_replayed_without_phases(plan):
-    with pytest.raises(UserError, match="--replay_batch belongs to a single run"):
-        plan(FIRST, given=["--replay_batch=nonfinite_3"])
-
-
 def test_a_missing_file_of_a_phase(plan):
     with pytest.raises(UserError, match=r"--phases: none\.flags does not exist"):
         values = flags.FlagValues()

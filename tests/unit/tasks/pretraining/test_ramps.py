@@ -14,8 +14,8 @@ from bert_tf.stages.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train.memory import estimate_memory
 from bert_tf.train.run import begin
-from bert_tf.train.saved_batch import read_batches
 from bert_tf.util.errors import UserError
+from tests.helpers.saved_batches import read_batches
 from tests.helpers.settings import with_values
 from tests.helpers.tensors import variables_of
 from tests.helpers.tiny_pretraining import P, S, pretraining_settings
@@ -134,7 +134,7 @@ def test_a_ramp_continues_after_a_stop_in_a_stage(settings, whole, tmp_path, cap
 
 
 @pytest.mark.exhaustive
-def test_a_bad_update_of_a_ramp_is_traced_and_replayed(settings, tmp_path, capsys):
+def test_a_bad_update_of_a_ramp_is_traced(settings, tmp_path):
     diverging = with_optimization(
         in_directory(ramped(settings), tmp_path / "diverging"),
         learning_rate=1e30,
@@ -146,13 +146,10 @@ def test_a_bad_update_of_a_ramp_is_traced_and_replayed(settings, tmp_path, capsy
         pretraining.run(diverging)
     directory = tmp_path / "diverging" / "nonfinite_1"
     saved = read_batches(directory)
-    assert [batch.batch.first_example for batch in saved] == [0, 2]
-    found = [record["record"] for batch in saved for record in batch.facts["records"]]
+    assert [batch["first_example"] for batch, _ in saved] == [0, 2]
+    found = [record["record"] for batch, _ in saved for record in batch["records"]]
     assert found == sequence_indices(2, 4, num_records=10, seed=settings.run.seed).tolist()
-    assert {batch.batch.features["input_ids"].shape for batch in saved} == {(2, SHORT)}
-    run = dataclasses.replace(diverging.run, dry_run=True, replay_batch=directory)
-    pretraining.run(dataclasses.replace(diverging, run=run))
-    assert "a batch was replayed" in capsys.readouterr().out
+    assert {features["input_ids"].shape for _, features in saved} == {(2, SHORT)}
 
 
 def test_the_memory_is_that_of_the_largest_updates(settings, tmp_path):
