@@ -12,7 +12,6 @@ import array
 import codecs
 import collections
 import contextlib
-import dataclasses
 import os
 import weakref
 from collections.abc import Iterable, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 from bert_tf.records.framing import (
     FRAMING_BYTES,
     HEADER_BYTES,
+    FramedRecords,
     frame_end,
     frame_of,
     header_fits,
@@ -65,30 +65,14 @@ def records_read() -> int:
     return _records_read
 
 
-@dataclasses.dataclass(frozen=True)
-class FramedRecords:
-    """Records with framing, as in a file, made by :func:`frame_records` in a worker process.
-
-    Attributes:
-      content: uint8, concatenated framed records, or blocks of them.
-      sizes: int64 [N], size of each framed record or block in bytes.
-      counts: int64 [N], number of records in each block; None if uncompressed.
-    """
-
-    content: np.ndarray  # arrays reach another process without a copy, bytes do not
-    sizes: np.ndarray
-    counts: np.ndarray | None = None
-
-
 def frame_records(records: Iterable[bytes], *, compression: str = "none") -> FramedRecords:
     """Adds lengths and checksums to records; ``compression`` is one of ``COMPRESSION``."""
     frames = [frame_of(record) for record in records]
     if compression == "gzip":
         from bert_tf.records.gzip_blocks import compress_frames
 
-        return FramedRecords(*compress_frames(frames))
-    content = np.frombuffer(b"".join(frames), np.uint8)
-    return FramedRecords(content, np.array([len(frame) for frame in frames], np.int64))
+        return compress_frames(frames)
+    return FramedRecords.of(frames)
 
 
 class TFRecordWriter:
@@ -136,7 +120,7 @@ class TFRecordWriter:
 
         with contextlib.ExitStack() as stack:
             stack.push(self._opened)
-            self.write_framed(FramedRecords(*gzip_blocks.end_of_file()))
+            self.write_framed(gzip_blocks.end_of_file())
         write_sums(self._path, gzip_blocks.MAGIC, [self._ends, self._counts])
 
     def _count_written(self) -> None:
