@@ -1,4 +1,4 @@
-"""An Estimator's inputs: the mode, the settings of a run, and the graph of a ``model_fn``.
+"""An Estimator's inputs: the settings of a run, and the graph of a ``model_fn`` in a mode.
 
 Names, order, defaults and checks of the fields follow ``tf.estimator``.
 """
@@ -15,20 +15,13 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model.model_utils.export_utils import get_export_outputs
+from tensorflow.python.saved_model.model_utils.mode_keys import EstimatorModeKeys as ModeKeys
 
 from bert_tf.compat.estimator.calls import arguments
 from bert_tf.util.errors import UserError
 
 _UNSET: Any = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
-
-
-class ModeKeys:
-    """The purposes of a graph."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    PREDICT = "infer"
 
 
 # Which values of a setting are accepted, if it is not None, and what it says of others.
