@@ -59,11 +59,6 @@ def end_of_file() -> FramedRecords:
     return FramedRecords.of([_compress([])], [0])
 
 
-def starts_with_block(descriptor: int) -> bool:
-    """Whether an open file starts like a file of this format."""
-    return _header_at(descriptor, 0) is not None
-
-
 class GzipBlocks:
     """Access to the framed records of a file by number."""
 
@@ -134,13 +129,15 @@ class GzipBlocks:
 
 
 def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None:
-    """The blocks of an open file for which :func:`starts_with_block` holds.
+    """The blocks of an open file.
 
-    None if other gzip members follow, in which case it can only be read from its beginning.
+    None if it has other gzip members, in which case it can only be read from its beginning.
     ``keep`` writes the side file if it is missing or does not match the file.
 
     Raises UserError if the file is truncated or damaged.
     """
+    if _header_at(descriptor, 0) is None:
+        return None
     values = read_offsets(path, MAGIC)
     if values is not None and len(values) % 2 == 0:
         starts, firsts = np.split(values, 2)
