@@ -23,36 +23,15 @@ Rows = Iterator[tuple[str, Any]]
 CARD_NAME = "README.md"
 _RESULTS_NAME = "eval_results.json"
 
-# The end of a class name in transformers: the hub's task for it, the class that loads it, and what
-# the model is.
+# The end of a class name in transformers, which AutoModel's classes have in common: the hub's task.
 _TASKS = {
-    "ForQuestionAnswering": (
-        "question-answering",
-        "AutoModelForQuestionAnswering",
-        "marks answers to questions in a text",
-    ),
-    "ForSequenceClassification": (
-        "text-classification",
-        "AutoModelForSequenceClassification",
-        "classifies texts",
-    ),
-    "ForTokenClassification": (
-        "token-classification",
-        "AutoModelForTokenClassification",
-        "labels tokens",
-    ),
-    "ForMaskedLM": ("fill-mask", "AutoModelForMaskedLM", "predicts masked tokens"),
-    "ForPreTraining": (
-        "fill-mask",
-        "AutoModelForPreTraining",
-        "predicts masked tokens, and whether a text follows another one",
-    ),
-    "ForNextSentencePrediction": (
-        None,
-        "AutoModelForNextSentencePrediction",
-        "tells whether a text follows another one",
-    ),
-    "Model": ("feature-extraction", "AutoModel", "computes a vector for each token"),
+    "ForQuestionAnswering": "question-answering",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForMaskedLM": "fill-mask",
+    "ForPreTraining": "fill-mask",
+    "ForNextSentencePrediction": None,
+    "": "feature-extraction",  # of the network without a head
 }
 
 # The hub's metrics, and how their names begin in eval_results.json, without "eval_".
@@ -72,30 +51,21 @@ _MOST_CLASSES = 50
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#$@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])")
 _NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
 
-# Rows of the table on training: their titles, and where run.json's ledger has them.
+# Rows of the table on training: their titles, and where they are in run.json's ledger.
 _TRAINING = (
+    ("Task", "data", "task"),
+    ("Training records", "data", "train_records"),
+    ("SHA-256 of the training data", "data", "sha256"),
+    ("Masking", "data", "masking"),
     ("Updates", "steps", "last_step"),
-    ("Updates of the warm-up", "steps", "warmup_steps"),
     ("Sequences per update (global batch)", "batch", "global_batch"),
-    ("Ramp of the global batch", "batch", "batch_ramp"),
-    ("Ramp of the sequence length", "batch", "length_ramp"),
     ("Sequences in all", "consumption", "sequences"),
-    ("Epochs", "consumption", "epochs"),
     ("Optimizer", "optimizer", "name"),
     ("Peak learning rate", "learning_rate", "peak"),
     ("Schedule of the learning rate", "learning_rate", "schedule"),
     ("Weight decay", "optimizer", "weight_decay"),
     ("Precision", "precision", "policy"),
-    ("Ranks", "ranks", "world_size"),
     ("Seed", "data", "seed"),
-)
-_DATA = (
-    ("Task", "task"),
-    ("Training records", "train_records"),
-    ("SHA-256 of the training data", "sha256"),
-    ("SHA-256 of the evaluation data", "eval_sha256"),
-    ("Masking", "masking"),
-    ("Probability of a mask", "masked_lm_prob"),
 )
 _DATA_FLAGS = ("input_file", "train_file", "data_dir", "eval_file", "predict_file")
 
@@ -125,29 +95,28 @@ def _is_card(path: Path) -> bool:
 def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Iterator[str]:
     class_name = config["architectures"][0]
     ending = next(end for end in _TASKS if class_name.endswith(end))
-    task, auto_class, purpose = _TASKS[ending]
-    if class_name == "ElectraForPreTraining":
-        task, purpose = "feature-extraction", "tells replaced tokens from original ones"
-    flags = source.files.run_record.content.get("flags") if source.files.run_record else None
+    # The hub has no task for Electra's, which tells replaced tokens from original ones.
+    task = _TASKS["" if class_name == "ElectraForPreTraining" else ending]
+    record = source.files.run_record.content if source.files.run_record else {}
+    flags = record.get("flags")
     flags = flags if isinstance(flags, dict) else {}
-    scores = _scores(source)
     base = Path(str(flags.get("init_checkpoint") or "")).name
+    scores = _scores(source)
     yield from _metadata(config["model_type"], task, base, scores)
-    yield from ("", f"# {_text(name)}", "", f"`{class_name}`: a network that {purpose}.", "")
-    yield from _table(_about_network(config, source))
-    labels = config.get("id2label")
+    yield from ("", f"# {_text(name)}", "", f"`{class_name}`", "")
+    yield from _table(_about_network(source))
+    labels = [_code(label) for label in (config.get("id2label") or {}).values()]
     if labels:
-        listed = [_code(label) for label in [*labels.values()][:_MOST_CLASSES]]
-        more = [f"and {len(labels) - len(listed)} more"] if len(labels) > len(listed) else []
-        yield from ("", f"Classes, in the order of its outputs: {', '.join([*listed, *more])}.")
+        more = [f"and {len(labels) - _MOST_CLASSES} more"] if len(labels) > _MOST_CLASSES else []
+        listed = ", ".join([*labels[:_MOST_CLASSES], *more])
+        yield from ("", f"Classes, in the order of its outputs: {listed}.")
     yield from ("", "## Use", "", "```python")
-    yield f"from transformers import {auto_class}, AutoTokenizer"
+    yield f"from transformers import AutoModel{ending}, AutoTokenizer"
     yield f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})"
-    yield f"model = {auto_class}.from_pretrained({json.dumps(name)})"
+    yield f"model = AutoModel{ending}.from_pretrained({json.dumps(name)})"
     yield "```"
-    if source.files.run_record is not None:
-        yield from _section("Data", _about_data(source, flags))
-        yield from _section("Training", _about_training(source, base))
+    if record:
+        yield from _section("Training", _about_training(record, flags, base, _step(source)))
     yield from _section("Evaluation", ((_text(key), f"{value:g}") for key, value in scores.items()))
 
 
@@ -171,14 +140,11 @@ def _metadata(
     yield "---"
 
 
-def _about_network(config: Mapping[str, Any], source: ConfiguredSource) -> Rows:
-    ours = source.config
-    yield "Layers", ours.num_hidden_layers
-    yield "Width", ours.hidden_size
-    yield "Attention heads", ours.num_attention_heads
-    yield "Width of the inner layers", ours.intermediate_size
-    yield "Longest sequence", ours.max_position_embeddings
-    yield "Activation", config.get("hidden_act", config.get("activation"))
+def _about_network(source: ConfiguredSource) -> Rows:
+    yield "Layers", source.config.num_hidden_layers
+    yield "Width", source.config.hidden_size
+    yield "Attention heads", source.config.num_attention_heads
+    yield "Longest sequence", source.config.max_position_embeddings
     files = source.tokenizer_files
     if files.file is not None:
         kind = "WordPiece" if files.vocab_file else "SentencePiece"
@@ -186,32 +152,20 @@ def _about_network(config: Mapping[str, Any], source: ConfiguredSource) -> Rows:
         yield "Vocabulary", f"{files.load().vocab_size} entries, {kind}{casing}"
 
 
-def _about_data(source: ConfiguredSource, flags: Mapping[str, Any]) -> Rows:
+def _about_training(
+    record: Mapping[str, Any], flags: Mapping[str, Any], base: str, step: int | None
+) -> Rows:
     for name in _DATA_FLAGS:
         value = flags.get(name)
         if isinstance(value, str) and value:
             yield f"`--{name}`", ", ".join(Path(part).name for part in value.split(","))
-    for title, name in _DATA:
-        yield title, _fact(source, "data", name)
-
-
-def _about_training(source: ConfiguredSource, base: str) -> Rows:
-    if base:
-        yield "Started from", base
-    step = _step(source)
-    if step is not None:
-        yield "Updates until these weights", step
+    yield "Started from", base or None
+    yield "Updates until these weights", step
     for title, section, name in _TRAINING:
-        yield title, _fact(source, section, name)
-    versions = source.files.run_record.content.get("versions") if source.files.run_record else None
+        yield title, record["ledger"].get(section, {}).get(name)
+    versions = record.get("versions")
     if isinstance(versions, dict):
         yield "Programs", ", ".join(f"{program} {version}" for program, version in versions.items())
-
-
-def _fact(source: ConfiguredSource, section: str, name: str) -> Any:
-    """An entry of the ledger; None if it is not there."""
-    record = source.files.run_record
-    return record.ledger.get(section, {}).get(name) if record else None
 
 
 def _scores(source: ConfiguredSource) -> dict[str, float]:

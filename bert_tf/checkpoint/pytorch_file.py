@@ -14,9 +14,7 @@ import io
 import math
 import os
 import pickle
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, ClassVar, NamedTuple
@@ -38,23 +36,6 @@ _ZIP_START = b"PK\x03\x04"
 # torch/serialization.py: files written by PyTorch before 1.6 begin with this pickled number.
 _OLD_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _OLD_COUNT_BYTES = 8
-
-_DAMAGE_ERRORS = (
-    pickle.UnpicklingError,
-    struct.error,
-    zlib.error,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RecursionError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -152,9 +133,11 @@ def _explain_damage(path: str) -> Iterator[None]:
     """Converts errors caused by a truncated or damaged file to a UserError."""
     try:
         yield
+    except UserError:
+        raise
     except (zipfile.BadZipFile, EOFError) as error:
         raise truncated(path) from error
-    except _DAMAGE_ERRORS as error:
+    except Exception as error:  # a damaged pickle can cause any
         raise UserError(
             f"weights {path}: this is not a PyTorch file, or it is damaged ({first_line(error)}); "
             "download it again, or give another."

@@ -7,8 +7,7 @@ import numpy as np
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records
 from bert_tf.records.info import RecordInfo
-from bert_tf.records.judgement import unusual_tokens
-from bert_tf.records.statistics import Conventions, count_records
+from bert_tf.records.tokens import original_ids, text_positions, unusual_shares
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
 
 LEAST_TOKENS_OF_AN_ENTRY = 20
@@ -46,10 +45,12 @@ def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
     examples = [info.spec.decode(record) for record in records.read(chosen)]
     batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
     special_ids = info.special_ids or {}
-    found = count_records(batch, Conventions(special_ids))
-    for sentence in unusual_tokens(found, pads=True, unknown_id=special_ids.get("unk")):
+    ids, num_tokens = original_ids(batch), np.count_nonzero(batch["input_mask"])
+    text = ids[text_positions(ids, batch["input_mask"], special_ids)]
+    unknown = np.count_nonzero(text == special_ids.get("unk", -1)) / max(len(text), 1)
+    for sentence in unusual_shares(padding=1 - num_tokens / ids.size, unknown=unknown):
         findings.warn(part, f"in a sample of {number} records, {sentence}")
-    tokens = found.tokens / number * info.num_records
+    tokens = num_tokens / number * info.num_records
     if info.vocab_size is not None and part == TRAINING:
         highest = int(max(batch["input_ids"].max(), info.highest_id))
         passes = info.manifests[0].parameters.get("dupe_factor", 1)

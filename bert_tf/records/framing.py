@@ -6,15 +6,42 @@ bytes), the record, and the masked CRC32C of the record (4 bytes).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import struct
+from collections.abc import Sequence
 
 import google_crc32c
+import numpy as np
 
 HEADER_BYTES = 12
 FRAMING_BYTES = 16
 
 _CRC_MASK_DELTA = 0xA282EAD8
+
+
+@dataclasses.dataclass(frozen=True)
+class FramedRecords:
+    """Records with framing, as in a file.
+
+    Attributes:
+      content: uint8, concatenated framed records, or blocks of them.
+      sizes: int64 [N], size of each framed record or block in bytes.
+      counts: int64 [N], number of records in each block; None if uncompressed.
+    """
+
+    content: np.ndarray  # arrays reach another process without a copy, bytes do not
+    sizes: np.ndarray
+    counts: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, parts: Sequence[bytes], counts: Sequence[int] | None = None) -> FramedRecords:
+        """Concatenates framed records, or blocks with these numbers of records."""
+        return cls(
+            np.frombuffer(b"".join(parts), np.uint8),
+            np.array([len(part) for part in parts], np.int64),
+            None if counts is None else np.array(counts, np.int64),
+        )
 
 
 def frame_of(record: bytes) -> bytes:

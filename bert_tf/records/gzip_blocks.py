@@ -13,10 +13,8 @@ file, and the number of the first record of every block and the number of record
 
 from __future__ import annotations
 
-import collections
 import os
 import struct
-import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.records.framing import FRAMING_BYTES, frame_end
+from bert_tf.records.framing import FRAMING_BYTES, FramedRecords, frame_end
 from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets
 from bert_tf.util.errors import UserError
 
@@ -43,74 +41,22 @@ _CHECKED_BLOCKS = 16
 _MOST_DECODED = 64
 
 
-class Blocks(NamedTuple):
-    """Compressed blocks, as returned by :func:`compress_frames`.
-
-    Attributes:
-      content: uint8, the concatenated blocks.
-      sizes: int64 [M], size of each block in bytes.
-      counts: int64 [M], number of records in each block.
-    """
-
-    content: np.ndarray
-    sizes: np.ndarray
-    counts: np.ndarray
-
-
-def compress_frames(frames: Sequence[bytes]) -> Blocks:
+def compress_frames(frames: Sequence[bytes]) -> FramedRecords:
     """Compresses framed records in blocks, which are full at ``BLOCK_BYTES`` or more."""
-    blocks, counts, group, num_bytes = [], [], [], 0
+    groups: list[list[bytes]] = []
+    room = 0
     for frame in frames:
-        group.append(frame)
-        num_bytes += len(frame)
-        if num_bytes >= BLOCK_BYTES:
-            blocks.append(_compress(group))
-            counts.append(len(group))
-            group, num_bytes = [], 0
-    if group:
-        blocks.append(_compress(group))
-        counts.append(len(group))
-    return _blocks(blocks, counts)
+        if room <= 0:
+            groups.append([])
+            room = BLOCK_BYTES
+        groups[-1].append(frame)
+        room -= len(frame)
+    return FramedRecords.of([_compress(group) for group in groups], [len(g) for g in groups])
 
 
-def end_of_file() -> Blocks:
+def end_of_file() -> FramedRecords:
     """The empty block that ends a file."""
-    return _blocks([_compress([])], [0])
-
-
-def _blocks(blocks: Sequence[bytes], counts: Sequence[int]) -> Blocks:
-    content = np.frombuffer(b"".join(blocks), np.uint8)
-    sizes = np.array([len(block) for block in blocks], np.int64)
-    return Blocks(content, sizes, np.array(counts, np.int64))
-
-
-def starts_with_block(descriptor: int) -> bool:
-    """Whether an open file starts like a file of this format."""
-    return _header_at(descriptor, 0) is not None
-
-
-class DecodedBlocks:
-    """The contents of the most recently used blocks, for files read in order; thread-safe."""
-
-    def __init__(self) -> None:
-        self._blocks: collections.OrderedDict[tuple[Path, int], _Decoded]
-        self._blocks = collections.OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, file: Path, number: int) -> _Decoded | None:
-        """The content of a block; None if it is not cached."""
-        with self._lock:
-            found = self._blocks.get((file, number))
-            if found is not None:
-                self._blocks.move_to_end((file, number))
-            return found
-
-    def put(self, file: Path, number: int, block: _Decoded) -> None:
-        """Caches a block and evicts the least recently used one."""
-        with self._lock:
-            self._blocks[file, number] = block
-            if len(self._blocks) > _MOST_DECODED:
-                self._blocks.popitem(last=False)
+    return FramedRecords.of([_compress([])], [0])
 
 
 class GzipBlocks:
@@ -120,7 +66,7 @@ class GzipBlocks:
         """Use :func:`open_blocks`; ``starts`` and ``firsts`` come from the side file."""
         self._path = path
         self._starts, self._firsts = starts, firsts
-        self._decoded = DecodedBlocks()
+        self._decoded: dict[tuple[Path, int], _Decoded] = {}  # the most recently used last
 
     def share_decoded(self, other: GzipBlocks) -> None:
         """Keeps decoded blocks together with those of another file, within one limit for both."""
@@ -136,10 +82,13 @@ class GzipBlocks:
         """
         # An integer of another type would convert the whole array for each search.
         which = int(np.searchsorted(self._firsts, np.uint64(number), side="right")) - 1
-        block = self._decoded.get(self._path, which)
+        block = self._decoded.pop((self._path, which), None)
         if block is None:
             block = self._decode(which, number, descriptor)
-            self._decoded.put(self._path, which, block)
+        self._decoded[self._path, which] = block
+        if len(self._decoded) > _MOST_DECODED:  # no lock: another thread may do this, too
+            for old in list(self._decoded)[:-_MOST_DECODED]:
+                self._decoded.pop(old, None)
         start, end = block.ends[number - int(self._firsts[which]) :][:2]
         return block.content[start:end]
 
@@ -180,13 +129,15 @@ class GzipBlocks:
 
 
 def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None:
-    """The blocks of an open file for which :func:`starts_with_block` holds.
+    """The blocks of an open file.
 
-    None if other gzip members follow, in which case it can only be read from its beginning.
+    None if it has other gzip members, in which case it can only be read from its beginning.
     ``keep`` writes the side file if it is missing or does not match the file.
 
     Raises UserError if the file is truncated or damaged.
     """
+    if _header_at(descriptor, 0) is None:
+        return None
     values = read_offsets(path, MAGIC)
     if values is not None and len(values) % 2 == 0:
         starts, firsts = np.split(values, 2)
@@ -268,18 +219,14 @@ def _scan(
     while start < file_size:
         data = os.pread(descriptor, HEADER_BYTES, start)
         header = _parse_header(data)
-        if header is None and len(data) == HEADER_BYTES:
-            if data.startswith(_FIXED_HEADER[:3]):
-                return None
-            raise UserError(
-                f"{_record(sum(counts), path)} is damaged; make or copy the file again."
-            )
-        if header is None or start + header[0] > file_size:
+        if len(data) < HEADER_BYTES or (header and start + header[0] > file_size):
             break
-        size, count = header
+        if header is None and data.startswith(_FIXED_HEADER[:3]):
+            return None
+        size, count = header or (0, 0)
         if size < HEADER_BYTES + _TRAILER_BYTES or count * FRAMING_BYTES > size * _MOST_DEFLATED:
             raise UserError(
-                f"{_record(sum(counts), path)} is damaged; make or copy the file again."
+                f"record {sum(counts)} of {path} is damaged; make or copy the file again."
             )
         sizes.append(size)
         counts.append(count)
@@ -287,10 +234,6 @@ def _scan(
     if start != file_size or (has_end and count):
         raise UserError(f"{path} is truncated before record {sum(counts)}; make or copy it again.")
     return sizes, counts
-
-
-def _record(number: int, path: Path) -> str:
-    return f"record {number} of {path}"
 
 
 def _ends_of_frames(content: bytes) -> list[int] | None:

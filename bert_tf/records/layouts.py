@@ -271,12 +271,11 @@ def decode_example(record: bytes) -> dict[str, np.ndarray]:
     except DecodeError as error:
         raise ValueError(f"not a tf.train.Example ({error})") from error
     arrays = {}
-    for name, feature in message.features.feature.items():
-        kind = feature.WhichOneof("kind")
-        if kind == "int64_list":
-            arrays[name] = np.array(feature.int64_list.value, np.int64)
-        elif kind == "float_list":
-            arrays[name] = np.array(feature.float_list.value, np.float32)
+    for entry in message.features.feature:
+        if entry.value.HasField("int64_list"):
+            arrays[entry.key] = np.array(entry.value.int64_list.value, np.int64)
+        elif entry.value.HasField("float_list"):
+            arrays[entry.key] = np.array(entry.value.float_list.value, np.float32)
     return arrays
 
 
@@ -384,7 +383,10 @@ def _length_delimited(tag: bytes, content: bytes) -> bytes:
 
 @functools.cache
 def _example_class() -> Any:
-    """The Example message class, built in a private descriptor pool."""
+    """The Example message class, built in a private descriptor pool.
+
+    A map is written like a repeated entry, and a oneof like optional fields.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto
@@ -392,39 +394,25 @@ def _example_class() -> Any:
         name="bert_tf/example.proto", package="bert_tf", syntax="proto3"
     )
 
-    def message(name: str, *fields: tuple, parent: Any = None) -> Any:
-        """Adds a message whose fields are (name, number, type, repeated, in a oneof)."""
-        made = (parent.nested_type if parent else file.message_type).add(name=name)
-        for field_name, number, kind, repeated, in_oneof in fields:
-            added = made.field.add(name=field_name, number=number)
-            added.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+    def message(name: str, *fields: tuple[str, int | str, int]) -> None:
+        """Adds a message whose fields, numbered from 1, are (name, type, label)."""
+        made = file.message_type.add(name=name)
+        for number, (field_name, kind, label) in enumerate(fields, start=1):
+            added = made.field.add(name=field_name, number=number, label=label)
             if isinstance(kind, str):
                 added.type, added.type_name = field.TYPE_MESSAGE, f".bert_tf.{kind}"
             else:
                 added.type = kind
-            if in_oneof:
-                added.oneof_index = 0
-        return made
 
-    message("BytesList", ("value", 1, field.TYPE_BYTES, True, False))
-    message("FloatList", ("value", 1, field.TYPE_FLOAT, True, False))
-    message("Int64List", ("value", 1, field.TYPE_INT64, True, False))
-    feature = message(
-        "Feature",
-        ("bytes_list", 1, "BytesList", False, True),
-        ("float_list", 2, "FloatList", False, True),
-        ("int64_list", 3, "Int64List", False, True),
-    )
-    feature.oneof_decl.add(name="kind")
-    features = message("Features", ("feature", 1, "Features.FeatureEntry", True, False))
-    entry = message(
-        "FeatureEntry",
-        ("key", 1, field.TYPE_STRING, False, False),
-        ("value", 2, "Feature", False, False),
-        parent=features,
-    )
-    entry.options.map_entry = True
-    message("Example", ("features", 1, "Features", False, False))
+    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    message("BytesList", ("value", field.TYPE_BYTES, many))
+    message("FloatList", ("value", field.TYPE_FLOAT, many))
+    message("Int64List", ("value", field.TYPE_INT64, many))
+    lists = ("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")
+    message("Feature", *((name, kind, one) for name, kind in lists))
+    message("Entry", ("key", field.TYPE_STRING, one), ("value", "Feature", one))
+    message("Features", ("feature", "Entry", many))
+    message("Example", ("features", "Features", one))
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_tf.Example"))

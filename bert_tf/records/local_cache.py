@@ -16,7 +16,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -175,7 +175,8 @@ def _make_room(directory: Path, needed: int, most_bytes: int | None) -> None:
     """Removes unused sets, least recently used first, until ``needed`` bytes fit."""
     if most_bytes is not None and needed > most_bytes:
         raise NoRoomError(f"they take {_gb(needed)}, more than --local_cache_gb")
-    sizes = {path: _size_of(path) for path in directory.glob(f"{_PREFIX}*")}
+    sets = directory.glob(f"{_PREFIX}*")
+    sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in sets}
     kept = sum(sizes.values())
     room = shutil.disk_usage(directory).free
     if most_bytes is not None:
@@ -185,7 +186,9 @@ def _make_room(directory: Path, needed: int, most_bytes: int | None) -> None:
         for path in sorted(sizes, key=_last_use):
             if room >= needed:
                 break
-            if stack.enter_context(_lock_if_unused(path)):
+            with contextlib.suppress(OSError):  # another process reads this set, or owns it
+                file = stack.enter_context(open(path / _LOCK_NAME, "ab"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 going.append(path)
                 room += sizes[path]
         if room < needed:
@@ -199,30 +202,9 @@ def _make_room(directory: Path, needed: int, most_bytes: int | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _size_of(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.iterdir())
-
-
 def _last_use(directory: Path) -> float:
     index = directory / _INDEX_NAME
     return index.stat().st_mtime if index.exists() else 0.0
-
-
-@contextlib.contextmanager
-def _lock_if_unused(directory: Path) -> Iterator[bool]:
-    """Yields whether no process reads a set; none can start to while the body runs."""
-    try:
-        file = open(directory / _LOCK_NAME, "rb")  # noqa: SIM115
-    except FileNotFoundError:
-        yield True
-        return
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
 
 
 def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:

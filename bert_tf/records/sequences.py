@@ -6,6 +6,7 @@ layout is ``unique_ids``, which numbers the records.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import io
@@ -89,7 +90,7 @@ class SequenceStage:
       parameters: JSON values that, with the files and the vocabulary, determine the records; they
         include ``max_seq_length``, and ``num_targets`` if it is not 1.
       spec: layout of the records.
-      write: writes the records to a directory with :func:`write_sequences`.
+      write: writes the records to a directory with :func:`encode_and_write`.
       version: version of the code that writes the records.
       note: a line to report when records are made or found.
       more_sources: the other files, in the order in which they are read.
@@ -244,55 +245,27 @@ def encode_and_write(
     first_id: int = 0,
     counts: Mapping[str, int] | None = None,
 ) -> Built:
-    """Encodes items on several cores and writes their records, for a stage.
+    """Encodes items on several cores and writes the records and their lengths, for a stage.
 
     Args:
-      directory, first_id, counts, unit: as in :func:`write_sequences`.
+      directory: directory of the stage.
       items: what the records are made from.
       make_encoder: creates, in each process, an encoder of lists of items.
       items_per_batch: the length of these lists.
       executor: encodes the batches.
       stage: name of the stage.
+      unit: a key of the batches' counts, by which progress is shown.
       total: total amount of ``unit``.
-    """
-    progress = Progress(stage, total, unit)
-    batches = batched(items, items_per_batch)
-    built = write_sequences(
-        directory,
-        executor.map(make_encoder, batches, what=stage),
-        first_id=first_id,
-        counts=counts or {},
-        progress=progress,
-        unit=unit,
-    )
-    progress.finish()
-    return built
-
-
-def write_sequences(
-    directory: Path,
-    batches: Iterable[EncodedSequences],
-    *,
-    first_id: int,
-    counts: Mapping[str, int],
-    progress: Progress,
-    unit: str,
-) -> Built:
-    """Writes records and their lengths, for a stage.
-
-    Args:
-      directory: directory of the stage.
-      batches: the records.
       first_id: ``unique_ids`` of the first record; the others continue from there.
       counts: totals to which those of the batches are added.
-      progress: advances by each batch's count of ``unit``.
-      unit: a key of the batches' counts.
     """
-    totals = dict(counts)
+    progress = Progress(stage, total, unit)
+    totals = collections.Counter(counts)
     lengths = [np.zeros(0, np.int32)]
     per_item: list[np.ndarray] = []
+    batches = batched(items, items_per_batch)
     with TFRecordWriter(directory / RECORDS_NAME) as writer:
-        for encoded in batches:
+        for encoded in executor.map(make_encoder, batches, what=stage):
             ids = _encode_ids(first_id + writer.num_records, len(encoded.records))
             # Concatenated Examples are one Example with the features of both (protobuf's rule for
             # merging messages).
@@ -300,19 +273,16 @@ def write_sequences(
             lengths.append(encoded.lengths)
             if encoded.records_per_item is not None:
                 per_item.append(encoded.records_per_item)
-            for name, count in encoded.counts.items():
-                totals[name] = totals.get(name, 0) + count
+            totals.update(encoded.counts)
             progress.advance(encoded.counts[unit])
-    np.save(directory / LENGTHS_NAME, np.concatenate(lengths))
-    outputs = {
-        RECORDS_NAME: writer.num_records,
-        RECORDS_NAME + OFFSETS_SUFFIX: None,
-        LENGTHS_NAME: None,
-    }
+    progress.finish()
+    arrays = {LENGTHS_NAME: np.concatenate(lengths)}
     if per_item:
-        np.save(directory / PER_ITEM_NAME, np.concatenate(per_item))
-        outputs[PER_ITEM_NAME] = None
-    return Built(outputs, totals)
+        arrays[PER_ITEM_NAME] = np.concatenate(per_item)
+    for name, array in arrays.items():
+        np.save(directory / name, array)
+    records = {RECORDS_NAME: writer.num_records, RECORDS_NAME + OFFSETS_SUFFIX: None}
+    return Built({**records, **dict.fromkeys(arrays)}, totals)
 
 
 def _read_array(

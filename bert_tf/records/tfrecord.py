@@ -12,10 +12,9 @@ import array
 import codecs
 import collections
 import contextlib
-import dataclasses
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ import numpy as np
 from bert_tf.records.framing import (
     FRAMING_BYTES,
     HEADER_BYTES,
+    FramedRecords,
     frame_end,
     frame_of,
     header_fits,
@@ -65,30 +65,14 @@ def records_read() -> int:
     return _records_read
 
 
-@dataclasses.dataclass(frozen=True)
-class FramedRecords:
-    """Records with framing, as in a file, made by :func:`frame_records` in a worker process.
-
-    Attributes:
-      content: uint8, concatenated framed records, or blocks of them.
-      sizes: int64 [N], size of each framed record or block in bytes.
-      counts: int64 [N], number of records in each block; None if uncompressed.
-    """
-
-    content: np.ndarray  # arrays reach another process without a copy, bytes do not
-    sizes: np.ndarray
-    counts: np.ndarray | None = None
-
-
 def frame_records(records: Iterable[bytes], *, compression: str = "none") -> FramedRecords:
     """Adds lengths and checksums to records; ``compression`` is one of ``COMPRESSION``."""
     frames = [frame_of(record) for record in records]
     if compression == "gzip":
         from bert_tf.records.gzip_blocks import compress_frames
 
-        return FramedRecords(*compress_frames(frames))
-    content = np.frombuffer(b"".join(frames), np.uint8)
-    return FramedRecords(content, np.array([len(frame) for frame in frames], np.int64))
+        return compress_frames(frames)
+    return FramedRecords.of(frames)
 
 
 class TFRecordWriter:
@@ -136,21 +120,18 @@ class TFRecordWriter:
 
         with contextlib.ExitStack() as stack:
             stack.push(self._opened)
-            self.write_framed(FramedRecords(*gzip_blocks.end_of_file()))
+            self.write_framed(gzip_blocks.end_of_file())
         write_sums(self._path, gzip_blocks.MAGIC, [self._ends, self._counts])
 
     def _count_written(self) -> None:
         """Counts the existing content of a file that is continued."""
-        descriptor = _open_for_reading(self._path)
-        try:
+        with _opened(self._path) as descriptor:
             if self._compression == "gzip":
                 from bert_tf.records.gzip_blocks import written_blocks
 
                 self._count(*written_blocks(self._path, descriptor))
             else:
                 self._count(np.diff(_scan(self._path, descriptor)).astype(np.int64))
-        finally:
-            os.close(descriptor)
 
     def _count(self, sizes: np.ndarray, counts: np.ndarray | None = None) -> None:
         self._ends.add(sizes)
@@ -198,8 +179,14 @@ class RecordFile:
         self.path = Path(path)
         self.content = self.path
         self._keep_offsets = keep_offsets
-        self.blocks = _open_if_blocks(self.path, keep=keep_offsets)
-        if self.blocks is None and _is_compressed(self.path):
+        self.blocks: GzipBlocks | None = None
+        with _opened(self.path) as descriptor:
+            header = os.pread(descriptor, HEADER_BYTES, 0)
+            if header.startswith(_GZIP):
+                from bert_tf.records.gzip_blocks import open_blocks
+
+                self.blocks = open_blocks(self.path, descriptor, keep=keep_offsets)
+        if self.blocks is None and _is_compressed(self.path, header):
             self.content = self._copy(keep=keep_offsets)
         if self.blocks is None:
             self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
@@ -368,28 +355,21 @@ def _open_for_reading(path: Path) -> int:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
 
 
-def _open_if_blocks(path: Path, *, keep: bool) -> GzipBlocks | None:
-    """The blocks of a file that is compressed in blocks; None for other files."""
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Yields the descriptor of a file that is open for reading."""
     descriptor = _open_for_reading(path)
     try:
-        if os.pread(descriptor, len(_GZIP), 0) != _GZIP:
-            return None
-        from bert_tf.records.gzip_blocks import open_blocks, starts_with_block
-
-        if starts_with_block(descriptor):
-            return open_blocks(path, descriptor, keep=keep)
-        return None
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _is_compressed(path: Path) -> bool:
-    """Whether a file holds compressed records; UserError if it holds other compressed data."""
-    descriptor = _open_for_reading(path)
-    try:
-        header = os.pread(descriptor, HEADER_BYTES, 0)
-    finally:
-        os.close(descriptor)
+def _is_compressed(path: Path, header: bytes) -> bool:
+    """Whether a file that begins with ``header`` holds compressed records.
+
+    Raises UserError if it holds other compressed data.
+    """
     # Check the plain form first: a length of 35,615 looks like gzip's first two bytes.
     if len(header) == HEADER_BYTES and length_in(header) is not None:
         return False
@@ -406,16 +386,13 @@ def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
 
     Messages name ``source``, of which ``path`` may be a copy.
     """
-    descriptor = _open_for_reading(path)
-    try:
+    with _opened(path) as descriptor:
         offsets = read_offsets(path, _MAGIC)
         if offsets is None or not _offsets_fit(descriptor, offsets):
             offsets = _scan(source, descriptor)
             if keep:
                 keep_offsets(path, _MAGIC, offsets)
         return offsets
-    finally:
-        os.close(descriptor)
 
 
 def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:

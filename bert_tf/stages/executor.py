@@ -1,7 +1,7 @@
 """Executors process many items in parallel and return results in the order of the items.
 
 :class:`Processes` uses processes of this machine, including the current one;
-:class:`bert_tf.stages.cluster.DaskWorkers` uses the workers of a Dask scheduler. To add an
+:class:`data_prep.stages.cluster.DaskWorkers` uses the workers of a Dask scheduler. To add an
 executor, write a class that yields results, and a line in
 ``data_prep.stages.settings.WorkerSettings``.
 """

@@ -15,9 +15,6 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import NOT_NEGATIVE, setting
-from bert_tf.records.hash_sample import HashSample
-from bert_tf.records.judgement import unusual
-from bert_tf.records.statistics import ALL_LABELS, Statistics
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.stages.executor import Executor, Processes
 from bert_tf.stages.manifest import (
@@ -40,8 +37,11 @@ from bert_tf.util.files import (
 )
 from bert_tf.util.pages.plain_page import write_page
 from bert_tf.util.progress import Progress
+from data_prep.inspection.hash_sample import HashSample
+from data_prep.inspection.judgement import unusual
 from data_prep.inspection.origin import Origin, find_origin
 from data_prep.inspection.pieces import PieceReader, decode_record, pieces_of
+from data_prep.inspection.record_statistics import ALL_LABELS, Statistics
 from data_prep.inspection.report import Findings, describe_records, describe_text
 from data_prep.inspection.sample_text import ShownRecord, show_record
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from bert_tf.config.masking import MaskingOptions
-from bert_tf.records.judgement import Making
-from bert_tf.records.statistics import Conventions, original_ids
+from bert_tf.records.tokens import original_ids
 from bert_tf.stages.manifest import MANIFEST_NAME, SPECIAL_NAMES, Manifest, describe_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
+from data_prep.inspection.judgement import Making
+from data_prep.inspection.record_statistics import Conventions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,9 +24,9 @@ from bert_tf.records.layouts import (
     decode_example,
     with_standard_names,
 )
-from bert_tf.records.statistics import Conventions, Statistics, count_records
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.util.errors import UserError
+from data_prep.inspection.record_statistics import Conventions, Statistics, count_records
 
 # Those with more features first, since they have those of others, too. What is to be predicted has
 # the same features for all tasks.

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.records.hash_sample import HashSample
-from bert_tf.records.judgement import PRETRAINING_LABEL, Making, replacement_shares
-from bert_tf.records.statistics import Conventions, Statistics
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.pages.charts import histogram
 from bert_tf.util.pages.plain_page import Section
+from data_prep.inspection.hash_sample import HashSample
+from data_prep.inspection.judgement import PRETRAINING_LABEL, Making, replacement_shares
 from data_prep.inspection.origin import Origin
+from data_prep.inspection.record_statistics import Conventions, Statistics
 from data_prep.inspection.sample_text import LEGEND, ShownRecord
 from data_prep.inspection.text_statistics import TextStatistics
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
-from bert_tf.records.statistics import LABELS, original_ids
+from bert_tf.records.tokens import original_ids
 from bert_tf.text.tokenizer import Tokenizer
+from data_prep.inspection.record_statistics import LABELS
 
 _CONTINUATION, _SPACE = "##", "\N{LOWER ONE EIGHTH BLOCK}"  # of WordPiece, and SentencePiece
 

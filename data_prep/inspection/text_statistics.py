@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_tf.records.hash_sample import HashSample, as_hashes
+from data_prep.inspection.hash_sample import HashSample, as_hashes
 
 # Shares beyond which statistics are unusual.
 MOST_REPEATED = 0.1

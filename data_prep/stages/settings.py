@@ -93,7 +93,7 @@ class WorkerSettings(ProcessSettings):
         """Processes of this machine, or the workers of the scheduler."""
         if not self.scheduler:
             return Processes.of(self.num_workers)
-        from bert_tf.stages.cluster import DaskWorkers  # Dask is needed for this only
+        from data_prep.stages.cluster import DaskWorkers  # Dask is needed for this only
 
         return DaskWorkers(self.scheduler)
 

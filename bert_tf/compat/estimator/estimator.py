@@ -8,9 +8,12 @@ nothing but the checkpoints in ``model_dir``.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import math
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
@@ -19,13 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.compat.estimator import export, results
 from bert_tf.compat.estimator.calls import arguments, call, call_input_fn
-from bert_tf.compat.estimator.spec import (
-    EstimatorSpec,
-    ModeKeys,
-    RunConfig,
-    checked_list,
-    complete_config,
-)
+from bert_tf.compat.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list
 
 Hooks = Sequence[tf.train.SessionRunHook]
 Listeners = Sequence[tf.train.CheckpointSaverListener]
@@ -39,6 +36,8 @@ class Estimator:
     An ``input_fn`` is passed ``mode``, ``params`` and ``config`` if its signature names them. It
     returns a tf.data.Dataset or the tensors of a batch, with (features, labels) or only features. A
     ``model_fn`` is passed ``features`` and, if named, ``labels`` and the same three arguments.
+
+    Hooks given to a method run before those of the EstimatorSpec; TypeError for a wrong type.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Estimator:
             )
         self._model_fn = model_fn
         self._params = copy.deepcopy(params or {})
-        self._config = complete_config(RunConfig() if config is None else config, model_dir)
+        self._config = _complete(RunConfig() if config is None else config, model_dir)
 
     @property
     def model_dir(self) -> str:
@@ -123,15 +122,13 @@ class Estimator:
 
         Args:
           input_fn: the data.
-          hooks: run before the hooks of the EstimatorSpec.
+          hooks: see the class.
           steps: updates in this call, or
           max_steps: ``global_step`` at which to stop; a checkpoint at that step is kept as it is.
           saving_listeners: called for the checkpoints requested by RunConfig.
 
-        Raises:
-          ValueError: both limits are given, or one is below 1; there are listeners but no
-            checkpoints are written.
-          TypeError: a hook or listener has the wrong type.
+        Raises ValueError if both limits are given or one is below 1, or if there are listeners but
+        no checkpoints are written.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("steps and max_steps are both given; give only one.")
@@ -146,14 +143,11 @@ class Estimator:
         )
         if steps is not None or max_steps is not None:
             hooks.append(tf.train.StopAtStepHook(steps, max_steps))
-        with tf.Graph().as_default() as graph, graph.device(self._config.device_fn):
-            tf.set_random_seed(self._config.tf_random_seed)
-            tf.train.create_global_step()
+        with self._new_graph(self._config.device_fn):
             # Hooks share one read of the step, created here as in tf.estimator, so that written
             # graphs are the same.
             tf.train.StepCounterHook().begin()
-            features, labels, input_hooks = self._call_input_fn(input_fn, ModeKeys.TRAIN)
-            spec = self._call_model_fn(features, labels, ModeKeys.TRAIN)
+            spec, input_hooks = self._build(input_fn, ModeKeys.TRAIN)
             loss = self._run_training(spec, [*input_hooks, *hooks], listeners)
         tf.logging.info("Loss for final step: %s.", loss)
         return self
@@ -245,22 +239,17 @@ class Estimator:
         Args:
           input_fn: the data; labels are ignored.
           predict_keys: names of predictions to yield; None for all.
-          hooks: run before the hooks of the EstimatorSpec.
+          hooks: see the class.
           checkpoint_path: None for the newest; if there is none, variables are initialised.
           yield_single_examples: whether to split batches along their first dimension.
 
-        Raises (with the first prediction):
-          ValueError: ``predict_keys`` match no prediction; predictions of different sizes cannot be
-            split.
-          TypeError: a hook has the wrong type.
+        Raises ValueError, with the first prediction, if ``predict_keys`` match no prediction, or
+        predictions of different sizes cannot be split.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         checkpoint = checkpoint_path or self.latest_checkpoint()
-        with tf.Graph().as_default():
-            tf.set_random_seed(self._config.tf_random_seed)
-            tf.train.create_global_step()
-            features, _, input_hooks = self._call_input_fn(input_fn, ModeKeys.PREDICT)
-            spec = self._call_model_fn(features, None, ModeKeys.PREDICT)
+        with self._new_graph():
+            spec, input_hooks = self._build(input_fn, ModeKeys.PREDICT)
             if not (input_hooks or tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS)):
                 tf.logging.warning(
                     "The input is neither a tf.data.Dataset nor a queue, so it does not end, and "
@@ -288,24 +277,17 @@ class Estimator:
         Args:
           input_fn: the data.
           steps: number of batches; None for all.
-          hooks: run before the hooks of the EstimatorSpec.
+          hooks: see the class.
           checkpoint_path: None for the newest; if there is none, variables are initialised.
           name: name of the evaluation, if there are several.
 
-        Raises:
-          ValueError: ``steps`` is below 1; a metric is named ``loss`` or ``global_step``.
-          TypeError: a hook has the wrong type.
+        Raises ValueError if ``steps`` is below 1, or a metric is named ``loss`` or ``global_step``.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         _check_positive("steps", steps)
-        if steps is not None:
-            hooks.append(results.StopAfter(steps))
         checkpoint = checkpoint_path or self.latest_checkpoint()
-        with tf.Graph().as_default():
-            tf.set_random_seed(self._config.tf_random_seed)
-            tf.train.create_global_step()
-            features, labels, input_hooks = self._call_input_fn(input_fn, ModeKeys.EVAL)
-            spec = self._call_model_fn(features, labels, ModeKeys.EVAL)
+        with self._new_graph():
+            spec, input_hooks = self._build(input_fn, ModeKeys.EVAL)
             for reserved in ("loss", tf.GraphKeys.GLOBAL_STEP):
                 if reserved in spec.eval_metric_ops:
                     raise ValueError(f"a metric is named {reserved}, which is a built-in metric.")
@@ -320,11 +302,12 @@ class Estimator:
             at_end = tf.train.FinalOpsHook(values)
             hooks = [*input_hooks, *hooks, *spec.evaluation_hooks, at_end]
             with self._restored_session(scaffold, checkpoint, hooks) as session:
-                while not session.should_stop():
+                remaining = math.inf if steps is None else steps
+                while remaining and not session.should_stop():
                     session.run(update)
-            metric_values = at_end.final_ops_values
-            results.write_summaries(self.eval_dir(name), metric_values, checkpoint)
-        return metric_values
+                    remaining -= 1
+            results.write_summaries(self.eval_dir(name), at_end.final_ops_values, checkpoint)
+        return at_end.final_ops_values
 
     def export_saved_model(
         self,
@@ -346,9 +329,7 @@ class Estimator:
                 "only the mode PREDICT can be exported."
             )
         checkpoint = checkpoint_path or self._require_checkpoint()
-        with tf.Graph().as_default():
-            tf.train.create_global_step()
-            tf.set_random_seed(self._config.tf_random_seed)
+        with self._new_graph():
             receiver = serving_input_receiver_fn()
             return export.write(
                 export_dir_base,
@@ -371,6 +352,14 @@ class Estimator:
         reader = None if checkpoint is None else tf.train.load_checkpoint(checkpoint)
         return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
 
+    @contextlib.contextmanager
+    def _new_graph(self, device_fn: Callable[[tf.Operation], str] | None = None) -> Iterator[None]:
+        """Makes a graph with the seed and ``global_step`` the current one."""
+        with tf.Graph().as_default() as graph, graph.device(device_fn):
+            tf.set_random_seed(self._config.tf_random_seed)
+            tf.train.create_global_step()
+            yield
+
     def _restored_session(
         self, scaffold: tf.train.Scaffold, checkpoint: str | None, hooks: Hooks
     ) -> tf.train.MonitoredSession:
@@ -383,8 +372,14 @@ class Estimator:
         )
         return tf.train.MonitoredSession(creator, hooks)
 
-    def _call_input_fn(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, list]:
-        return call_input_fn(input_fn, self._call_arguments(mode))
+    def _build(
+        self, input_fn: Callable[..., Any], mode: str
+    ) -> tuple[EstimatorSpec, list[tf.train.SessionRunHook]]:
+        """Adds the input and the model to the current graph; returns the input's hooks, too."""
+        features, labels, input_hooks = call_input_fn(input_fn, self._call_arguments(mode))
+        if mode == ModeKeys.PREDICT:
+            labels = None
+        return self._call_model_fn(features, labels, mode), input_hooks
 
     def _call_model_fn(
         self, features: Any, labels: Any, mode: str, config: RunConfig | None = None
@@ -402,6 +397,27 @@ class Estimator:
 
     def _call_arguments(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "params": self.params, "config": self.config}
+
+
+def _complete(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
+    """The settings with a directory, by default a temporary one, and a session configuration.
+
+    Raises ValueError for two different directories, or if ``config`` is not a RunConfig.
+    """
+    if not isinstance(config, RunConfig):
+        raise ValueError(f"config must be a RunConfig, not {config!r}.")
+    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
+    if config.model_dir not in (None, model_dir):
+        raise ValueError(f"model_dir is {model_dir!r}, but the RunConfig has {config.model_dir!r}.")
+    if not model_dir:
+        model_dir = tempfile.mkdtemp()
+        tf.logging.warning("No model_dir given; the model is written to %s.", model_dir)
+    session_config = config.session_config
+    if session_config is None:
+        session_config = tf.ConfigProto(allow_soft_placement=True)
+        rewrite_options = session_config.graph_options.rewrite_options
+        rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
+    return config.replace(model_dir=model_dir, session_config=session_config)
 
 
 def _check_positive(name: str, value: int | None) -> None:

@@ -1,25 +1,27 @@
-"""Writes an Estimator's model as a SavedModel.
+"""Writes an Estimator's model as a SavedModel, with the outputs that TensorFlow has for it.
 
-Names and meaning of inputs and outputs follow ``tf.estimator.export``.
+Names and meaning follow ``tf.estimator.export``. Outputs and signatures come from the modules of
+TensorFlow that ``tf.estimator`` itself is built on; what describes the inputs left with it.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Union
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
-
-from bert_tf.compat.estimator.outputs import (
+from tensorflow.python.saved_model.model_utils import (
+    build_all_signature_defs,
+    get_temp_export_dir,
+    get_timestamped_export_dir,
+)
+from tensorflow.python.saved_model.model_utils.export_output import (
     ClassificationOutput,
     PredictOutput,
     RegressionOutput,
-    Tensors,
 )
+
 from bert_tf.compat.estimator.spec import EstimatorSpec
 
 __all__ = [
@@ -31,6 +33,8 @@ __all__ = [
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
 ]
+
+Tensors = Union[tf.Tensor, Mapping[str, tf.Tensor]]
 
 
 class _Receiver(NamedTuple):
@@ -79,36 +83,27 @@ class ServingInputReceiver(_Receiver):
     def _checked_features(features: Tensors) -> Tensors:
         return _checked(features, "feature", "features", names=(str, int))
 
-    def all_inputs(self) -> dict[str, Mapping[str, tf.Tensor]]:
-        """All inputs: the default tensors as "", then the alternatives by name."""
-        return {"": self.receiver_tensors, **(self.receiver_tensors_alternatives or {})}
-
 
 class TensorServingInputReceiver(ServingInputReceiver):
     """A :class:`ServingInputReceiver` for models with a single feature, without a dict."""
 
     @staticmethod
     def _checked_features(features: tf.Tensor) -> tf.Tensor:
-        _check_tensor(features, "features")
-        return features
+        return _checked({"feature": features}, "feature", "features")["feature"]
 
 
 def _checked(
     tensors: Tensors, single: str, field: str, *, names: tuple[type, ...] = (str,)
 ) -> dict[str, tf.Tensor]:
     """``tensors`` by name, a single one as ``single``; ValueError for anything else."""
-    found = dict(tensors) if isinstance(tensors, dict) else {single: tensors}
-    for name, tensor in found.items():
+    named = dict(tensors) if isinstance(tensors, dict) else {single: tensors}
+    for name, tensor in named.items():
         if not isinstance(name, names):
             kinds = " or ".join(kind.__name__ for kind in names)
             raise ValueError(f"{field}: the name {name!r} of a tensor must be {kinds}.")
-        _check_tensor(tensor, f"{field}[{name!r}]")
-    return found
-
-
-def _check_tensor(tensor: object, name: str) -> None:
-    if not isinstance(tensor, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
-        raise ValueError(f"{name} must be a tensor, not {tensor!r}.")
+        if not isinstance(tensor, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
+            raise ValueError(f"{field}[{name!r}] must be a tensor, not {tensor!r}.")
+    return named
 
 
 def build_raw_serving_input_receiver_fn(
@@ -169,17 +164,18 @@ def write(
     Returns:
       The path of the directory.
     """
-    version = _new_version(Path(os.fsdecode(base)))
-    temporary = version.with_name(f"temp-{version.name}")  # servers only look for numbers
-    signatures = _signatures(receiver, spec)
-    scaffold = spec.scaffold
-    local_init_op = scaffold.local_init_op
+    version = get_timestamped_export_dir(os.fspath(base))
+    temporary = get_temp_export_dir(version)  # servers only look for numbers
+    signatures = build_all_signature_defs(
+        receiver.receiver_tensors, spec.export_outputs, receiver.receiver_tensors_alternatives
+    )
+    local_init_op = spec.scaffold.local_init_op
     if local_init_op is None:
         local_init_op = tf.train.Scaffold.default_local_init_op()
-    saver = scaffold.saver or tf.train.Saver(sharded=True)
+    saver = spec.scaffold.saver or tf.train.Saver(sharded=True)
     with tf.Session(config=session_config) as session:
         saver.restore(session, checkpoint)
-        builder = tf.saved_model.Builder(str(temporary))
+        builder = tf.saved_model.Builder(temporary)
         builder.add_meta_graph_and_variables(
             session,
             [tf.saved_model.SERVING],
@@ -191,48 +187,8 @@ def write(
         )
     builder.save(as_text)
     for relative, source in assets_extra.items():
-        target = temporary / "assets.extra" / relative
-        tf.gfile.MakeDirs(str(target.parent))
-        tf.gfile.Copy(source, str(target))
-    tf.gfile.Rename(str(temporary), str(version))
-    return os.fsencode(version)
-
-
-def _signatures(receiver: ServingInputReceiver, spec: EstimatorSpec) -> dict[str, SignatureDef]:
-    """The possible signatures, from each alternative of the inputs to each output."""
-    signatures = {}
-    for alternative, inputs in receiver.all_inputs().items():
-        for output_name, output in (spec.export_outputs or {}).items():
-            name = f"{alternative}:{output_name}" if alternative else output_name
-            try:
-                signature = output.as_signature_def(inputs)
-                _check_fed(signature, inputs)
-            except ValueError as error:
-                tf.logging.warning("Signature %s is left out: %s", name, error)
-            else:
-                signatures[name] = signature
-    return signatures
-
-
-def _check_fed(signature: SignatureDef, inputs: Mapping[str, tf.Tensor]) -> None:
-    """Raises ValueError if an output depends on a placeholder that is not in ``inputs``."""
-    graph = tf.get_default_graph()
-    seen = {tensor.name for tensor in tf.nest.flatten(dict(inputs), expand_composites=True)}
-    waiting = [info.name for info in signature.outputs.values()]
-    while waiting:
-        name = waiting.pop()
-        if not name or name in seen:
-            continue
-        seen.add(name)
-        operation = graph.get_tensor_by_name(name).op
-        if operation.type == "Placeholder":
-            raise ValueError(f"it depends on {name}, which is not among its inputs.")
-        waiting += [tensor.name for tensor in operation.inputs]
-
-
-def _new_version(base: Path) -> Path:
-    """An unused path in ``base``, named after the time in seconds."""
-    seconds = int(time.time())
-    while (base / str(seconds)).exists():
-        seconds += 1
-    return base / str(seconds)
+        target = os.path.join(os.fsdecode(temporary), "assets.extra", relative)
+        tf.gfile.MakeDirs(os.path.dirname(target))
+        tf.gfile.Copy(source, target)
+    tf.gfile.Rename(temporary, version)
+    return version

@@ -10,23 +10,6 @@ import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 
 
-class StopAfter(tf.train.SessionRunHook):
-    """Stops after a number of session runs."""
-
-    def __init__(self, runs: int) -> None:
-        self._runs = runs
-
-    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        self._remaining = self._runs
-
-    def after_run(
-        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-    ) -> None:
-        self._remaining -= 1
-        if self._remaining <= 0:
-            run_context.request_stop()
-
-
 def select_predictions(predictions: Any, keys: Sequence[str] | None) -> Any:
     """The predictions named by ``keys``, by default all; ValueError if there are none."""
     if not keys:

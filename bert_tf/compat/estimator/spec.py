@@ -1,4 +1,4 @@
-"""An Estimator's inputs: the mode, the settings of a run, and the graph of a ``model_fn``.
+"""An Estimator's inputs: the settings of a run, and the graph of a ``model_fn`` in a mode.
 
 Names, order, defaults and checks of the fields follow ``tf.estimator``.
 """
@@ -10,41 +10,44 @@ import dataclasses
 import json
 import numbers
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.saved_model.model_utils.export_utils import get_export_outputs
+from tensorflow.python.saved_model.model_utils.mode_keys import EstimatorModeKeys as ModeKeys
 
 from bert_tf.compat.estimator.calls import arguments
-from bert_tf.compat.estimator.outputs import complete_outputs
 from bert_tf.util.errors import UserError
 
 _UNSET: Any = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
 
-_MINIMUM = {
-    "save_summary_steps": 0,
-    "save_checkpoints_steps": 0,
-    "save_checkpoints_secs": 0,
-    "keep_checkpoint_max": 0,
-    "log_step_count_steps": 1,
-}
+
+# Which values of a setting are accepted, if it is not None, and what it says of others.
+_NOT_NEGATIVE = (lambda number: number >= 0, "must be at least 0")
+_POSITIVE = (lambda number: number > 0, "must be greater than 0")
 _UNSUPPORTED = (
-    "train_distribute",
-    "protocol",
-    "eval_distribute",
-    "experimental_distribute",
-    "experimental_max_worker_delay_secs",
+    lambda _: False,
+    "is not supported without tf.estimator; train on several processes with Horovod",
 )
-
-
-class ModeKeys:
-    """The purposes of a graph."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    PREDICT = "infer"
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tf_random_seed": (lambda seed: isinstance(seed, numbers.Integral), "must be an integer"),
+    "save_summary_steps": _NOT_NEGATIVE,
+    "save_checkpoints_steps": _NOT_NEGATIVE,
+    "save_checkpoints_secs": _NOT_NEGATIVE,
+    "session_config": (lambda it: isinstance(it, tf.ConfigProto), "must be a tf.ConfigProto"),
+    "keep_checkpoint_max": _NOT_NEGATIVE,
+    "keep_checkpoint_every_n_hours": _POSITIVE,
+    "log_step_count_steps": _POSITIVE,
+    "train_distribute": _UNSUPPORTED,
+    "device_fn": (lambda function: arguments(function) == {"op"}, "must take one argument, op"),
+    "protocol": _UNSUPPORTED,
+    "eval_distribute": _UNSUPPORTED,
+    "experimental_distribute": _UNSUPPORTED,
+    "experimental_max_worker_delay_secs": _UNSUPPORTED,
+    "session_creation_timeout_secs": _POSITIVE,
+}
 
 
 @dataclasses.dataclass
@@ -98,6 +101,24 @@ class RunConfig:
     global_id_in_cluster = 0
 
     def __post_init__(self) -> None:
+        self._choose_checkpoints()
+        if self.model_dir is not None:
+            self.model_dir = os.fspath(self.model_dir)
+            if not self.model_dir:
+                raise ValueError("RunConfig: model_dir is empty; name a directory.")
+        for name, (accepts, what) in _RULES.items():
+            value = getattr(self, name)
+            if value is not None and not accepts(value):
+                raise ValueError(f"RunConfig: {name} {what} (it is {value!r}).")
+        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+        if sum(map(len, cluster.values())) > 1:
+            raise UserError(
+                "the cluster in the environment variable TF_CONFIG is not supported without "
+                "tf.estimator; unset it, and train on several processes with Horovod."
+            )
+
+    def _choose_checkpoints(self) -> None:
+        """Replaces what is not given of steps and seconds between checkpoints."""
         steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps == _UNSET:
             default = _SECONDS_BETWEEN_CHECKPOINTS if seconds == _UNSET else seconds
@@ -110,49 +131,6 @@ class RunConfig:
                 "only one."
             )
         self.save_checkpoints_steps, self.save_checkpoints_secs = steps, seconds
-        if self.model_dir is not None:
-            self.model_dir = os.fspath(self.model_dir)
-            if not self.model_dir:
-                raise ValueError("RunConfig: model_dir is empty; name a directory.")
-        for name, minimum in _MINIMUM.items():
-            value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"RunConfig: {name}={value} must be at least {minimum}.")
-        self._check_types()
-        for name in _UNSUPPORTED:
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"RunConfig: {name} is not supported without tf.estimator; train on several "
-                    "processes with Horovod."
-                )
-        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
-        if sum(map(len, cluster.values())) > 1:
-            raise UserError(
-                "the cluster in the environment variable TF_CONFIG is not supported without "
-                "tf.estimator; unset it, and train on several processes with Horovod."
-            )
-
-    def _check_types(self) -> None:
-        """Raises ValueError for values that would fail later or be ignored."""
-        hours = self.keep_checkpoint_every_n_hours
-        if hours is not None and hours <= 0:
-            raise ValueError(
-                f"RunConfig: keep_checkpoint_every_n_hours={hours} must be greater than 0."
-            )
-        if self.session_creation_timeout_secs <= 0:
-            raise ValueError(
-                f"RunConfig: session_creation_timeout_secs={self.session_creation_timeout_secs} "
-                "must be greater than 0."
-            )
-        for name, kind in (
-            ("tf_random_seed", numbers.Integral),
-            ("session_config", tf.ConfigProto),
-        ):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise ValueError(f"RunConfig: {name} must be a {kind.__name__}, not {value!r}.")
-        if self.device_fn is not None and arguments(self.device_fn) != {"op"}:
-            raise ValueError("RunConfig: device_fn must take one argument, op.")
 
     def replace(self, **changes: Any) -> RunConfig:
         """A copy with changes; steps between checkpoints replace seconds, and vice versa.
@@ -172,39 +150,18 @@ class RunConfig:
         return replaced
 
 
-def complete_config(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
-    """The settings with a directory, by default a temporary one, and a session configuration.
-
-    Raises ValueError for two different directories, or if ``config`` is not a RunConfig.
-    """
-    if not isinstance(config, RunConfig):
-        raise ValueError(f"config must be a RunConfig, not {config!r}.")
-    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
-    if config.model_dir not in (None, model_dir):
-        raise ValueError(f"model_dir is {model_dir!r}, but the RunConfig has {config.model_dir!r}.")
-    if not model_dir:
-        model_dir = tempfile.mkdtemp()
-        tf.logging.warning("No model_dir given; the model is written to %s.", model_dir)
-    session_config = config.session_config
-    if session_config is None:
-        session_config = tf.ConfigProto(allow_soft_placement=True)
-        rewrite_options = session_config.graph_options.rewrite_options
-        rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
-    return config.replace(model_dir=model_dir, session_config=session_config)
-
-
 class _Fields(NamedTuple):
     mode: str
-    predictions: tf.Tensor | Mapping[str, tf.Tensor] | None = None
-    loss: tf.Tensor | None = None
-    train_op: tf.Operation | tf.Tensor | None = None
-    eval_metric_ops: Mapping[str, tuple[tf.Tensor, tf.Operation]] | None = None
-    export_outputs: Mapping[str, Any] | None = None
-    training_chief_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
-    training_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
-    scaffold: tf.train.Scaffold | None = None
-    evaluation_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
-    prediction_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+    predictions: Any = None
+    loss: Any = None
+    train_op: Any = None
+    eval_metric_ops: Any = None
+    export_outputs: Any = None
+    training_chief_hooks: Any = None
+    training_hooks: Any = None
+    scaffold: Any = None
+    evaluation_hooks: Any = None
+    prediction_hooks: Any = None
 
 
 _REQUIRED = {
@@ -217,19 +174,20 @@ _REQUIRED = {
 class EstimatorSpec(_Fields):
     """The return value of a ``model_fn``: the graph of a mode.
 
-    In mode PREDICT, ``export_outputs`` always has a default entry.
+    Attributes:
+      mode: one of ``ModeKeys``.
+      predictions: a tensor, or tensors by name.
+      loss: a scalar.
+      train_op: an operation or a tensor.
+      eval_metric_ops: pairs of a value and an update operation, by name.
+      export_outputs: outputs of ``tf.estimator.export`` by name; in mode PREDICT, one of them is
+        always the default.
+      training_chief_hooks, training_hooks, evaluation_hooks, prediction_hooks: tuples of hooks.
+      scaffold: a tf.train.Scaffold.
 
     Raises ValueError if fields that a mode needs are missing, the loss is not a scalar, or tensors
     belong to another graph; TypeError for values of the wrong type.
     """
-
-    # What is there in every spec.
-    eval_metric_ops: Mapping[str, tuple[tf.Tensor, tf.Operation]]
-    training_chief_hooks: tuple[tf.train.SessionRunHook, ...]
-    training_hooks: tuple[tf.train.SessionRunHook, ...]
-    scaffold: tf.train.Scaffold
-    evaluation_hooks: tuple[tf.train.SessionRunHook, ...]
-    prediction_hooks: tuple[tf.train.SessionRunHook, ...]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
         """Takes the fields in order or by name; only the mode is always required."""
@@ -249,39 +207,25 @@ class EstimatorSpec(_Fields):
         named = predictions if isinstance(predictions, dict) else {"": predictions}
         for name, tensor in named.items():
             _check_tensor(f"predictions[{name}]" if name else "predictions", tensor)
-        metrics = spec.eval_metric_ops or {}
-        if not isinstance(metrics, dict):
-            raise TypeError(f"EstimatorSpec: eval_metric_ops must be a dict, not {metrics!r}.")
-        for name, pair in metrics.items():
-            if not (isinstance(pair, tuple) and len(pair) == 2):
-                raise TypeError(
-                    f"EstimatorSpec: eval_metric_ops[{name!r}] must be a pair of a value and an "
-                    f"update operation, as returned by functions of tf.metrics, not {pair}."
-                )
-            for part in tf.nest.flatten(pair):
-                _check_operation(f"eval_metric_ops[{name!r}]", part)
-        if not isinstance(spec.scaffold or tf.train.Scaffold(), tf.train.Scaffold):
-            raise TypeError(f"EstimatorSpec: scaffold must be a Scaffold, not {spec.scaffold!r}.")
-        outputs = spec.export_outputs
-        if spec.mode == ModeKeys.PREDICT:
-            outputs = complete_outputs(outputs, predictions)
+        scaffold = spec.scaffold or tf.train.Scaffold()
+        if not isinstance(scaffold, tf.train.Scaffold):
+            raise TypeError(f"EstimatorSpec: scaffold must be a Scaffold, not {scaffold!r}.")
         hooks = {
             field: tuple(checked_list(field, getattr(spec, field), tf.train.SessionRunHook))
             for field in cls._fields
             if field.endswith("_hooks")
         }
-        return super().__new__(
-            cls,
-            **{
-                **spec._asdict(),
-                **hooks,
-                "loss": loss,
-                "predictions": predictions,
-                "eval_metric_ops": dict(metrics),
-                "export_outputs": outputs,
-                "scaffold": spec.scaffold or tf.train.Scaffold(),
-            },
+        completed = spec._replace(
+            loss=loss,
+            predictions=predictions,
+            eval_metric_ops=_checked_metrics(spec.eval_metric_ops or {}),
+            scaffold=scaffold,
+            **hooks,
         )
+        if spec.mode == ModeKeys.PREDICT:
+            outputs = get_export_outputs(spec.export_outputs, predictions)
+            completed = completed._replace(export_outputs=outputs)
+        return super().__new__(cls, *completed)
 
     def _replace(self, **changes: Any) -> EstimatorSpec:
         """A checked copy with changes; raises ValueError for another mode."""
@@ -297,6 +241,20 @@ def checked_list(name: str, values: Iterable[Any] | None, kind: type) -> list[An
         if not isinstance(value, kind):
             raise TypeError(f"{name}: {value!r} is not a {kind.__name__}.")
     return values
+
+
+def _checked_metrics(metrics: Any) -> dict[str, tuple[Any, Any]]:
+    if not isinstance(metrics, dict):
+        raise TypeError(f"EstimatorSpec: eval_metric_ops must be a dict, not {metrics!r}.")
+    for name, pair in metrics.items():
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise TypeError(
+                f"EstimatorSpec: eval_metric_ops[{name!r}] must be a pair of a value and an update "
+                f"operation, as returned by functions of tf.metrics, not {pair}."
+            )
+        for part in tf.nest.flatten(pair):
+            _check_operation(f"eval_metric_ops[{name!r}]", part)
+    return dict(metrics)
 
 
 _COMPOSITE = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_tf.records.hash_sample import HashSample
 from data_prep.inspection import text_statistics
+from data_prep.inspection.hash_sample import HashSample
 from data_prep.inspection.text_statistics import TextStatistics, count_text, unusual_text
 
 

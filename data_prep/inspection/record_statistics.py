@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_tf.records.hash_sample import as_hashes, hash_of
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
+from bert_tf.records.tokens import original_ids, text_positions
+from data_prep.inspection.hash_sample import as_hashes, hash_of
 
 # Labels of which a record has one, and all labels, including those of words.
 LABELS = ("next_sentence_labels", "is_impossible", "labels")
@@ -106,7 +107,7 @@ def count_records(batch: Mapping[str, np.ndarray], conventions: Conventions) -> 
     """Computes the statistics of valid records of one layout, features [N, L] by name."""
     ids, used = original_ids(batch), batch["input_mask"] != 0
     length = used.sum(axis=1)
-    is_text = used & ~_is_special(ids, conventions, "pad", "cls", "sep")
+    is_text = text_positions(ids, batch["input_mask"], conventions.special_ids)
     found = Statistics(
         records=len(ids),
         positions=ids.size,
@@ -121,15 +122,6 @@ def count_records(batch: Mapping[str, np.ndarray], conventions: Conventions) -> 
         _count_predictions(found, batch, ids, is_text, conventions)
     _count_labels(found, batch, length)
     return found
-
-
-def original_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """int64 [N, S]: the ids before masking."""
-    ids = batch["input_ids"].astype(np.int64)
-    if "masked_lm_ids" in batch:
-        rows, places = np.nonzero(batch["masked_lm_weights"])
-        ids[rows, batch["masked_lm_positions"][rows, places]] = batch["masked_lm_ids"][rows, places]
-    return ids
 
 
 def _count_predictions(
@@ -189,11 +181,6 @@ def _count_labels(found: Statistics, batch: Mapping[str, np.ndarray], length: np
     if "start_positions" in batch:
         start, end = batch["start_positions"][:, 0], batch["end_positions"][:, 0]
         found.answers_outside = int(((start > end) | (end >= length)).sum())
-
-
-def _is_special(ids: np.ndarray, conventions: Conventions, *names: str) -> np.ndarray:
-    known = [conventions.special_ids[name] for name in names if name in conventions.special_ids]
-    return np.isin(ids, known)
 
 
 def _sum(first: np.ndarray, second: np.ndarray) -> np.ndarray:

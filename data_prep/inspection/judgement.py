@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator
 
 from bert_tf.config.masking import MaskingOptions
-from bert_tf.records.hash_sample import HashSample
 from bert_tf.records.info import one_sided_labels
-from bert_tf.records.statistics import Statistics
+from bert_tf.records.tokens import unusual_shares
+from data_prep.inspection.hash_sample import HashSample
+from data_prep.inspection.record_statistics import Statistics
 
 PRETRAINING_LABEL = "next_sentence_labels"
 
@@ -18,8 +19,6 @@ PRETRAINING_LABEL = "next_sentence_labels"
 MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 
 # Statistics are unusual beyond these fractions.
-MOST_PADDING = 0.5
-MOST_UNKNOWN = 0.05
 MOST_REPEATED = 0.05  # in addition to what the passes over the text explain
 # Number of predictions relative to the expected number. Words and n-grams that do not fit are
 # skipped.
@@ -71,7 +70,8 @@ def unusual(
             "for empty lines in the text that they were made from, and make them again"
         )
     # Fine-tuning batches leave out most of the padding.
-    yield from unusual_tokens(found, pads=label == PRETRAINING_LABEL, unknown_id=unknown_id)
+    padding = found.padding_share if label == PRETRAINING_LABEL else 0.0
+    yield from unusual_shares(padding=padding, unknown=found.share_of(unknown_id))
     yield from _unusual_repetitions(repeated, making)
     yield from _unusual_labels(found, making, label)
     if found.answers_outside:
@@ -81,25 +81,6 @@ def unusual(
         )
     if len(found.predictions):
         yield from _unusual_masks(found, making)
-
-
-def unusual_tokens(found: Statistics, *, pads: bool, unknown_id: int | None) -> Iterator[str]:
-    """Describes anomalies of the tokens in records, or in a sample of them.
-
-    ``pads`` means that computation includes padding; for the others see :func:`unusual`.
-    """
-    if pads and found.padding_share > MOST_PADDING:
-        yield (
-            f"{found.padding_share:.1%} of all positions are padding, on which computation is "
-            "wasted; make the records with a smaller --max_seq_length, or with "
-            "--nsp=false --pack_documents"
-        )
-    unknown = found.share_of(unknown_id)
-    if unknown > MOST_UNKNOWN:
-        yield (
-            f"{unknown:.1%} of the tokens are unknown to the vocabulary; use one that was made for "
-            "this text, and check its casing and --markup"
-        )
 
 
 def _unusual_repetitions(repeated: HashSample, making: Making) -> Iterator[str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import io
 import itertools
 import logging
 import pickle
@@ -74,21 +73,19 @@ class _Work(NamedTuple):
     Attributes:
       number: unique number.
       make_worker: pickled function that creates the worker.
-      main: the module that is ``__main__`` in the process that pickled it.
       versions: versions of code and libraries in that process.
     """
 
     number: str
     make_worker: bytes
-    main: str
     versions: Mapping[str, str]
 
 
 class DaskWorkers(Executor):
     """The workers of a scheduler, which may come and go.
 
-    They import the modules of ``make_worker``, items and results by name. Memory: three items per
-    worker thread are in flight.
+    They import the modules of ``make_worker``, items and results by name, so that none may be
+    ``__main__``. Memory: three items per worker thread are in flight.
 
     Attributes:
       address: the scheduler's address, such as ``tcp://host:8786``.
@@ -141,10 +138,7 @@ class _Map:
         self._patience = executor.patience
         self._what = what
         self._number = uuid.uuid4().hex
-        main = getattr(sys.modules.get("__main__"), "__spec__", None)
-        work = _Work(
-            self._number, pickle.dumps(make_worker), main.name if main else "", version_record()
-        )
+        work = _Work(self._number, pickle.dumps(make_worker), version_record())
         # A task, not scattered data: it can be recomputed if the only worker that has it dies.
         with self._explained():
             self._work = client.submit(_same, work, key=f"{what}-work-{self._number}")
@@ -245,27 +239,9 @@ def _call(work: _Work, item: bytes) -> bytes:
         difference = _difference(work.versions, version_record())
         if difference:
             raise RepairableError(_refusal(distributed.get_worker().address, difference))
-        _of_thread.function = _load(work.make_worker, work.main)()
+        _of_thread.function = pickle.loads(work.make_worker)()
         _of_thread.number = work.number
-    return pickle.dumps(_of_thread.function(_load(item, work.main)))
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads data pickled in a process in which the module ``main`` was ``__main__``."""
-
-    def __init__(self, content: bytes, main: str):
-        super().__init__(io.BytesIO(content))
-        self._main = main
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        """Looks up a name in a module under the module's importable name."""
-        if module_name == "__main__" and self._main:
-            module_name = self._main
-        return super().find_class(module_name, global_name)
-
-
-def _load(content: bytes, main: str) -> Any:
-    return _Unpickler(content, main).load()
+    return pickle.dumps(_of_thread.function(pickle.loads(item)))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from bert_tf.util.errors import RepairableError, UserError
 from tests.unit.stages import test_executor
 
 distributed = pytest.importorskip("distributed")
-cluster = pytest.importorskip("bert_tf.stages.cluster")
+cluster = pytest.importorskip("data_prep.stages.cluster")
 
 
 def start_cluster(directory, n_workers):

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
-from bert_tf.records import statistics as record_statistics
-from bert_tf.records.hash_sample import HashSample, hash_of
-from bert_tf.records.judgement import Making, replacement_shares, unusual
-from bert_tf.records.statistics import Conventions, Statistics, count_records, original_ids
+from bert_tf.records.tokens import original_ids
+from data_prep.inspection import record_statistics
+from data_prep.inspection.hash_sample import HashSample, hash_of
+from data_prep.inspection.judgement import Making, replacement_shares, unusual
+from data_prep.inspection.record_statistics import Conventions, Statistics, count_records
 
 S, P, V = 16, 4, 40
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
