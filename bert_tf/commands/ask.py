@@ -20,9 +20,8 @@ from absl import flags
 from bert_tf.cli.flags import Number, flag_group, run_command
 from bert_tf.inference.arithmetic import define_native_flag
 from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
-from bert_tf.tasks.question_answering.answerer import BATCH_SIZE, Answerer, FoundAnswer
+from bert_tf.tasks.question_answering.answerer import Answerer, FoundAnswer
 from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.windows import fitting_windows
 from bert_tf.util import environment
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
@@ -118,13 +117,7 @@ def main(_: object) -> None:
         null_score_diff_threshold=values.null_score_diff_threshold,
     )
     environment.quiet_tensorflow(verbose=False)
-    options, warnings = options_from_flags(
-        values,
-        model.config,
-        native_ops=values.native_ops,
-        sequences=BATCH_SIZE,
-        length=fitting_windows(model.config.max_position_embeddings).max_seq_length,
-    )
+    options, warnings = options_from_flags(values, model.config, native_ops=values.native_ops)
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
     answerer = Answerer(model, settings=settings, options=options)

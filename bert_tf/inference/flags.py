@@ -45,28 +45,17 @@ def model_from_flags(values: flags.FlagValues) -> CompleteModel:
 
 
 def options_from_flags(
-    values: flags.FlagValues,
-    config: BertConfig,
-    *,
-    native_ops: bool | None,
-    sequences: int,
-    length: int,
+    values: flags.FlagValues, config: BertConfig, *, native_ops: bool | None
 ) -> tuple[ForwardOptions, list[str]]:
     """The options that the flags of :func:`define_model_flags` select, and warnings.
 
-    ``sequences`` x ``length`` is the largest batch; ``native_ops`` is as in
-    ``arithmetic.measured_options``. Raises UserError for an unknown precision or an invalid
-    --precision_policy file.
+    ``native_ops`` is as in ``arithmetic.chosen_options``, and errors too. Raises UserError for an
+    invalid --precision_policy file.
     """
     changes = policy_changes(values.precision_policy)
     # Imported here, so that errors in the file are reported before TensorFlow is loaded.
-    from bert_tf.inference.arithmetic import measured_options
+    from bert_tf.inference.arithmetic import chosen_options
 
-    return measured_options(
-        config,
-        precision=values.precision,
-        native_ops=native_ops,
-        policy_changes=changes,
-        sequences=sequences,
-        length=length,
+    return chosen_options(
+        config, precision=values.precision, native_ops=native_ops, policy_changes=changes
     )

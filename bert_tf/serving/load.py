@@ -23,9 +23,6 @@ from bert_tf.util.files import PathLike
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions
 
-# The batches with which precision="auto" is measured.
-_USUAL_SEQUENCES, _USUAL_LENGTH = 8, 128
-
 
 class LoadedModel(Protocol):
     """A network with its weights that predicts as its task does."""
@@ -59,7 +56,8 @@ def load_model(
       model_dir: the output directory of a training run, a directory of one of its checkpoints, or
         a published model.
       task: a name from the list; None for the task of the model's head, vectors without one.
-      precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the fastest, which is measured.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for what is fastest on this kind of
+        machine.
       threads: number of threads; None for one per core.
       **settings: further arguments of the task's class. Those that a training run in the directory
         was given are the default: ``max_seq_length`` for texts and words, and what is read of texts
@@ -77,15 +75,9 @@ def load_model(
 
 def _options(config: BertConfig, precision: str) -> ForwardOptions:
     """How layers are computed: with native operations on CPUs if they are built."""
-    from bert_tf.inference.arithmetic import measured_options, prediction_options
-    from bert_tf.model.precision import PrecisionPolicy
+    from bert_tf.inference.arithmetic import chosen_options
 
-    if precision == "fp32":
-        return prediction_options(PrecisionPolicy(), None)
-    length = min(_USUAL_LENGTH, config.max_position_embeddings)
-    options, warnings = measured_options(
-        config, precision=precision, sequences=_USUAL_SEQUENCES, length=length
-    )
+    options, warnings = chosen_options(config, precision=precision)
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
     return options
