@@ -1,11 +1,12 @@
 """How good --precision=auto is: compares it with every setting of the pre-training step by hand.
 
+Checks the row of ``bert_tf/tuning/processors.py`` for the processor that it runs on.
+
     python -m benchmarks.fastest_setting --json=fastest_setting.json
 
 The settings are precision x operations x threads. All run in one process and take turns, so that
-disturbances of the machine affect all alike; ratios are taken turn by turn. Precisions that the
-processor only emulates take part too, since auto has to find out that they are slow. Layers are
-alike, so ``--layers`` of them suffice for a comparison.
+disturbances of the machine affect all alike; ratios are taken turn by turn. Layers are alike, so
+``--layers`` of them suffice for a comparison.
 """
 
 from __future__ import annotations

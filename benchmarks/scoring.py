@@ -107,17 +107,11 @@ def score(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ours(job: ScoringJob, settings: Mapping[str, Any]):
     start_tensorflow()
-    from bert_tf.inference.arithmetic import measured_options
+    from bert_tf.inference.arithmetic import chosen_options
     from bert_tf.inference.predictor import Predictor
     from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
 
-    longest = max(map(len, job.sequences))
-    options, _ = measured_options(
-        job.network,
-        precision=settings["precision"],
-        sequences=max(1, job.batch_tokens // longest),
-        length=longest,
-    )
+    options, _ = chosen_options(job.network, precision=settings["precision"])
     predictor = Predictor(
         ScoringTask(job.network),
         None,

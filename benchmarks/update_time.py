@@ -35,8 +35,7 @@ def run() -> None:
 
     from benchmarks.communication import case_graphs
     from bert_tf.ranks.connect import connect
-    from bert_tf.tuning.speed_choice import Wanted, measured_choice
-    from bert_tf.tuning.update_probe import update_pieces
+    from bert_tf.tuning.choice import choose
 
     values = flags.FLAGS
     start_tensorflow()
@@ -50,15 +49,7 @@ def run() -> None:
         num_threads=values.num_threads,
         communication=CommunicationSettings(cycle_time_ms=values.cycle_time_ms),
     )
-    choice = measured_choice(
-        Wanted(values.precision),
-        job.network,
-        sequences=job.batch_size,
-        length=length,
-        accumulation_steps=1,
-        ranks=ranks,
-        update=update_pieces,
-    )
+    choice = choose(job.network, ranks=ranks, precision=values.precision)
     with tf.Graph().as_default():
         operations = case_graphs.build_cases(
             cases, job, ranks, choice=choice, horovod=values.horovod

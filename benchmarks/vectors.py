@@ -159,17 +159,12 @@ def _extract_features(
 
 def _encoder(job: VectorJob, settings: Mapping[str, Any], _: Path) -> Callable[[], object]:
     start_tensorflow()
-    from bert_tf.inference.arithmetic import measured_options
+    from bert_tf.inference.arithmetic import chosen_options
     from bert_tf.tasks.vectors.encoder import TextEncoder
     from bert_tf.tasks.vectors.settings import VectorSettings
 
     model = find_model(job.model_dir)
-    options, _ = measured_options(
-        model.config,
-        precision=settings["precision"],
-        sequences=job.batch_size,
-        length=job.max_seq_length,
-    )
+    options, _ = chosen_options(model.config, precision=settings["precision"])
     encoder = TextEncoder(
         model,
         VectorSettings(pooling="mean", normalize=True),

@@ -20,8 +20,8 @@ from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.single import SingleProcess
+from bert_tf.tuning.choice import Choice
 from bert_tf.tuning.session import SessionSettings, session_config
-from bert_tf.tuning.speed_choice import SpeedChoice
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
@@ -36,7 +36,7 @@ def build_cases(
     job: StepJob,
     ranks: SingleProcess,
     *,
-    choice: SpeedChoice,
+    choice: Choice,
     horovod: bool,
 ) -> dict[Case, tf.Operation]:
     """Adds the cases and the network's variables to the current graph.

@@ -15,20 +15,14 @@ from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import DISTILLATION, RECIPE, SPANS, StepJob, time_steps
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import INPUTS
-from bert_tf.model.options import ForwardOptions
-from bert_tf.model.precision import policy_for
 from bert_tf.model.task import Task, create_network
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tuning.hardware import probe_hardware
-from bert_tf.tuning.native_ops import reason_against_native_ops
+from bert_tf.tuning.choice import choose
 from bert_tf.tuning.session import SessionSettings, session_config
-from bert_tf.tuning.speed_choice import Wanted, choose_speed, measured_choice
-from bert_tf.tuning.speed_probe import JobShapes
-from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
@@ -103,23 +97,13 @@ def running_step(
     """
     job = dataclasses.replace(job, threads=settings.threads or job.threads)
     ranks = SingleProcess(job.threads)
-    hardware = probe_hardware()
-    precision = settings.precision
-    native_ops = False if settings.xla else settings.native_ops
-    reason = reason_against_native_ops(native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
-    options = ForwardOptions(policy_for("fp32" if precision == "auto" else precision))
-    options = options.with_native_layers(reason is None)
-    if precision == "auto":
-        shapes = JobShapes.of(
-            job.network,
-            sequences=job.batch_size,
-            length=job.seq_length,
-            accumulation_steps=job.accumulation_steps,
-        )
-        wanted = Wanted(native_ops=native_ops)
-        choice = choose_speed(wanted, shapes, hardware=hardware, ranks=ranks, update=update_pieces)
-        precision, options, reason = choice.precision, choice.options, choice.against_native_ops
-    kernels = kernels_for(reason)
+    choice = choose(
+        job.network,
+        ranks=ranks,
+        precision=settings.precision,
+        native_ops=False if settings.xla else settings.native_ops,
+    )
+    kernels = kernels_for(choice.against_native_ops)
     config = session_config(SessionSettings(ranks.threads))
     if one_operation_at_a_time:
         config.inter_op_parallelism_threads = 1
@@ -127,7 +111,9 @@ def running_step(
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in batch.items()}
-        options = dataclasses.replace(options, recompute=settings.recompute, compiled=settings.xla)
+        options = dataclasses.replace(
+            choice.options, recompute=settings.recompute, compiled=settings.xla
+        )
         network = create_network(task or task_of(job), options, seed=1)
         rate = schedules.polynomial(
             tf.train.get_or_create_global_step().read_value(),
@@ -158,7 +144,7 @@ def running_step(
             return metadata
 
         chosen = {
-            "precision": precision,
+            "precision": choice.precision,
             "operations": kernels.description,
             "threads": str(ranks.threads),
             "tensorflow": tf.version.VERSION,
@@ -170,22 +156,16 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of a span model."""
     start_tensorflow()
     job, settings = PredictionJob.from_json(request), Settings(**request["settings"])
-    precision, native_ops = settings.precision, settings.native_ops
-    if precision == "auto":
-        choice = measured_choice(
-            Wanted(native_ops=native_ops),
-            job.network,
-            sequences=max(job.batch_sizes),
-            length=job.seq_length,
-            accumulation_steps=0,
-            ranks=SingleProcess(job.threads),
-        )
-        precision, native_ops = choice.precision, choice.options.native_layers
+    choice = choose(
+        job.network,
+        ranks=SingleProcess(job.threads),
+        precision=settings.precision,
+        native_ops=settings.native_ops,
+    )
     predictor = Predictor(
         _SpanLogits(job.network),
         None,
-        precision=precision,
-        native_ops=native_ops,
+        options=choice.options,
         threads=job.threads,
     )
     fed = [predictor.inputs[name] for name in INPUTS]
@@ -193,7 +173,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     found = time_batches(
         job, lambda batch: run(*(batch[name] for name in INPUTS)), by_length=settings.by_length
     )
-    return {**found, "precision": precision}
+    return {**found, "precision": choice.precision}
 
 
 def task_of(job: StepJob) -> Task:

@@ -16,9 +16,8 @@ from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.task import create_network
 from bert_tf.ranks.single import SingleProcess
+from bert_tf.tuning.choice import choose
 from bert_tf.tuning.session import SessionSettings, session_config
-from bert_tf.tuning.speed_choice import Wanted, measured_choice
-from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
@@ -110,15 +109,7 @@ class TrainedNetwork:
         ``precision`` is like --precision, and ``skip_padding`` applies to the encoder.
         """
         ranks = SingleProcess(threads)
-        choice = measured_choice(
-            Wanted(precision),
-            config,
-            sequences=case.batch_size,
-            length=case.max_seq_length,
-            accumulation_steps=1,
-            ranks=ranks,
-            update=update_pieces,
-        )
+        choice = choose(config, ranks=ranks, precision=precision)
         self.precision, kernels = choice.precision, kernels_for(choice.against_native_ops)
         with tf.Graph().as_default():
             task = case.task(config)

@@ -41,16 +41,14 @@ def measure() -> Iterator[Result]:
     """Yields both correlations, of the vectors as they are and in half precision."""
     values = flags.FLAGS
     start_tensorflow()
-    from bert_tf.inference.arithmetic import measured_options
+    from bert_tf.inference.arithmetic import chosen_options
     from bert_tf.tasks.classification.metrics import pearson, spearman
     from bert_tf.tasks.vectors.encoder import TextEncoder
     from bert_tf.tasks.vectors.settings import VectorSettings
 
     model = find_model(values.model_dir)
     ratings, first, second = columns_of(read_lines(values.sts_file, flag="sts_file"))
-    options, _ = measured_options(
-        model.config, precision=values.precision, sequences=32, length=values.seq_length
-    )
+    options, _ = chosen_options(model.config, precision=values.precision)
     settings = VectorSettings(pooling="mean", normalize=True)
     encoder = TextEncoder(model, settings, max_seq_length=values.seq_length, options=options)
     vectors, others = encoder.encode(first), encoder.encode(second)

@@ -21,12 +21,7 @@ from bert_tf.cli.flags import Number, flag_group, run_command
 from bert_tf.config.declared import settings_of_model, with_settings_of_model
 from bert_tf.inference.arithmetic import define_native_flag
 from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
-from bert_tf.tasks.question_answering.answerer import (
-    BATCH_SIZE,
-    Answerer,
-    FoundAnswer,
-    kept_windows,
-)
+from bert_tf.tasks.question_answering.answerer import Answerer, FoundAnswer, kept_windows
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util import environment
 from bert_tf.util.console import say
@@ -128,13 +123,7 @@ def main(_: object) -> None:
     )
     windows = kept_windows(model)
     environment.quiet_tensorflow(verbose=False)
-    options, warnings = options_from_flags(
-        values,
-        model,
-        native_ops=values.native_ops,
-        sequences=BATCH_SIZE,
-        length=windows.max_seq_length,
-    )
+    options, warnings = options_from_flags(values, model, native_ops=values.native_ops)
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
     answerer = Answerer(model, windows=windows, settings=settings, options=options)

@@ -62,9 +62,6 @@ if TYPE_CHECKING:
 
 SAVED_MODEL, ONNX = "saved_model", "onnx"
 
-# The batches for which --precision=auto measures.
-_USUAL_BATCH = 8
-
 
 def define_flags() -> None:
     """Defines the command's flags."""
@@ -173,13 +170,7 @@ def write_saved_model(
     from bert_tf.inference.export import export_saved_model
 
     # Warnings about this machine are dropped, since the export may be for another one.
-    options, _ = options_from_flags(
-        values,
-        model,
-        native_ops=False,
-        sequences=_USUAL_BATCH,
-        length=model.config.max_position_embeddings,
-    )
+    options, _ = options_from_flags(values, model, native_ops=False)
     target = export_saved_model(
         model,
         exportable,

@@ -11,15 +11,12 @@ import sys
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.inference.arithmetic import define_native_flag, measured_options
+from bert_tf.inference.arithmetic import chosen_options, define_native_flag
 from bert_tf.inference.flags import define_model_files_flags, model_from_flags
 from bert_tf.tasks.pretraining.mask_filler import MaskFiller, sequence_with_masks
 from bert_tf.util import environment
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
-
-# Length at which native operations are compared with TensorFlow's, once for all texts.
-_USUAL_LENGTH = 128
 
 
 @flag_group("Model and text")
@@ -42,8 +39,7 @@ def main(_: object) -> None:
     ids = sequence_with_masks(values.text, tokenizer, config)
     for note in model.notes:
         say(note, stream=sys.stderr)
-    length = min(_USUAL_LENGTH, config.max_position_embeddings)
-    options, _ = measured_options(config, native_ops=values.native_ops, sequences=1, length=length)
+    options, _ = chosen_options(config, native_ops=values.native_ops)
     filler = MaskFiller(config, tokenizer, model.checkpoint, options=options)
     for guesses in filler.fill(ids, top=values.top):
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))

@@ -508,7 +508,7 @@ class NumericsSettings(Settings):
 
     precision: str = setting(
         "auto",
-        "Data type of dense and attention products; auto measures which is fastest here.",
+        "Data type of dense and attention products; auto takes what is fastest on this processor.",
         choices=("auto", "fp32", "bf16", "fp16"),
     )
     policy_changes: Mapping[str, str] = setting(
@@ -572,7 +572,7 @@ class RuntimeSettings(Settings):
     native_ops: bool | None = setting(
         None,
         "Update the weights with natively compiled operations, in one pass over memory "
-        "(default: on CPUs, if they are built and faster).",
+        "(default: on CPUs, if they are built).",
         kind=bool,
     )
     num_threads: int | None = setting(

@@ -23,7 +23,7 @@ def define_native_flag() -> None:
         "native_ops",
         None,
         "Use the compiled operations between a layer's matrix products (default: on CPUs, if they "
-        "are built and faster).",
+        "are built).",
     )
 
 
@@ -66,41 +66,34 @@ def kept_or_given(
     return usable, {} if note else changes, [note] if note else []
 
 
-def measured_options(
+def chosen_options(
     config: BertConfig,
     *,
     precision: str = "fp32",
     native_ops: bool | None = None,
     policy_changes: Mapping[str, str] | None = None,
-    sequences: int,
-    length: int,
 ) -> tuple[ForwardOptions, list[str]]:
-    """Chooses data types and layer implementation for predictions; also returns warnings.
+    """The data types and layer implementation for predictions, and warnings.
 
     Args:
       config: the network's configuration.
-      precision: one of ``precision.PRECISIONS``, or ``auto`` for the fastest.
-      native_ops: True requires native operations, False avoids them, None uses them on CPUs if
-        they are built and faster.
+      precision: one of ``precision.PRECISIONS``, or ``auto`` for what is fastest on this kind of
+        machine.
+      native_ops: as in :func:`prediction_options`.
       policy_changes: class of operation -> data type, where it differs from the precision's.
-      sequences, length: the shape of the largest batch.
 
-    Raises UserError for an unknown precision, and if native operations are required but missing.
+    Raises UserError for an unknown precision, for bfloat16 on a processor that does not compute it,
+    and if native operations are required but missing.
     """
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.ranks.single import SingleProcess
-    from bert_tf.tuning.hardware import probe_hardware, slow_policy_warnings
-    from bert_tf.tuning.speed_choice import Wanted, measured_choice
+    from bert_tf.tuning.choice import choose
 
-    hardware = probe_hardware()
-    choice = measured_choice(
-        Wanted(precision, native_ops, policy_changes or {}),
+    choice = choose(
         config,
-        sequences=sequences,
-        length=length,
-        accumulation_steps=0,
         ranks=SingleProcess(),
-        hardware=hardware,
+        precision=precision,
+        native_ops=native_ops,
+        policy_changes=policy_changes,
     )
-    slow = slow_policy_warnings(choice.options.policy, hardware)
-    return choice.options, [*slow, *choice.warnings]
+    return choice.options, list(choice.warnings)

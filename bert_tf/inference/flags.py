@@ -47,30 +47,19 @@ def model_from_flags(values: flags.FlagValues) -> CompleteModel:
 
 
 def options_from_flags(
-    values: flags.FlagValues,
-    model: CompleteModel,
-    *,
-    native_ops: bool | None,
-    sequences: int,
-    length: int,
+    values: flags.FlagValues, model: CompleteModel, *, native_ops: bool | None
 ) -> tuple[ForwardOptions, list[str]]:
     """The options that the flags of :func:`define_model_flags` select, and warnings.
 
-    ``sequences`` x ``length`` is the largest batch; ``native_ops`` is as in
-    ``arithmetic.measured_options``. Raises UserError for an unknown precision or an invalid
-    --precision_policy file.
+    ``native_ops`` is as in ``arithmetic.chosen_options``, and errors too. Raises UserError for an
+    invalid --precision_policy file.
     """
     changes = policy_changes(values.precision_policy)
     # Imported here, so that errors in the file are reported before TensorFlow is loaded.
-    from bert_tf.inference.arithmetic import kept_or_given, measured_options
+    from bert_tf.inference.arithmetic import chosen_options, kept_or_given
 
     precision, kept, warnings = kept_or_given(values.precision, model.kept)
-    options, slow = measured_options(
-        model.config,
-        precision=precision,
-        native_ops=native_ops,
-        policy_changes=changes or kept,
-        sequences=sequences,
-        length=length,
+    options, slow = chosen_options(
+        model.config, precision=precision, native_ops=native_ops, policy_changes=changes or kept
     )
     return options, [*warnings, *slow]

@@ -53,7 +53,7 @@ class Predictor:
           checkpoint: a file or directory with the weights; None for random weights.
           precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation.
           native_ops: as in ``arithmetic.prediction_options``.
-          options: how to compute layers, chosen by ``arithmetic.measured_options``; replaces
+          options: how to compute layers, chosen by ``arithmetic.chosen_options``; replaces
             ``precision`` and ``native_ops``.
           threads: number of cores to use; None for all.
           gpu: index of the GPU to use if there are several; None leaves the choice to TensorFlow.

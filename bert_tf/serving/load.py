@@ -24,9 +24,6 @@ from bert_tf.util.files import PathLike
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions
 
-# The batches with which precision="auto" is measured.
-_USUAL_SEQUENCES, _USUAL_LENGTH = 8, 128
-
 
 class LoadedModel(Protocol):
     """A network with its weights that predicts as its task does."""
@@ -60,8 +57,8 @@ def load_model(
       model_dir: the output directory of a training run, a directory of one of its checkpoints, or
         a published model.
       task: a name from the list; None for the task of the model's head, vectors without one.
-      precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the fastest; None for that of the
-        model's training, or else fp32.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for what is fastest on this kind of
+        machine; None for that of the model's training, or else fp32.
       threads: number of threads; None for one per core.
       **settings: further arguments of the task's class; the default is what the model was trained
         with, such as ``max_seq_length`` and what is read of texts that are too long.
@@ -78,20 +75,10 @@ def load_model(
 
 def _options(model: CompleteModel, precision: str | None) -> ForwardOptions:
     """How layers are computed: with native operations on CPUs if they are built."""
-    from bert_tf.inference.arithmetic import kept_or_given, measured_options, prediction_options
-    from bert_tf.model.precision import PrecisionPolicy
+    from bert_tf.inference.arithmetic import chosen_options, kept_or_given
 
     precision, changes, warnings = kept_or_given(precision, model.kept)
-    if precision == "fp32" and not changes:
-        return prediction_options(PrecisionPolicy(), None)
-    length = min(_USUAL_LENGTH, model.config.max_position_embeddings)
-    options, slow = measured_options(
-        model.config,
-        precision=precision,
-        policy_changes=changes,
-        sequences=_USUAL_SEQUENCES,
-        length=length,
-    )
+    options, slow = chosen_options(model.config, precision=precision, policy_changes=changes)
     for warning in [*warnings, *slow]:
         say(f"warning: {warning}", stream=sys.stderr)
     return options

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.train.run import Run
-from bert_tf.tuning.hardware import needs_loss_scale, slow_policy_warnings
+from bert_tf.tuning.choice import choose
+from bert_tf.tuning.hardware import needs_loss_scale
 from bert_tf.tuning.session import SessionSettings
-from bert_tf.tuning.speed_choice import Wanted, choose_speed
-from bert_tf.tuning.speed_probe import JobShapes
-from bert_tf.tuning.update_probe import update_pieces
-from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, kernels_for
 
 
@@ -29,7 +24,7 @@ class Arithmetic:
       kernels: the operations of the update.
       session: how this rank's sessions execute.
       scales_loss: whether the loss is scaled, because gradients may underflow (float16).
-      measured: ledger sections with measurements; empty if nothing was measured.
+      because: what the precision follows from; None if the user gave it.
     """
 
     precision: str
@@ -37,7 +32,7 @@ class Arithmetic:
     kernels: Kernels
     session: SessionSettings
     scales_loss: bool
-    measured: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    because: str | None = None
 
     def without_padding(self) -> Arithmetic:
         """The same arithmetic for padded batches, with layers that skip the padding."""
@@ -47,49 +42,29 @@ class Arithmetic:
 
 
 def choose_arithmetic(
-    run: Run,
-    config: BertConfig,
-    batch: BatchPlan | None,
-    *,
-    max_seq_length: int,
-    runtime: RuntimeSettings | None = None,
+    run: Run, config: BertConfig, *, runtime: RuntimeSettings | None = None
 ) -> Arithmetic:
-    """Chooses the fastest precision and operations for a network. Collective.
+    """Decides the precision and operations that the user left open. Collective.
 
-    Keeps the user's choices. Raises UserError if native operations are required but missing.
+    A resumed run, and an evaluation of what it trained, keep the precision that it began with.
+    Raises UserError if native operations are required but missing.
 
     Args:
       run: the run.
       config: the network's configuration.
-      batch: the training batches; None for a run that does not train.
-      max_seq_length: length of the longest sequence.
       runtime: the user's choices; None for those of ``run``.
     """
     runtime = runtime or run.runtime
-    shapes = JobShapes.of(
+    choice = choose(
         config,
-        sequences=run.settings.evaluation.eval_batch_size
-        if batch is None
-        else batch.micro_batch_size,
-        length=max_seq_length,
-        accumulation_steps=0 if batch is None else batch.accumulation_steps,
-    )
-    wanted = Wanted(
+        hardware=run.hardware,
+        ranks=run.ranks,
         precision=runtime.numerics.precision,
         native_ops=False if runtime.use_xla else runtime.native_ops,
         policy_changes=runtime.numerics.policy_changes,
+        before=run.precision_before,
     )
-    earlier = {} if run.record is None else run.record.ledger
-    choice = choose_speed(
-        wanted,
-        shapes,
-        hardware=run.hardware,
-        ranks=run.ranks,
-        earlier=earlier.get("speed"),
-        update=update_pieces,
-    )
-    slow_types = slow_policy_warnings(choice.options.policy, run.hardware)
-    for warning in [*slow_types, *choice.warnings]:
+    for warning in choice.warnings:
         run.warn(warning, part="precision")
     against_native_ops = "compiled by XLA" if runtime.use_xla else choice.against_native_ops
     return Arithmetic(
@@ -100,5 +75,5 @@ def choose_arithmetic(
         kernels=kernels_for(against_native_ops),
         session=run.session_settings(),
         scales_loss=needs_loss_scale(runtime, choice.options.policy),
-        measured={"speed": choice.details} if choice.details else {},
+        because=choice.because,
     )

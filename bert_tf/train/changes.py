@@ -20,6 +20,7 @@ _NOT_SETTINGS = {
     ("checkpoints", "gib_of_all_kept"),
     ("checkpoints", "gib_of_best"),
     ("optimizer", "slot_bytes_of_a_rank"),
+    ("precision", "because"),
     ("ranks", "hosts"),
     ("steps", "last_step"),
     ("steps", "schedule_offset"),

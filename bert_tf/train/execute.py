@@ -69,7 +69,7 @@ def run_task(
       batches: returns this rank's part of every global batch of a plan, each [accumulation steps x
         micro batch, ...], without end, from position ``run.start.data_position``. If batches grow,
         the one at a position has the size ``run.batch_slice(plan.batch).at(...)``.
-      max_seq_length: length of the longest sequence, for choosing the fastest arithmetic.
+      max_seq_length: length of the longest sequence.
       evaluation: creates the evaluation; called if ``settings.evaluation.do_eval``.
       data: additional entries on the data, for the ledger.
 
@@ -214,7 +214,7 @@ def _announce(job: Job, run_ledger: Ledger) -> Ledger:
 def whole_ledger(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None) -> Ledger:
     """The complete ledger of a training run, with additional ``sections``."""
     run_ledger = _ledger(job)
-    for further in (job.model.ledger, sections or {}, job.plan.arithmetic.measured):
+    for further in (job.model.ledger, sections or {}):
         run_ledger.update({section: dict(entries) for section, entries in further.items()})
     run_ledger["checkpoints"] = sizes_in(job).ledger_section()
     return run_ledger
@@ -270,6 +270,7 @@ def _ledger(job: Job) -> Ledger:
         slot_bytes=slot_bytes(job.task.specs(), optimization, run.ranks),
         precision={
             "policy": arithmetic.precision,
+            **({"because": arithmetic.because} if arithmetic.because else {}),
             "xla": arithmetic.options.compiled,
             **({"tf32": runtime.numerics.tf32} if run.hardware.has_gpu else {}),
             **({"from_file": sorted(changes)} if changes else {}),

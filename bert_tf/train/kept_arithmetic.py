@@ -1,4 +1,4 @@
-"""The arithmetic of a computation over several starts, which keeps what the first one measured."""
+"""The arithmetic of a computation over several starts, which keeps what the first one chose."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from bert_tf.train.run import Run
 _PRECISION, _NATIVE_OPS = "--precision", "--native_ops"
 
 
-def kept_arithmetic(
-    run: Run, config: BertConfig, plan: Mapping[str, Any] | None, *, max_seq_length: int
-) -> Arithmetic:
-    """Chooses the fastest precision and operations, unless the user or an earlier start did.
+def kept_arithmetic(run: Run, config: BertConfig, plan: Mapping[str, Any] | None) -> Arithmetic:
+    """Decides the precision and operations, unless the user or an earlier start did.
 
     Collective. Prints what is chosen. Raises UserError as ``choose_arithmetic`` does.
 
@@ -24,7 +22,6 @@ def kept_arithmetic(
       run: the run, which does not train.
       config: the network's configuration.
       plan: on rank 0, the entries that an earlier start kept; None if there was none.
-      max_seq_length: length of the longest sequence.
     """
     earlier = run.ranks.broadcast(plan)
     runtime = run.runtime
@@ -34,9 +31,7 @@ def kept_arithmetic(
         runtime = dataclasses.replace(runtime, numerics=numerics)
     if earlier is not None and runtime.native_ops is None:
         runtime = dataclasses.replace(runtime, native_ops=earlier.get(_NATIVE_OPS))
-    arithmetic = choose_arithmetic(
-        run, config, None, max_seq_length=max_seq_length, runtime=runtime
-    )
+    arithmetic = choose_arithmetic(run, config, runtime=runtime)
     layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
     ranks = "1 rank" if run.ranks.world_size == 1 else f"{run.ranks.world_size} ranks"
     run.message(

@@ -55,12 +55,7 @@ def prepare(opened: Opened, run: Run) -> Job:
         trains=trains,
         is_bound=True,
     )
-    arithmetic = choose_arithmetic(
-        run,
-        opened.model.config,
-        batch if trains else None,
-        max_seq_length=opened.max_seq_length,
-    )
+    arithmetic = choose_arithmetic(run, opened.model.config)
     if opened.is_padded:
         arithmetic = arithmetic.without_padding()
     check_start(run, opened.model, optimization, arithmetic)

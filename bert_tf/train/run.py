@@ -30,9 +30,9 @@ from bert_tf.tuning.hardware import (
     agree_on_hardware,
     choose_policy,
     comparable_policy_changes,
+    decide_precision,
     needs_loss_scale,
     probe_hardware,
-    resolve_precision,
     settled,
 )
 from bert_tf.tuning.session import SessionSettings, gpu_index
@@ -89,6 +89,13 @@ class Run:
     def flags(self) -> dict[str, object]:
         """Every flag with the value that the run uses, for the record."""
         return {**self.settings.command.values, **self.decided}
+
+    @property
+    def precision_before(self) -> str | None:
+        """The precision of the run's last start; None if there was none."""
+        if self.record is None:
+            return None
+        return self.record.ledger.get("precision", {}).get("policy")
 
     def session_settings(self) -> SessionSettings:
         """How this rank's sessions execute."""
@@ -255,7 +262,6 @@ def _begin(
         from bert_tf.train.kept_settings import with_kept_precision
 
         decided, notes = with_kept_precision(decided, kept, settings.command, hardware)
-    _check_precision(settings, decided, hardware)
     log = None
     if ranks.is_chief:
         log = RunLog(
@@ -265,6 +271,7 @@ def _begin(
             dllog_path=settings.log.dllog_path,
         )
     run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end, kept)
+    _check_precision(run)
     run.report(notes, part="precision")
     if decided.use_xla and not hardware.has_gpu:
         run.warn("--use_xla on a CPU is slower than without; it is for GPUs", part="precision")
@@ -282,11 +289,13 @@ def _warn_of_idle_cores(run: Run) -> None:
         run.warn(idle)
 
 
-def _check_precision(settings: RunSettings, runtime: RuntimeSettings, hardware: Hardware) -> None:
+def _check_precision(run: Run) -> None:
     """Raises UserError for a precision or a loss scale that does not suit the run."""
-    precision = resolve_precision(runtime.numerics.precision, hardware)
+    runtime, hardware = run.runtime, run.hardware
+    requested = runtime.numerics.precision
+    precision = decide_precision(requested, hardware, before=run.precision_before).name
     policy = choose_policy(runtime, precision, hardware)
-    if needs_loss_scale(runtime, policy) or not settings.do_train:
+    if needs_loss_scale(runtime, policy) or not run.settings.do_train:
         return
     scale, usual = runtime.numerics.loss_scale, LossScaleSettings()
     for name in ("static", "minimum", "window"):

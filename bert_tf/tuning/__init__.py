@@ -1,1 +1,1 @@
-"""Measures with what precision, operations and threads a job runs fastest on this machine."""
+"""With what precision, operations and threads a job computes; decided by tables."""

@@ -1,6 +1,7 @@
-"""The hardware common to all ranks, and the precisions that it supports.
+"""The hardware common to all ranks, and the precision that follows from it: a table, no trial.
 
-No other module asks TensorFlow which devices exist.
+The same weights on the same kind of machine are computed in the same precision, however busy it
+is. No other module asks TensorFlow which devices exist.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.model.precision import PRECISIONS, PrecisionPolicy, policy_for
 from bert_tf.ranks.ranks import Ranks
+from bert_tf.tuning.processors import KINDS, PLAIN, Processor, this_processor
 from bert_tf.util.errors import UserError
+
+# Narrower networks are quick in any precision, and float32 keeps more digits.
+LEAST_WIDTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +29,12 @@ class Hardware:
     Attributes:
       gpu_compute_capability: (major, minor) of the weakest GPU; None without GPUs.
       gpu_count: number of GPUs visible to this process; a job scheduler may expose only one.
+      processor: the kind of the CPU.
     """
 
     gpu_compute_capability: tuple[int, int] | None = None
     gpu_count: int = 0
+    processor: Processor = PLAIN
 
     @property
     def has_gpu(self) -> bool:
@@ -35,16 +42,20 @@ class Hardware:
         return self.gpu_compute_capability is not None
 
     def native_precisions(self) -> tuple[str, ...]:
-        """The precisions whose products are not emulated; for GPUs, fastest first.
-
-        Which precision is fastest on a CPU can only be measured.
-        """
+        """The precisions whose products are not slower than float32's, fastest first."""
         if self.gpu_compute_capability is None:
-            return ("fp32", "bf16")
+            return ("bf16", "fp32") if self.processor.prefers_bfloat16 else ("fp32",)
         major, _ = self.gpu_compute_capability
         if major >= 8:
             return ("bf16", "fp16", "fp32")
         return ("fp16", "fp32") if major == 7 else ("fp32",)
+
+    def describe(self) -> str:
+        """What a precision follows from, for the ledger."""
+        if self.gpu_compute_capability is None:
+            return f"{self.processor.name}: {self.processor.bfloat16}"
+        major, minor = self.gpu_compute_capability
+        return f"a GPU of compute capability {major}.{minor}"
 
 
 def probe_hardware() -> Hardware:
@@ -56,6 +67,7 @@ def probe_hardware() -> Hardware:
     return Hardware(
         gpu_compute_capability=min(capabilities) if capabilities else None,
         gpu_count=len(capabilities),
+        processor=this_processor(),
     )
 
 
@@ -78,12 +90,14 @@ def peak_gpu_bytes(gpu: int | None) -> int | None:
 
 
 def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
-    """This rank's hardware, reduced to what the GPUs of all ranks can do."""
+    """This rank's hardware, reduced to what the hardware of all ranks can do."""
     found = [hardware.gpu_compute_capability for hardware in everywhere]
     capabilities = [capability for capability in found if capability is not None]
     have_all = len(capabilities) == len(found)
     return dataclasses.replace(
-        local, gpu_compute_capability=min(capabilities) if have_all else None
+        local,
+        gpu_compute_capability=min(capabilities) if have_all else None,
+        processor=max((hardware.processor for hardware in everywhere), key=KINDS.index),
     )
 
 
@@ -108,11 +122,9 @@ def agree_on_hardware(ranks: Ranks, local: Hardware) -> Hardware:
 def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> PrecisionPolicy:
     """The policy of the precision ``base``, with the changes that the user requested.
 
-    ``auto`` has float32's policy until something was measured. Raises UserError for float16 on a
-    CPU.
+    Raises UserError for float16 on a CPU, and for bfloat16 on one that does not compute it.
     """
-    policy = policy_for("fp32" if base == "auto" else base)
-    policy = policy.changed(runtime.numerics.policy_changes)
+    policy = policy_for(base).changed(runtime.numerics.policy_changes)
     in_float16 = policy.classes_in("fp16")
     if in_float16 and not hardware.has_gpu and not runtime.numerics.allow_slow_fp16:
         from_file = [name for name in in_float16 if name in runtime.numerics.policy_changes]
@@ -124,7 +136,15 @@ def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> Pr
             f"{requested} on a CPU is hundreds of times slower than fp32, because TensorFlow only "
             f"emulates it there; use {instead}, or --allow_slow_fp16 for a test."
         )
+    check_computed(policy, hardware)
     return policy
+
+
+def check_computed(policy: PrecisionPolicy, hardware: Hardware) -> None:
+    """Raises UserError for bfloat16 on a processor on which TensorFlow crashes in it."""
+    crashes = not hardware.has_gpu and not hardware.processor.computes_bfloat16
+    if crashes and policy.classes_in("bf16"):
+        raise UserError(f"this is {hardware.describe()}; use float32.")
 
 
 def settled(runtime: RuntimeSettings, hardware: Hardware) -> RuntimeSettings:
@@ -154,23 +174,52 @@ def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy) -> bool:
     return bool(policy.classes_in("fp16")) or compressed
 
 
-def resolve_precision(requested: str, hardware: Hardware) -> str:
-    """Resolves ``--precision`` to one of ``PRECISIONS``, as far as possible without measuring.
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """A precision that was decided.
 
-    ``auto`` becomes a GPU's fastest precision, but stays ``auto`` on a CPU, which must be measured
-    (``speed_choice.py``). Raises UserError for an unknown precision.
+    Attributes:
+      name: one of ``PRECISIONS``.
+      because: what it follows from, for the ledger; None if the user gave it.
     """
-    if requested == "auto":
-        return hardware.native_precisions()[0] if hardware.has_gpu else requested
-    if requested not in PRECISIONS:
-        choices = ", ".join(("auto", *PRECISIONS))
-        raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
-    return requested
+
+    name: str
+    because: str | None = None
+
+
+def decide_precision(
+    requested: str, hardware: Hardware, *, hidden_size: int | None = None, before: str | None = None
+) -> Precision:
+    """Decides ``--precision``; the same for the same network on the same kind of hardware.
+
+    Args:
+      requested: ``auto`` or one of ``PRECISIONS``.
+      hardware: what all ranks compute on.
+      hidden_size: the network's width; None if it is not known yet, which stands for a wide one.
+      before: the precision of the run to resume, or that trained the weights; None if there was
+        none. ``auto`` keeps it unless it is slow on this hardware.
+
+    Raises UserError for an unknown precision.
+    """
+    if requested != "auto":
+        if requested not in PRECISIONS:
+            choices = ", ".join(("auto", *PRECISIONS))
+            raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
+        return Precision(requested)
+    fastest = hardware.native_precisions()
+    if before in fastest:
+        return Precision(before, "the run's precision before")
+    if not hardware.has_gpu and hidden_size is not None and hidden_size < LEAST_WIDTH:
+        return Precision("fp32", f"a network less than {LEAST_WIDTH} wide")
+    return Precision(fastest[0], hardware.describe())
 
 
 def usable_precision(stored: str, hardware: Hardware) -> tuple[str, str]:
-    """The precision of a model's training, or float32 where it is only emulated; and a note."""
-    if stored in hardware.native_precisions():
+    """The precision of a model's training, or float32 where it cannot be computed; and a note."""
+    computed = hardware.native_precisions()
+    if not hardware.has_gpu and hardware.processor.computes_bfloat16:
+        computed = ("fp32", "bf16")
+    if stored in computed:
         return stored, ""
     return "fp32", (
         f"the model was trained with --precision={stored}, which is only emulated here, so it "
@@ -179,17 +228,19 @@ def usable_precision(stored: str, hardware: Hardware) -> tuple[str, str]:
 
 
 def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
-    """A sentence if the hardware only emulates ``precision``, else None."""
-    known = hardware.native_precisions()
-    if precision in known:
+    """A sentence if ``precision`` is slower than float32 on the hardware, else None."""
+    native = hardware.native_precisions()
+    if precision in native:
         return None
+    if precision == "bf16" and not hardware.has_gpu:
+        return f"this is {hardware.describe()}; fp32 is faster here"
     where = "GPU" if hardware.has_gpu else "CPU"
     return (
-        f"this {where} only emulates {precision} products, very slowly; {known[0]} is faster here"
+        f"this {where} only emulates {precision} products, very slowly; {native[0]} is faster here"
     )
 
 
 def slow_policy_warnings(policy: PrecisionPolicy, hardware: Hardware) -> list[str]:
-    """A sentence for every precision that the policy uses and the hardware only emulates."""
+    """A sentence for every precision of the policy that is slower than float32."""
     used = [name for name in PRECISIONS if policy.classes_in(name)]
     return [warning for name in used if (warning := slow_precision_warning(name, hardware))]

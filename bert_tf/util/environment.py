@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import logging
 import math
 import os
-import platform
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -194,29 +192,6 @@ def _quota(group: Path) -> float | None:
         return int(quota) / int(period) if int(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # "max" is not a number
         return None
-
-
-# Limit the instruction sets that oneDNN uses; the second is the older name.
-_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-
-
-def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """The processor's name and a hash of its features, which the name alone does not determine.
-
-    The name includes limits on its instruction set from the environment.
-    """
-    try:
-        lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    found: dict[str, str] = {}
-    for line in lines:
-        key, _, value = line.partition(":")
-        found.setdefault(key.strip(), value.strip())
-    name = found.get("model name") or platform.machine()
-    features = found.get("flags") or found.get("Features", "")
-    limits = [f" {limit}={os.environ[limit]}" for limit in _LIMITS if limit in os.environ]
-    return f"{name} ({hashlib.sha256(features.encode()).hexdigest()[:8]}){''.join(limits)}"
 
 
 def memory_bytes() -> int:

@@ -26,6 +26,7 @@ import secrets
 import selectors
 import socket
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ from bert_tf.watch.rank_links import Link
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 _LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # nothing is sent to it
+_POLL_SECONDS = 0.02
 
 _NONCE_BYTES = 32
 _RANK = struct.Struct("!I")
@@ -130,71 +132,30 @@ def _welcome(ranks: Ranks, places: Sequence[Place], limits: Limits) -> dict[int,
                 servers.append(stack.enter_context(server))
         secret = secrets.token_bytes(_NONCE_BYTES)
         ranks.broadcast(Offer(secret, tuple(server.getsockname() for server in servers)))
-        return _Reception(servers, secret, ranks.world_size - 1, limits).admit_all()
-
-
-class _Newcomer:
-    """A connection to rank 0 that is not yet authenticated as a rank."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        """Sends the challenge; raises OSError if the connection is closed."""
-        self.connection = connection
-        self._nonce = secrets.token_bytes(_NONCE_BYTES)
-        self._received = b""
-        self._proven_rank: int | None = None
-        connection.setblocking(False)
-        connection.send(self._nonce)
-
-    def read(self, secret: bytes) -> int | None:
-        """Its rank once it is authenticated and stays; None until then.
-
-        Raises OSError if it turns out not to be a rank of this job, or has left.
-        """
-        missing = _ANSWER_BYTES - len(self._received)
-        arrived = self.connection.recv(missing or len(_STAYS))
-        if not arrived:
-            raise ConnectionError("connection closed")
-        if not missing:
-            return self._proven_rank
-        self._received += arrived
-        if len(self._received) < _ANSWER_BYTES:
-            return None
-        claim, proof = self._received[:-_PROOF_BYTES], self._received[-_PROOF_BYTES:]
-        if not hmac.compare_digest(proof, _proof(secret, _TO_RANK_0, self._nonce + claim)):
-            raise ConnectionError("wrong secret")
-        self.connection.send(_proof(secret, _FROM_RANK_0, self._nonce + claim))
-        (self._proven_rank,) = _RANK.unpack(claim[_NONCE_BYTES:])
-        return None
+        return _Reception(secret, limits).admit(servers, ranks.world_size - 1)
 
 
 class _Reception:
-    """Serves all connections to rank 0 concurrently."""
+    """Serves all connections to rank 0 concurrently, each in a thread."""
 
-    def __init__(
-        self, servers: Sequence[socket.socket], secret: bytes, missing: int, limits: Limits
-    ) -> None:
-        self._servers = servers
+    def __init__(self, secret: bytes, limits: Limits) -> None:
         self._secret = secret
-        self._missing = missing
         self._limits = limits
-        self._newcomers: dict[socket.socket, _Newcomer] = {}  # oldest first
+        self._end = time.monotonic() + limits.to_join
+        self._changing = threading.Lock()
+        self._unproven: dict[socket.socket, None] = {}  # oldest first
         self._joined: dict[int, socket.socket] = {}
 
-    def admit_all(self) -> dict[int, socket.socket]:
-        """The connections of all ranks that join by the deadline."""
-        end = time.monotonic() + self._limits.to_join
-        with selectors.DefaultSelector() as self._selector:
-            for server in self._servers:
+    def admit(self, servers: Sequence[socket.socket], missing: int) -> dict[int, socket.socket]:
+        """The connections of the ``missing`` ranks, as far as they join by the deadline."""
+        with selectors.DefaultSelector() as selector:
+            for server in servers:
                 server.setblocking(False)
-                self._selector.register(server, selectors.EVENT_READ)
-            while len(self._joined) < self._missing and (left := end - time.monotonic()) > 0:
-                for key, _ in self._selector.select(left):
-                    if key.fileobj in self._newcomers:
-                        self._read(key.fileobj)
-                    elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._servers:
-                        self._accept(key.fileobj)
-            for connection in list(self._newcomers):
-                self._dismiss(connection)
+                selector.register(server, selectors.EVENT_READ, server)
+            while len(self._joined) < missing and (left := self._end - time.monotonic()) > 0:
+                for key, _ in selector.select(min(left, _POLL_SECONDS)):
+                    self._accept(key.data)
+        self._dismiss_all_but(0)
         return self._joined
 
     def _accept(self, server: socket.socket) -> None:
@@ -202,36 +163,48 @@ class _Reception:
             connection, _ = server.accept()
         except OSError as error:  # it has already disconnected, or too many files are open
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._make_room(0)
+                self._dismiss_all_but(len(self._unproven) - 1)
             return
-        try:
-            self._newcomers[connection] = _Newcomer(connection)
-        except OSError:
-            connection.close()
-            return
-        self._selector.register(connection, selectors.EVENT_READ)
-        self._make_room(self._limits.most_unproven)
+        with self._changing:
+            self._unproven[connection] = None
+        threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+        self._dismiss_all_but(self._limits.most_unproven)
 
-    def _make_room(self, most: int) -> None:
-        if len(self._newcomers) > most:
-            self._dismiss(next(iter(self._newcomers)))
+    def _dismiss_all_but(self, newest: int) -> None:
+        with self._changing:
+            while len(self._unproven) > max(newest, 0):
+                connection = next(iter(self._unproven))
+                del self._unproven[connection]
+                with contextlib.suppress(OSError):  # its thread then closes it
+                    connection.shutdown(socket.SHUT_RDWR)
 
-    def _read(self, connection: socket.socket) -> None:
-        try:
-            rank = self._newcomers[connection].read(self._secret)
-        except OSError:
-            self._dismiss(connection)
-            return
-        if rank is None:
-            return
-        del self._newcomers[connection]
-        self._selector.unregister(connection)
-        self._joined[rank] = connection
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as unless_it_is_a_rank:
+            unless_it_is_a_rank.enter_context(connection)
+            unless_it_is_a_rank.callback(self._forget, connection)
+            rank = _proven_rank(connection, self._secret, self._end)
+            with self._changing:
+                if connection in self._unproven:
+                    unless_it_is_a_rank.pop_all()
+                    del self._unproven[connection]
+                    self._joined[rank] = connection
 
-    def _dismiss(self, connection: socket.socket) -> None:
-        del self._newcomers[connection]
-        self._selector.unregister(connection)
-        connection.close()
+    def _forget(self, connection: socket.socket) -> None:
+        with self._changing:
+            self._unproven.pop(connection, None)
+
+
+def _proven_rank(connection: socket.socket, secret: bytes, until: float) -> int:
+    """The rank at the other end; raises OSError if it is no rank of this job, or does not stay."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(nonce)
+    answer = receive(connection, _ANSWER_BYTES, until)
+    claim, proof = answer[:-_PROOF_BYTES], answer[-_PROOF_BYTES:]
+    if not hmac.compare_digest(proof, _proof(secret, _TO_RANK_0, nonce + claim)):
+        raise ConnectionError("wrong secret")
+    connection.sendall(_proof(secret, _FROM_RANK_0, nonce + claim))
+    receive(connection, len(_STAYS), until)
+    return _RANK.unpack(claim[_NONCE_BYTES:])[0]
 
 
 def join_rank_0(

@@ -96,7 +96,6 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
         run,
         model.config,
         read_plan(settings.run.output_dir / DIRECTORY, what=_WHAT) if run.ranks.is_chief else None,
-        max_seq_length=max(len(sequence.ids) for sequence in sequences.sequences),
     )
     plan = _plan(settings, run, arithmetic, model, sequences, found, length)
     work = Work(

@@ -76,9 +76,7 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     directory, output = settings.run.output_dir, settings.output_file
     # What is complete is described next to it, what is not in the directory.
     known = _kept(output) if output.exists() else read_plan(directory, what=_WHAT)
-    arithmetic = kept_arithmetic(
-        run, model.config, known if run.keeps_files else None, max_seq_length=length
-    )
+    arithmetic = kept_arithmetic(run, model.config, known if run.keeps_files else None)
     plan = _plan(settings, run, model, checkpoint, texts, arithmetic, length)
     if run.ranks.broadcast(run.keeps_files and _is_complete(output, known, plan)):
         run.message(f"{output} was computed before; delete it to compute it again")

@@ -57,7 +57,6 @@ def test_every_program_of_the_package_is_a_command():
     assert programs - {entry.partition(":")[0] for entry in COMMANDS.values()} == {
         "bert_tf.commands.export_squad",  # another name for export, with fewer flags
         "bert_tf.commands.main",
-        "bert_tf.tuning.bfloat16_trial",  # a program that the tuning starts
     }
 
 

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference import predictor
-from bert_tf.inference.arithmetic import measured_options, prediction_options
+from bert_tf.inference.arithmetic import chosen_options, prediction_options
 from bert_tf.inference.export import export_saved_model
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
@@ -16,7 +16,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model_directory.complete import find_model
 from bert_tf.native import library
 from bert_tf.tasks.question_answering.export import exportable_spans
-from bert_tf.tuning import hardware, native_ops, speed_choice
+from bert_tf.tuning import choice, native_ops
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.util.errors import UserError
 from tests.helpers import rounding
@@ -89,17 +89,16 @@ def test_an_export_has_no_native_operations(parts, tmp_path):
     assert "local_variables" not in meta_graph.collection_def
 
 
-def test_the_hardware_is_probed_once(parts, monkeypatch):
+def test_options_follow_from_this_machine(parts, monkeypatch):
     probes = []
-    monkeypatch.setattr(hardware, "probe_hardware", lambda: probes.append(1) or Hardware())
-    monkeypatch.setattr(speed_choice, "probe_hardware", None)
-    options, warnings = measured_options(parts.config, native_ops=False, sequences=1, length=8)
+    monkeypatch.setattr(choice, "probe_hardware", lambda: probes.append(1) or Hardware())
+    options, warnings = chosen_options(parts.config, precision="auto", native_ops=False)
     assert (options, warnings) == (ForwardOptions(policy_for("fp32")), [])
     assert probes == [1]
 
 
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=requires_native_ops)])
-def test_options_that_were_measured_are_not_resolved_again(parts, monkeypatch, native):
+def test_options_that_were_chosen_are_not_resolved_again(parts, monkeypatch, native):
     monkeypatch.setattr(predictor, "prediction_options", None)
     options = ForwardOptions(policy_for("bf16"), native_layers=native)
     assert predictor_of(parts, options=options).network.options == options

@@ -250,8 +250,8 @@ def test_whole_numbers_have_all_their_digits(value, expected):
 
 
 def test_what_is_nested_is_for_the_file_alone():
-    found = {"speed": {"asked": "auto", "seconds": {"fp32": {"products": 1.0}}}}
-    assert shown(found) == {"speed": "asked=auto"}
+    found = {"source": {"files": 2, "sentences": {"first": {"number": 1.0}}}}
+    assert shown(found) == {"source": "files=2"}
 
 
 def test_run_json(tmp_path, monkeypatch):

@@ -12,21 +12,24 @@ from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.tuning.hardware import (
     Hardware,
+    Precision,
     agree_on_hardware,
     choose_policy,
     comparable_policy_changes,
+    decide_precision,
     needs_loss_scale,
     probe_hardware,
-    resolve_precision,
     settled,
     slow_policy_warnings,
     slow_precision_warning,
     weakest,
 )
+from bert_tf.tuning.processors import AMX, this_processor
 from bert_tf.util.errors import UserError
 from tests.helpers.settings import runtime_settings
 
 CPU = Hardware()
+FAST_CPU = Hardware(processor=AMX)
 NEW_GPU = Hardware(gpu_compute_capability=(9, 0))
 OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
 
@@ -38,13 +41,15 @@ def gpu(major, minor):
 def chosen_policy(hardware, **changes):
     """What a run with these settings takes on the hardware."""
     runtime = runtime_settings(**changes)
-    return choose_policy(runtime, resolve_precision(runtime.numerics.precision, hardware), hardware)
+    precision = decide_precision(runtime.numerics.precision, hardware).name
+    return choose_policy(runtime, precision, hardware)
 
 
 @pytest.mark.parametrize(
     ("requested", "hardware", "expected"),
     [
-        ("auto", CPU, "fp32"),  # until it is measured
+        ("auto", CPU, "fp32"),
+        ("auto", FAST_CPU, "bf16"),
         ("auto", NEW_GPU, "bf16"),
         ("auto", OLD_GPU, "fp16"),
         ("fp16", OLD_GPU, "fp16"),
@@ -74,6 +79,9 @@ class Everywhere(SingleProcess):
         (NEW_GPU, OLD_GPU, "fp16"),
         (OLD_GPU, NEW_GPU, "fp16"),
         (CPU, CPU, "fp32"),
+        (FAST_CPU, FAST_CPU, "bf16"),
+        (FAST_CPU, CPU, "fp32"),
+        (CPU, FAST_CPU, "fp32"),
     ],
 )
 def test_all_ranks_choose_the_precision_of_the_weakest(local, other, expected):
@@ -171,10 +179,12 @@ BOTH_HALVES = PrecisionPolicy(dense=tf.float16, loss=tf.bfloat16)
     ("policy", "hardware", "parts"),
     [
         (policy_for("fp32"), CPU, []),
-        (policy_for("bf16"), CPU, []),  # whether that is slow is measured
+        (policy_for("bf16"), FAST_CPU, []),
+        (policy_for("bf16"), CPU, ["bfloat16 products are emulated"]),
         (policy_for("bf16"), OLD_GPU, ["emulates bf16"]),
         (SOFTMAX_BF16, OLD_GPU, ["emulates bf16"]),
-        (BOTH_HALVES, CPU, ["emulates fp16"]),
+        (BOTH_HALVES, FAST_CPU, ["emulates fp16"]),
+        (BOTH_HALVES, CPU, ["bfloat16 products are emulated", "emulates fp16"]),
     ],
 )
 def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(policy, hardware, parts):
@@ -226,7 +236,8 @@ def test_loss_scaling_goes_with_compressed_gradients():
 @pytest.mark.parametrize(
     ("hardware", "expected"),
     [
-        (CPU, "auto"),
+        (CPU, "fp32"),
+        (FAST_CPU, "bf16"),
         (gpu(9, 0), "bf16"),
         (gpu(8, 0), "bf16"),
         (gpu(7, 5), "fp16"),
@@ -234,21 +245,21 @@ def test_loss_scaling_goes_with_compressed_gradients():
         (gpu(6, 1), "fp32"),
     ],
 )
-def test_auto_follows_a_gpu_and_is_measured_on_a_cpu(hardware, expected):
-    assert resolve_precision("auto", hardware) == expected
+def test_auto_follows_the_hardware(hardware, expected):
+    assert decide_precision("auto", hardware) == Precision(expected, hardware.describe())
 
 
 def test_explicit_precision_is_kept_and_an_unknown_one_refused():
-    assert resolve_precision("fp16", CPU) == "fp16"
+    assert decide_precision("fp16", CPU, before="fp32") == Precision("fp16")
     with pytest.raises(UserError, match=r"--precision=fp8 is unknown; choose one of auto, fp32"):
-        resolve_precision("fp8", CPU)
+        decide_precision("fp8", CPU)
 
 
 @pytest.mark.parametrize(
     ("name", "hardware", "warns"),
     [
         ("fp32", CPU, False),
-        ("bf16", CPU, False),  # whether it is slow is measured
+        ("bf16", FAST_CPU, False),
         ("fp16", CPU, True),
         ("fp16", gpu(8, 0), False),
         ("bf16", gpu(7, 5), True),
@@ -263,7 +274,7 @@ def test_emulated_precision_gives_a_warning(name, hardware, warns):
 
 def test_without_a_gpu_there_is_the_cpu(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
-    assert probe_hardware() == Hardware()
+    assert probe_hardware() == Hardware(processor=this_processor())
 
 
 def test_the_weakest_of_all_ranks_decides():
@@ -274,7 +285,7 @@ def test_the_weakest_of_all_ranks_decides():
     assert found.gpu_count == 4, "each rank has its own"
     assert weakest(local, [local, local]) == local
     assert weakest(local, [local, CPU]).gpu_compute_capability is None
-    assert resolve_precision("auto", weakest(local, [local, old])) == "fp16"
+    assert decide_precision("auto", weakest(local, [local, old])).name == "fp16"
 
 
 def test_probe_takes_the_weakest_gpu(monkeypatch):

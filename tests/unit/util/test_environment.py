@@ -204,23 +204,6 @@ def test_where_there_is_no_proc(monkeypatch):
     assert subject.seconds_since_launch() is None
 
 
-def test_a_processor_is_told_by_its_name_and_its_features(monkeypatch, tmp_path):
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    path = tmp_path / "cpuinfo"
-
-    def processor(name, flags):
-        path.write_text(f"processor\t: 0\nmodel name\t: {name}\nflags\t\t: {flags}\n\nflags: x\n")
-        return subject.processor(str(path))
-
-    plain = processor("A CPU @ 2 GHz", "fpu sse2")
-    assert plain.startswith("A CPU @ 2 GHz (")
-    assert plain == processor("A CPU @ 2 GHz", "fpu sse2")
-    assert plain != processor("A CPU @ 2 GHz", "fpu sse2 avx512_bf16")
-    assert subject.processor(str(tmp_path / "none"))
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert processor("A CPU @ 2 GHz", "fpu sse2") == f"{plain} ONEDNN_MAX_CPU_ISA=AVX2"
-
-
 V1_FILES = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 
 

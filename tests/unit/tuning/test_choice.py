@@ -1,0 +1,147 @@
+"""The precision and operations that users leave open: the same on every start, under any load."""
+
+import pytest
+
+from bert_tf.model.config import BertConfig
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import policy_for
+from bert_tf.model_directory.run_record import RunRecord
+from bert_tf.native import library
+from bert_tf.ranks.single import SingleProcess
+from bert_tf.train.arithmetic import choose_arithmetic
+from bert_tf.tuning import native_ops
+from bert_tf.tuning.choice import choose
+from bert_tf.tuning.hardware import Hardware
+from bert_tf.tuning.processors import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN
+from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
+from bert_tf.util.errors import UserError
+from tests.helpers.jobs import begun
+from tests.helpers.settings import runtime_settings
+
+BASE = BertConfig(vocab_size=100)
+
+
+@pytest.fixture(autouse=True)
+def built(monkeypatch):
+    """Native operations count as built."""
+    monkeypatch.setattr(library, "load", lambda: object())
+    monkeypatch.setattr(native_ops, "native_operations", lambda: object())
+
+
+def chosen(processor, config=BASE, **wanted):
+    return choose(config, ranks=SingleProcess(2), hardware=Hardware(processor=processor), **wanted)
+
+
+@pytest.mark.parametrize(
+    ("processor", "expected"),
+    [(AMX, "bf16"), (AMD_BF16, "bf16"), (OTHER_BF16, "fp32"), (PLAIN, "fp32"), (LIMITED, "fp32")],
+)
+def test_auto_follows_the_processor(processor, expected):
+    choice = chosen(processor)
+    assert choice.precision == expected
+    assert choice.because == f"{processor.name}: {processor.bfloat16}"
+    assert choice.options == ForwardOptions(policy_for(expected), native_layers=True)
+    assert (choice.against_native_ops, choice.warnings) == (None, ())
+
+
+def test_a_narrow_network_is_float32():
+    narrow = BertConfig(vocab_size=100, hidden_size=64, num_attention_heads=2)
+    assert chosen(AMX, narrow).precision == "fp32"
+    assert chosen(AMX, narrow, precision="bf16").precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("processor", "wanted", "warning"),
+    [
+        (AMX, {"precision": "bf16"}, None),
+        (OTHER_BF16, {"precision": "bf16"}, "at half of float32's rate; fp32 is faster here"),
+        (PLAIN, {"precision": "bf16"}, "emulated, at half of float32's rate; fp32 is faster"),
+        (PLAIN, {"policy_changes": {"dense": "bfloat16"}}, "fp32 is faster here"),
+        (PLAIN, {"precision": "fp16"}, "emulates fp16 products, very slowly"),
+        (PLAIN, {}, None),
+    ],
+)
+def test_a_slower_request_is_obeyed_with_a_warning(processor, wanted, warning):
+    choice = chosen(processor, **wanted)
+    assert choice.precision == wanted.get("precision", "fp32")
+    assert choice.because is None or "precision" not in wanted
+    assert len(choice.warnings) == (warning is not None)
+    assert warning is None or warning in choice.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"precision": "bf16"}, {"policy_changes": {"loss": "bfloat16"}}]
+)
+def test_bfloat16_is_refused_where_tensorflow_crashes_in_it(wanted):
+    with pytest.raises(UserError, match=r"ONEDNN_MAX_CPU_ISA.*crashes in bfloat16.*use float32"):
+        chosen(LIMITED, **wanted)
+    gpu = Hardware((8, 0), 1, LIMITED)
+    assert choose(BASE, ranks=SingleProcess(1), hardware=gpu).precision == "bf16"
+
+
+def test_the_file_of_types_changes_what_auto_took():
+    choice = chosen(AMX, policy_changes={"dense": "float32"})
+    assert choice.options.policy == policy_for("bf16").changed({"dense": "float32"})
+    assert choice.precision == "bf16"
+
+
+def test_native_operations_can_be_refused():
+    choice = chosen(AMX, native_ops=False)
+    assert choice.against_native_ops == "--native_ops=false"
+    assert not choice.options.native_layers
+
+
+@pytest.mark.parametrize(
+    ("before", "hardware", "expected"),
+    [
+        ("fp32", Hardware(processor=AMX), "fp32"),
+        ("bf16", Hardware(processor=AMX), "bf16"),
+        ("bf16", Hardware(processor=PLAIN), "fp32"),  # it would be slow here
+        ("fp16", Hardware(processor=AMX), "bf16"),
+        ("fp16", Hardware((8, 0), 1), "fp16"),
+        ("bf16", Hardware((7, 0), 1), "fp16"),
+        ("fp8", Hardware(processor=AMX), "bf16"),
+        (None, Hardware(processor=AMX), "bf16"),
+    ],
+)
+def test_a_run_keeps_its_precision_where_that_is_not_slow(tmp_path, before, hardware, expected):
+    run = begun(
+        runtime=runtime_settings(precision="auto"),
+        hardware=hardware,
+        record=RunRecord(tmp_path / "run.json", {"ledger": {"precision": {"policy": before}}}),
+    )
+    found = choose_arithmetic(run, BASE)
+    assert found.precision == expected
+    kept = found.because == "the run's precision before"
+    assert kept == (before == expected)
+
+
+def test_what_former_trials_recorded_decides_nothing(tmp_path):
+    trial = {"asked": "auto", "operations": "tensorflow", "seconds": {"fp32": {"products": 1.0}}}
+    ledger = {"speed": trial, "precision": {"policy": "bf16"}}
+    run = begun(
+        runtime=runtime_settings(precision="auto"),
+        hardware=Hardware(processor=AMX),
+        record=RunRecord(tmp_path / "run.json", {"ledger": ledger}),
+    )
+    found = choose_arithmetic(run, BASE)
+    assert found.precision == "bf16"
+    assert isinstance(found.kernels, NativeKernels)
+
+
+def test_a_request_overrules_what_the_run_had(tmp_path):
+    run = begun(
+        runtime=runtime_settings(precision="fp32"),
+        hardware=Hardware(processor=AMX),
+        record=RunRecord(tmp_path / "run.json", {"ledger": {"precision": {"policy": "bf16"}}}),
+    )
+    found = choose_arithmetic(run, BASE)
+    assert (found.precision, found.because) == ("fp32", None)
+
+
+def test_compiled_code_has_tensorflows_operations():
+    run = begun(runtime=runtime_settings(use_xla=True))
+    found = choose_arithmetic(run, BASE)
+    assert isinstance(found.kernels, TensorFlowKernels)
+    assert found.options.compiled
+    assert not found.options.native_layers
