@@ -41,11 +41,13 @@ setup: python
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.13 or name one: PYTHON=/path/to/python3.13." >&2; exit 1; }
 
+# exec: a shell between make and a program would end at Ctrl-C, and make with it, before its work is
+# saved.
 demo: setup
-	@$(BIN)/python tools/demo/run.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))
+	@exec $(BIN)/python tools/demo/run.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))
 
 demo-qa: setup
-	@$(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
+	@exec $(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
 
 gpu-check: HOROVOD = 0
 gpu-check: ACCELERATOR = gpu

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -22,8 +20,9 @@ from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_model
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import environment
+from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.files import PathLike
+from bert_tf.util.files import PathLike, atomic_directory
 
 
 def convert(
@@ -136,20 +135,21 @@ def _appearing_directory(path: Path) -> Iterator[Path]:
     """Yields a temporary directory that is renamed to ``path`` when the block succeeds."""
     check_new_directory(path)
     path = path.absolute()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    workshop = path.with_name(f".{path.name}.partial")
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
+        with hold_directory(workshop, flag="output_dir"):
+            check_new_directory(path)  # another process may have been faster
+            with atomic_directory(path, workshop) as temporary:
+                temporary.mkdir()
+                yield temporary
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(
             f"--output_dir: cannot write {path} ({reason}); choose another directory."
         ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):  # none, or in use by another process
+            workshop.rmdir()
 
 
 def _with_given_files(source: Source, given: ModelDirectory) -> Source:

@@ -47,6 +47,7 @@ from bert_tf.serving.trained import TASKS
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util import environment
 from bert_tf.util.console import say
+from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -115,10 +116,11 @@ def main(_: object) -> None:
     else:
         inside = TRITON_SAVED_MODEL if server == TRITON else ""
         target = export(values, values.task, functools.partial(write_saved_model, inside=inside))
-    if server == TRITON:
-        print(write_triton_config(target))
-    else:
-        print(write_serving_config(target.parent))
+    with hold_directory(target.parent, flag="export_dir", wait=True):
+        if server == TRITON:
+            print(write_triton_config(target))
+        else:
+            print(write_serving_config(target.parent))
 
 
 def _check_onnx(values: flags.FlagValues) -> None:

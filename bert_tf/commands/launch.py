@@ -4,7 +4,8 @@
         python run_pretraining.py --horovod --output_dir=... ...
 
 A restarted run resumes from its latest checkpoint, without hosts that can no longer be reached.
-SIGINT, SIGTERM and SIGUSR1 make the ranks save a checkpoint and exit; so does a SIGUSR1 to mpirun.
+SIGINT, SIGTERM, SIGHUP and SIGUSR1 make the ranks save a checkpoint and exit; so does a SIGUSR1 to
+mpirun.
 """
 
 from __future__ import annotations
@@ -137,6 +138,8 @@ class Launcher:
         """Runs until the command is done; returns the exit status of the last attempt."""
         for number in _STOP_SIGNALS:
             signal.signal(number, self._stop)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+            signal.signal(signal.SIGHUP, self._stop)
         hosts, restarts = self._settings.hosts, 0
         while True:
             before = newest_checkpoints(self._output_dir)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.inference.predictor import Predictor
-from bert_tf.inference.versions import choose_version, written_atomically
+from bert_tf.inference.versions import choose_version, new_version
 from bert_tf.model.config import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network, Task
@@ -20,7 +20,7 @@ from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.files import PathLike, explain_write_errors
+from bert_tf.util.files import PathLike
 
 if TYPE_CHECKING:
     from bert_tf.inference.graph_tokenizer import GraphTokenizer
@@ -99,10 +99,11 @@ def export_saved_model(
         large, or tensorflow-text is missing.
     """
     longest = checked_length(model, max_seq_length)
-    target = choose_version(export_dir, version)
+    choose_version(export_dir, version)  # raises its errors before the work
     predictor = Predictor(exportable.task, model.checkpoint, precision=precision, portable=True)
     session = predictor.session
-    with predictor.graph.as_default(), session, new_directory(target) as temporary:
+    writing = new_directory(export_dir, version)
+    with predictor.graph.as_default(), session, writing as (target, temporary):
         directory = temporary / inside
         signatures = _id_signatures(predictor.network, exportable, longest)
         if text_signatures:
@@ -143,15 +144,15 @@ def checked_length(model: CompleteModel, max_seq_length: int | None) -> int:
 
 
 @contextlib.contextmanager
-def new_directory(target: Path) -> Iterator[Path]:
-    """Like ``written_atomically``; raises UserError if it cannot be written."""
+def new_directory(export_dir: PathLike, version: int | None) -> Iterator[tuple[Path, Path]]:
+    """Like ``new_version``; raises UserError if it cannot be written."""
     try:
-        with explain_write_errors(target.parent), written_atomically(target) as temporary:
-            yield temporary
+        with new_version(export_dir, version) as directories:
+            yield directories
     except tf.errors.OpError as error:
         raise UserError(
-            f"cannot write {target} ({first_line(error)}); free space there, or choose another "
-            "--export_dir."
+            f"cannot write to {export_dir} ({first_line(error)}); free space there, or choose "
+            "another --export_dir."
         ) from error
 
 

@@ -76,10 +76,11 @@ def export_onnx(
         model, or onnxruntime computes something else in float32.
     """
     packages = _import_packages()
-    target = choose_version(export_dir, version)
+    choose_version(export_dir, version)  # raises its errors before the work
     predictor = Predictor(exportable.task, model.checkpoint, portable=True)
     session = predictor.session
-    with predictor.graph.as_default(), session, new_directory(target) as temporary:
+    writing = new_directory(export_dir, version)
+    with predictor.graph.as_default(), session, writing as (target, temporary):
         inputs = {name: tf.placeholder(tf.int32, [None, None], f"onnx_{name}") for name in INPUTS}
         outputs = exportable.outputs(predictor.network, inputs)
         outputs = {name: tf.identity(value, f"onnx_out_{name}") for name, value in outputs.items()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, make_output_dir
+from bert_tf.util.files import PathLike, atomic_directory, explain_write_errors, make_output_dir
 
 
 def choose_version(export_dir: PathLike, version: int | None) -> Path:
@@ -39,15 +38,15 @@ def choose_version(export_dir: PathLike, version: int | None) -> Path:
 
 
 @contextlib.contextmanager
-def written_atomically(target: Path) -> Iterator[Path]:
-    """Yields a temporary directory that is renamed to ``target`` when the block succeeds.
+def new_version(export_dir: PathLike, version: int | None) -> Iterator[tuple[Path, Path]]:
+    """Yields the directory for a new version, and where to make it meanwhile.
 
-    A server that watches the parent directory sees only complete versions, because the temporary
-    name is not a number. After an exception nothing is left behind.
+    A server that watches ``export_dir`` sees only complete versions, because the temporary name is
+    not a number. Of several exports at once, each waits for those before it; the number is that of
+    :func:`choose_version` after them, and errors are the same.
     """
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    directory = make_output_dir(export_dir, flag="export_dir")
+    with hold_directory(directory, flag="export_dir", wait=True):
+        target = choose_version(directory, version)
+        with explain_write_errors(directory), atomic_directory(target, directory) as temporary:
+            yield target, temporary

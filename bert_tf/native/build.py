@@ -12,16 +12,24 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from bert_tf.cli.flags import run_command
 from bert_tf.native.library import COMPILER_FLAGS, SOURCE, MissingLibrary, library_path, load
 from bert_tf.util import environment
 from bert_tf.util.errors import UserError
+from bert_tf.util.progress import format_duration
 from bert_tf.util.temporary import make_private
+
+_SECONDS_BETWEEN_LINES = 10.0
+# The compilers that run now, to be ended with the program.
+_running: set[subprocess.Popen[str]] = set()
 
 
 def build(compiler: Sequence[str], source: Path = SOURCE) -> Path:
@@ -73,14 +81,25 @@ def _compile(compiler: Sequence[str], source: Path, output: Path) -> None:
         *tf.sysconfig.get_link_flags(),
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # In a session of its own, so that it can be ended with the programs that it starts.
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
     except OSError as error:
         raise UserError(
             f"no C++ compiler ({compiler[0]}) could be started ({error.strerror}); install g++ or "
             "name another in CXX."
         ) from error
-    if done.returncode:
-        lines = done.stderr.splitlines() or ["no message"]
+    with process:
+        _running.add(process)
+        _, said = process.communicate()
+        _running.discard(process)
+    if process.returncode:
+        lines = said.splitlines() or ["no message"]
         reason = next((line for line in lines if "error" in line), lines[0])
         raise UserError(
             f"{' '.join(compiler)} cannot compile {source.name} ({reason}); name another compiler "
@@ -96,14 +115,32 @@ def given_compiler() -> list[str]:
 def _build_all() -> None:
     compiler = given_compiler()
     sources = sorted(SOURCE.parent.glob("*.cc"))
+    start = time.monotonic()
+    print(f"compiling {', '.join(source.name for source in sources)} (minutes)", flush=True)
     with ThreadPoolExecutor(environment.available_cores()) as pool:
-        for path in pool.map(lambda source: build(compiler, source), sources):
-            print(f"built {path}")
+        waiting = {pool.submit(build, compiler, source) for source in sources}
+        while waiting:
+            done, waiting = wait(waiting, _SECONDS_BETWEEN_LINES, FIRST_COMPLETED)
+            spent = format_duration(time.monotonic() - start)
+            for future in done:
+                print(f"built {future.result()} after {spent}", flush=True)
+            if not done:
+                print(f"compiling {len(waiting)} of {len(sources)}, {spent}", flush=True)
+
+
+def _end(number: int, _: object) -> None:
+    """Ends the compilers; their threads then remove what is not complete."""
+    for process in list(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    sys.exit(128 + number)
 
 
 def main(_: object) -> None:
     """Builds all libraries."""
     environment.prepare_environment(verbose=False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
     _build_all()
 
 

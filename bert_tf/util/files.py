@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -256,14 +257,32 @@ def sync_file(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def remove_partial_files(directory: PathLike) -> list[str]:
-    """Removes the temporary files of :func:`atomic_open` that killed processes left behind.
+@contextlib.contextmanager
+def atomic_directory(target: Path, inside: Path) -> Iterator[Path]:
+    """Yields where to make a directory, which is renamed to ``target`` when the block succeeds.
 
-    No other process may be writing to ``directory``. Returns the removed files' names.
+    It is in ``inside``, a directory on the same disk that the caller holds. An exception leaves
+    nothing behind; what a killed process leaves there, the next holder removes.
+    """
+    temporary = inside / f".{target.name}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_partial_files(directory: PathLike) -> list[str]:
+    """Removes what :func:`atomic_open` and :func:`atomic_directory` left in killed processes.
+
+    No other process may be writing to ``directory``. Returns the removed names.
     """
     found = [path for path in Path(directory).iterdir() if _TEMPORARY.fullmatch(path.name)]
     for path in found:
-        path.unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     return sorted(path.name for path in found)
 
 

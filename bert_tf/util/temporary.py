@@ -67,7 +67,8 @@ class TemporaryDirectory(tempfile.TemporaryDirectory):
     """Like tempfile's, but :func:`remove_abandoned` removes it if the process is killed."""
 
     def __init__(self, kind: str) -> None:
-        """``kind`` is a word that becomes part of its name."""
+        """``kind`` is a word that becomes part of its name; removes abandoned ones first."""
+        remove_abandoned()
         super().__init__(prefix=f"{_PREFIX}{kind}_")
         lock = Path(self.name, _LOCK_NAME)
         new = lock.with_suffix(".new")

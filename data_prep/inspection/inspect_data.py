@@ -324,7 +324,8 @@ def _inspect_text(
         progress.advance(path.stat().st_size / 1e6)
     has_sentences = manifest is not None and manifest.stage in _SENTENCE_STAGES
     warnings = list(unusual_text(total, repeated, has_sentences=has_sentences))
-    yield describe_text(str(directory), total, repeated, warnings)
+    counts = manifest.counts if manifest is not None else {}
+    yield describe_text(str(directory), total, repeated, warnings, counts)
 
 
 def _text_counter():

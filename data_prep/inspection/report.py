@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from data_prep.inspection.origin import Origin
 from data_prep.inspection.record_statistics import Conventions, Statistics
 from data_prep.inspection.sample_text import LEGEND, ShownRecord
 from data_prep.inspection.text_statistics import TextStatistics
+from data_prep.text.left_out import Frequencies
 
 _TERMINAL_BARS, _PAGE_BARS = 12, 64
 _BAR_WIDTH = 50
@@ -201,15 +202,22 @@ def _histograms(found: Statistics, ids: np.ndarray, most_bars: int) -> list[Hist
 
 
 def describe_text(
-    name: str, found: TextStatistics, repeated: HashSample, warnings: list[str]
+    name: str,
+    found: TextStatistics,
+    repeated: HashSample,
+    warnings: list[str],
+    manifest_counts: Mapping[str, int],
 ) -> Findings:
-    """The findings on text."""
+    """The findings on text; ``manifest_counts`` are those of its manifest."""
     details = {
         "documents": f"{found.documents:,}, {found.one_line:,} of a single line",
         "lines": f"{found.lines:,}, {found.long_lines:,} of them long",
         "characters": f"{found.characters:,}",
         "repeated documents": _repetitions(repeated),
     }
+    templates = Frequencies.of(manifest_counts)
+    if templates.total:
+        details["templates left out"] = templates.line(_MOST_FREQUENT)
     figures = []
     for what, counts in (("document", found.document_lengths), ("line", found.line_lengths)):
         bins = np.flatnonzero(counts)

@@ -30,7 +30,9 @@ from data_prep.sources.containers import Source
 from data_prep.sources.plain_text_files import read_text
 from data_prep.sources.source_text import as_utf8, require_no_html
 from data_prep.text.documents import Decoder
+from data_prep.text.left_out import template_counts
 from data_prep.text.mediawiki_text import Options, plain_text
+from data_prep.text.mediawiki_variants import VARIANTS
 
 AUTO, TEXT, DOCUMENTS, PARQUET = "auto", "text", "documents", "parquet"
 MEDIAWIKI, JSON_LINES, JSON, WIKIEXTRACTOR = "mediawiki", "jsonl", "json", "wikiextractor"
@@ -113,9 +115,11 @@ class Article(NamedTuple):
         """Characters of markup."""
         return len(self.markup)
 
-    def documents(self, _: Decoder) -> Iterator[list[str]]:
-        """Its paragraphs."""
-        yield plain_text(self.markup, self.options)
+    def documents(self, decode: Decoder) -> Iterator[list[str]]:
+        """Its paragraphs; counts the templates that are left out."""
+        left_out: collections.Counter[str] = collections.Counter()
+        yield plain_text(self.markup, self.options, left_out)
+        decode.counts.update(template_counts(left_out))
 
 
 def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
@@ -172,8 +176,16 @@ def _articles(opened: Opened) -> Iterator[Article]:
         elif page.is_redirect:
             opened.totals["redirects"] += 1
         else:
-            options = Options(site.hidden, reading.keep_lists, reading.keep_headings, site.language)
-            yield Article(page.text, options)
+            yield Article(
+                page.text,
+                Options(
+                    site.hidden,
+                    reading.keep_lists,
+                    reading.keep_headings,
+                    site.language,
+                    reading.variant,
+                ),
+            )
 
 
 def _json_lines(opened: Opened) -> Iterator[Piece]:
@@ -276,6 +288,12 @@ class Reading(Settings):
     )
     keep_lists: bool = setting(False, "Keep the lines of lists in dumps.")
     keep_headings: bool = setting(False, "Keep the headings of sections that have text, in dumps.")
+    variant: str = setting(
+        "",
+        "Which text to take where a wiki has one for each way to write its language, such as zh-tw "
+        "or sr-el; by default its first.",
+        choices=("", *VARIANTS),
+    )
 
     def contradictions(self) -> Iterator[str]:
         """An encoding that is unknown or not of text."""

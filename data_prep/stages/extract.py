@@ -34,10 +34,13 @@ from data_prep.sources.source_text import encode
 from data_prep.stages.settings import CallSettings, FileSettings
 from data_prep.stages.stage import LANGUAGES, NumberedFiles, begin_progress, define_settings
 from data_prep.text.documents import Decoder, DecodingSettings
+from data_prep.text.left_out import Frequencies, bounded, most_frequent
+from data_prep.text.mediawiki_variants import variants_of
 
 STAGE = "extract"
-VERSION = 1  # goes up when the output of equal input changes
+VERSION = 2  # goes up when the output of equal input changes
 BATCH_BYTES = 1 << 18
+_SHOWN_TEMPLATES = 5
 _OF_DUMPS = ("articles", "articles_without_text", "redirects", "other_pages")
 
 
@@ -73,6 +76,7 @@ def run(settings: Settings) -> Path:
             f"{STAGE}: the dumps are in several languages ({', '.join(languages)}); "
             "data_prep.sentences will need --language, since all get the same rules"
         )
+    _check_variant(settings.variant, languages)
     return run_stage(
         STAGE,
         settings.output_dir,
@@ -86,6 +90,17 @@ def run(settings: Settings) -> Path:
         build=functools.partial(_build, settings, files, found),
         journaled=True,
     )
+
+
+def _check_variant(variant: str, languages: list[str]) -> None:
+    """Raises UserError for a variant that no dump's language has."""
+    known = {name for language in languages for name in variants_of(language)}
+    if variant and variant not in known:
+        advice = f"give one of {', '.join(sorted(known))}" if known else "leave the flag out"
+        raise UserError(
+            f"--variant={variant} is no way to write the language of the dumps "
+            f"({', '.join(languages) or 'which they do not name'}); {advice}."
+        )
 
 
 def recognise_file(file: InputFile, reading: Reading) -> Recognised:
@@ -118,6 +133,7 @@ def _parameters(settings: Settings, found: set[str | None]) -> dict[str, object]
     parameters: dict[str, object] = {
         "lists": settings.keep_lists,
         "headings": settings.keep_headings,
+        **({"variant": settings.variant} if settings.variant else {}),
     }
     if found == {MEDIAWIKI}:
         return parameters
@@ -144,7 +160,7 @@ def _build(
         for result in results:
             if result.documents:
                 output.write(result.text, count=result.documents)
-            counts = {"articles": result.documents, **result.counts}
+            counts = bounded({"articles": result.documents, **result.counts}, journal.totals)
             journal.add_item(counts, input_bytes=result.size, outputs=[output])
             progress.advance(result.size / 1e6)
     progress.finish()
@@ -152,7 +168,11 @@ def _build(
     if not totals["articles"]:
         raise UserError(f"--input_file: {settings.input_file!r} contains no article with text.")
     counted = {name: totals[name] for name in _OF_DUMPS} if MEDIAWIKI in found else {}
-    return Built(output.counts, {**counted, **{n: c for n, c in sorted(totals.items()) if c}})
+    templates = Frequencies.of(totals)
+    if templates.total:
+        report(f"{STAGE}: templates left out, {templates.line(_SHOWN_TEMPLATES)}")
+    kept = most_frequent(totals)
+    return Built(output.counts, {**counted, **{n: c for n, c in sorted(kept.items()) if c}})
 
 
 def _batches(

@@ -106,7 +106,8 @@ class Decoder:
     """Decodes text.
 
     Attributes:
-      counts: characters that were put in place of other bytes, under REPLACED.
+      counts: characters that were put in place of other bytes, under REPLACED; readers of formats
+        add what they leave out.
     """
 
     def __init__(self, invalid_utf8: str = ERROR):

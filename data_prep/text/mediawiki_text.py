@@ -7,13 +7,17 @@ part of a sentence, see ``mediawiki_templates``.
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import mwparserfromhell
 
-from data_prep.text.mediawiki_templates import APOSTROPHE, render_template, subscript, superscript
+from data_prep.text.mediawiki_templates.arguments import APOSTROPHE
+from data_prep.text.mediawiki_templates.numerals import subscript, superscript
+from data_prep.text.mediawiki_templates.render import render_template
+from data_prep.text.mediawiki_variants import in_one_variant
 
 if TYPE_CHECKING:
     from mwparserfromhell.wikicode import Wikicode
@@ -63,6 +67,7 @@ _ELEMENT = re.compile(rf"<!--|<({'|'.join(_WITHOUT_TEXT)})\b[^<>]*>", re.IGNOREC
 _END = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _WITHOUT_TEXT}
 _END[""] = re.compile("-->")
 _REPEATED_COMMAS = re.compile(r"(?:[,;] ?){1,3}([,;])(?= |$)")
+_COMMA_BEFORE_END = re.compile(r"[,;] (?=\.(?: |$))|[，、；](?=。)")
 _SPACE_BEFORE = re.compile(r" ([,.;:!?)\]])(?= |$)")
 
 
@@ -73,17 +78,33 @@ class Options(NamedTuple):
       hidden: lower-case prefixes of links that show no text, see ``mediawiki_dump.Site``.
       lists, headings: whether the lines of lists, and the headings of sections with text, are kept.
       language: the wiki's, such as ``de``; some templates show other text in another language.
+      variant: which of several texts to take in a language with variants, such as ``zh-tw``; by
+        default the first, see ``mediawiki_variants``.
     """
 
     hidden: frozenset[str]
     lists: bool = False
     headings: bool = False
     language: str = ""
+    variant: str = ""
+
+    @property
+    def base_language(self) -> str:
+        """The language without a region or script: ``zh`` of ``zh-tw``."""
+        return re.sub(r"[^a-z].*", "", self.language)
 
 
-def plain_text(markup: str, options: Options) -> list[str]:
-    """The paragraphs of a page, without markup; empty if it has no running text."""
-    markup = _WITHOUT_END.sub("\n", _balanced(_without_elements(markup)))
+def plain_text(
+    markup: str, options: Options, left_out: collections.Counter[str] | None = None
+) -> list[str]:
+    """The paragraphs of a page, without markup; empty if it has no running text.
+
+    ``left_out`` counts the templates that are part of it and have no rule, by name.
+    """
+    left_out = collections.Counter() if left_out is None else left_out
+    markup = _balanced(_without_elements(markup))
+    markup = in_one_variant(markup, options.base_language, options.variant)
+    markup = _WITHOUT_END.sub("\n", markup)
     for opening, closing in _MARKS:
         # A closing </b> has an opening mark of its own.
         closed = markup.count(closing) * (2 if closing == "</" else 1)
@@ -92,7 +113,7 @@ def plain_text(markup: str, options: Options) -> list[str]:
     # Its tags for italics and bold would go beyond the line, and the end of a table, where the
     # closing mark is missing.
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
-    rendered = "".join(_render(code, options, 0))
+    rendered = "".join(_render(code, _Page(options, left_out), 0))
     lines = (_clean(line) for line in rendered.split("\n"))
     return list(_chosen(filter(None, lines), options))
 
@@ -151,7 +172,14 @@ def _end_of_unclosed(markup: str, begin: int) -> int:
     return found.end() if found else begin
 
 
-def _render(code: Wikicode, options: Options, depth: int) -> Iterator[str]:
+class _Page(NamedTuple):
+    """How a page is rendered, and what of it is left out."""
+
+    options: Options
+    left_out: collections.Counter[str]
+
+
+def _render(code: Wikicode, page: _Page, depth: int) -> Iterator[str]:
     if depth > _MAX_DEPTH:
         return
     for node in code.nodes:
@@ -160,18 +188,21 @@ def _render(code: Wikicode, options: Options, depth: int) -> Iterator[str]:
         elif isinstance(node, mwparserfromhell.nodes.HTMLEntity):
             yield _character(node)
         elif isinstance(node, mwparserfromhell.nodes.Wikilink):
-            yield from _render_link(node, options, depth)
+            yield from _render_link(node, page, depth)
         elif isinstance(node, mwparserfromhell.nodes.ExternalLink):
             if node.title is not None:
-                yield from _render(node.title, options, depth + 1)
+                yield from _render(node.title, page, depth + 1)
         elif isinstance(node, mwparserfromhell.nodes.Heading):
-            title = "".join(_render(node.title, options, depth + 1))
+            title = "".join(_render(node.title, page, depth + 1))
             yield f"\n{_HEADING * node.level}{title}\n"
         elif isinstance(node, mwparserfromhell.nodes.Tag):
-            yield from _render_tag(node, options, depth)
+            yield from _render_tag(node, page, depth)
         elif isinstance(node, mwparserfromhell.nodes.Template):
             yield render_template(
-                node, lambda value: "".join(_render(value, options, depth + 1)), options.language
+                node,
+                lambda value: "".join(_render(value, page, depth + 1)),
+                page.options.base_language,
+                page.left_out,
             )
 
 
@@ -182,34 +213,32 @@ def _character(node: mwparserfromhell.nodes.HTMLEntity) -> str:
     return "" if "\ud800" <= character <= "\udfff" else character  # half of a pair, no character
 
 
-def _render_link(
-    link: mwparserfromhell.nodes.Wikilink, options: Options, depth: int
-) -> Iterator[str]:
+def _render_link(link: mwparserfromhell.nodes.Wikilink, page: _Page, depth: int) -> Iterator[str]:
     title = str(link.title).strip()
     prefix, colon, _ = title.partition(":")
-    if colon and " ".join(prefix.replace("_", " ").split()).lower() in options.hidden:
+    if colon and " ".join(prefix.replace("_", " ").split()).lower() in page.options.hidden:
         return
     if link.text is not None:
-        yield from _render(link.text, options, depth + 1)
+        yield from _render(link.text, page, depth + 1)
     elif not (colon and _LANGUAGE.fullmatch(prefix)):
-        title = "".join(_render(link.title, options, depth + 1)).strip()
+        title = "".join(_render(link.title, page, depth + 1)).strip()
         yield title.lstrip(":").partition("#")[0] or title.lstrip("#")
 
 
-def _render_tag(tag: mwparserfromhell.nodes.Tag, options: Options, depth: int) -> Iterator[str]:
+def _render_tag(tag: mwparserfromhell.nodes.Tag, page: _Page, depth: int) -> Iterator[str]:
     name = str(tag.tag).strip().lower()
     if str(tag.wiki_markup) in _LINE_MARK:
         yield _LINE_MARK[str(tag.wiki_markup)]
     elif name in _ENDS_LINE:
         yield "\n"
     elif name in _RAISED and tag.contents is not None:
-        yield _RAISED[name]("".join(_render(tag.contents, options, depth + 1)))
+        yield _RAISED[name]("".join(_render(tag.contents, page, depth + 1)))
         return
     elif name == "nowiki":
         yield str(tag.contents).replace("'", APOSTROPHE)
         return
     if name != "table" and tag.contents is not None:
-        yield from _render(tag.contents, options, depth + 1)
+        yield from _render(tag.contents, page, depth + 1)
         if name in _ENDS_LINE:
             yield "\n"
 
@@ -228,6 +257,7 @@ def _clean(line: str) -> str:
     # Templates and references leave gaps: "(born ; died 1900)", "word ,".
     line = _GAP_IN_BRACKETS.sub("(", _EMPTY_BRACKETS.sub("", line))
     line = _REPEATED_COMMAS.sub(r"\1", _GAP_BEFORE_BRACKET.sub(")", line))
+    line = _COMMA_BEFORE_END.sub("", line)
     line = " ".join(_SPACE_BEFORE.sub(r"\1", line).split())
     return mark + line if any(map(str.isalnum, line)) else ""
 

@@ -1,6 +1,9 @@
 """The converter as a user runs it."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file
-from tests.helpers.programs import run
+from tests.helpers.programs import ROOT, environment, run
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 # A program in which importing torch or transformers fails.
@@ -179,6 +182,47 @@ def test_what_cannot_be_converted_leaves_nothing(
         convert(google, tmp_path / "out", target, **arguments)
     assert words in str(error.value)
     assert sorted(tmp_path.iterdir()) == before
+
+
+# A conversion that ends, or waits, when all has been written but the directory's name.
+HELD = """
+import sys, time, os
+from pathlib import Path
+from bert_tf.checkpoint.formats import open_source
+from bert_tf.commands.convert import convert
+def stop(directory):
+    print(directory, flush=True)
+    os.kill(os.getpid(), 9) if sys.argv[3] == "kill" else sys.stdin.read()
+convert(open_source(Path(sys.argv[1])), sys.argv[2], "bert_tf", add_files=stop)
+"""
+
+
+def test_what_a_killed_conversion_left_is_removed_by_the_next(tmp_path, binary):
+    done = run("-c", HELD, str(binary), str(tmp_path / "out"), "kill", check=False)
+    left = Path(done.stdout.split()[-1])
+    assert left.is_relative_to(tmp_path)
+    assert (left / "checkpoint").is_file()
+    before = {path for path in tmp_path.iterdir() if path not in left.parents}
+    convert(binary, tmp_path / "out", "google")
+    assert set(tmp_path.iterdir()) == {*before, tmp_path / "out"}
+
+
+def test_two_conversions_at_once_to_one_directory(tmp_path, binary):
+    program = subprocess.Popen(
+        [sys.executable, "-c", HELD, binary, tmp_path / "out", "wait"],
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with program:
+        assert program.stdout.readline()
+        with pytest.raises(UserError, match=rf"in use by process {program.pid} on host .*; wait"):
+            convert(binary, tmp_path / "out", "google")
+        program.stdin.close()
+    assert program.returncode == 0
+    assert (tmp_path / "out/checkpoint").is_file()
+    assert set(tmp_path.iterdir()) == {binary, tmp_path / "out"}
 
 
 def test_no_state_to_keep_and_no_place_to_write(tmp_path, binary):

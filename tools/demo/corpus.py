@@ -1,11 +1,11 @@
-"""Gathers a corpus from the documentation of the installed Python packages.
+"""Gathers a corpus from the documentation of Python and of the packages that the toolkit needs.
 
     python -m tools.demo.corpus --output_dir=corpus
 
-Takes the docstrings of the standard library and of all packages of the running interpreter, and
-the descriptions (READMEs) in their metadata; keeps distinct paragraphs of prose; writes one
-document per module or description, ordered by a hash of the module's path, until
-``--max_megabytes`` is reached. The same installation gives the same bytes.
+Takes the docstrings of the standard library and of the packages that ``make setup`` installs for
+the demo, and the descriptions (READMEs) in their metadata; keeps distinct paragraphs of prose;
+writes one document per module or description, ordered by a hash of the module's path, until
+``--max_megabytes`` is reached. The same versions give the same bytes, whatever else is installed.
 
 Memory: about 60 MB, plus 150 MB for each worker process (the largest syntax tree).
 """
@@ -19,6 +19,7 @@ import importlib.metadata
 import itertools
 import os
 import platform
+import re
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,6 +40,12 @@ from tools.demo.docstrings import description_of_metadata, docstrings_of_module,
 
 STAGE = "demo_corpus"
 FILE_NAME = "corpus.txt"
+
+# Besides these, the packages that they need are read.
+PACKAGES = (
+    *("matplotlib", "mwparserfromhell", "numpy", "requests", "safetensors", "sentencepiece"),
+    *("tensorflow", "tensorflow-cpu", "tokenizers"),
+)
 
 _FILES_PER_BATCH = 16
 _MIN_DOCUMENT_CHARS = 200  # shorter documents rarely have two sentences
@@ -70,10 +77,7 @@ class SourceFile(NamedTuple):
 
 def run(settings: Settings) -> Path:
     """Gathers the corpus; returns the path of its file."""
-    packages = sorted(
-        (distribution.metadata["Name"] or "", distribution.version)
-        for distribution in importlib.metadata.distributions()
-    )
+    packages = sorted((name, found.version) for name, found in needed_packages().items())
     parameters = {
         "max_megabytes": settings.max_megabytes,
         "python": platform.python_version(),
@@ -85,16 +89,14 @@ def run(settings: Settings) -> Path:
         parameters=parameters,
         inputs=(),
         build=functools.partial(_build, settings),
-        made_by=maker(1),
+        made_by=maker(2),
     )
     return directory / FILE_NAME
 
 
 def _build(settings: Settings, directory: Path) -> Built:
     paths = sysconfig.get_paths()
-    files = find_source_files(
-        *dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))
-    )
+    files = find_source_files(paths["stdlib"], needed_packages().values())
     batches = [files[i : i + _FILES_PER_BATCH] for i in range(0, len(files), _FILES_PER_BATCH)]
     results = settings.executor.map(make_reader, batches, what=STAGE)
     progress = Progress(STAGE, settings.max_megabytes, "MB of text")
@@ -117,20 +119,55 @@ def _build(settings: Settings, directory: Path) -> Built:
     return Built({FILE_NAME: counts["documents"]}, counts)
 
 
-def find_source_files(*roots: str) -> list[SourceFile]:
-    """The Python modules and METADATA files below the roots, ordered by a hash of their paths."""
-    files = []
-    for root in roots:
-        for directory, subdirectories, names in os.walk(root):
-            subdirectories[:] = [name for name in subdirectories if name not in _OTHER_DIRECTORIES]
-            for name in names:
-                path = os.path.join(directory, name)
-                if name == "METADATA" or (name.endswith(".py") and not name.startswith("test_")):
-                    files.append(SourceFile(path, os.path.relpath(path, root)))
+def needed_packages() -> dict[str, importlib.metadata.Distribution]:
+    """The installed packages among ``PACKAGES`` and those that they need, by name."""
+    # Imported here, since TensorFlow brings it.
+    from packaging.requirements import Requirement
+
+    found: dict[str, importlib.metadata.Distribution] = {}
+    wanted = list(PACKAGES)
+    while wanted:
+        name = re.sub(r"[-_.]+", "-", wanted.pop()).lower()
+        try:
+            package = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if name not in found:
+            found[name] = package
+            needs = map(Requirement, package.requires or ())
+            # Not what it needs for its extras, or on other systems.
+            wanted += (
+                need.name
+                for need in needs
+                if need.marker is None or need.marker.evaluate({"extra": ""})
+            )
+    return found
+
+
+def find_source_files(
+    standard_library: str, packages: Iterable[importlib.metadata.Distribution]
+) -> list[SourceFile]:
+    """Python modules and METADATA files, ordered by a hash of their paths in the installation."""
+    found: dict[str, str] = {}
+    for directory, subdirectories, names in os.walk(standard_library):
+        subdirectories[:] = [name for name in subdirectories if name not in _OTHER_DIRECTORIES]
+        for name in names:
+            path = os.path.join(directory, name)
+            found[path] = os.path.relpath(path, standard_library)
+    for package in packages:
+        for path in package.files or ():
+            if _OTHER_DIRECTORIES.isdisjoint(path.parts):
+                found[str(package.locate_file(path))] = str(path)
+    files = [SourceFile(path, name) for path, name in found.items() if _is_documented(name)]
     return sorted(
         files,
         key=lambda file: hashlib.sha256(file.name.encode("utf-8", "surrogateescape")).digest(),
     )
+
+
+def _is_documented(path: str) -> bool:
+    name = os.path.basename(path)
+    return name == "METADATA" or (name.endswith(".py") and not name.startswith("test_"))
 
 
 def make_reader() -> Callable[[list[SourceFile]], list[list[str] | None]]:

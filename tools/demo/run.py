@@ -2,7 +2,7 @@
 
 Called by ``make demo``. Every step is a command of the toolkit, printed before it runs; a
 comparison of perplexities follows at the end. Nothing is downloaded: the text is the documentation
-of the Python packages on this machine, or the files given by ``--text`` (``make demo
+of Python and of the packages that the toolkit needs, or the files given by ``--text`` (``make demo
 DEMO_TEXT=path``).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +39,7 @@ MODEL = {
     # With weights larger than BERT's 0.02, such a narrow network starts to learn much sooner.
     "initializer_range": 0.08,
 }
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MAX_VOCAB_SIZE = 6000
 BYTES_PER_WORD = 100
 # The training of recipes/fast_tiny_one_cpu.flags.
@@ -56,11 +57,43 @@ RECIPE = [
 
 
 def run(module: list[str], *flags: str) -> None:
-    """Prints and runs a command of the toolkit; exits if it fails."""
+    """Prints and runs a command of the toolkit; exits if it fails.
+
+    A signal to stop is passed on, once: the command saves its work, which is waited for. A second
+    one ends it at once.
+    """
     print(f"\n$ python {' '.join(map(shlex.quote, [*module, *flags]))}", flush=True)
-    done = subprocess.run([sys.executable, *module, *flags], cwd=ROOT, check=False)
-    if done.returncode:
-        sys.exit(f"demo: the command above failed (status {done.returncode}).")
+    received: list[int] = []
+    running: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int) -> None:
+        for process in running:
+            process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    def stop(number: int, _: object) -> None:
+        received.append(number)
+        pass_on(number)
+
+    # What is ignored, such as by nohup, stays so.
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in handled}
+    try:
+        # In a session of its own, so that Ctrl-C in a terminal does not reach it a second time.
+        process = subprocess.Popen(
+            [sys.executable, *module, *flags], cwd=ROOT, start_new_session=True
+        )
+        running.append(process)
+        for number in received[:]:  # while it was started
+            pass_on(number)
+        status = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        print("demo: stopped; run it again to continue from here", file=sys.stderr, flush=True)
+        sys.exit(128 + received[0])
+    if status:
+        sys.exit(f"demo: the command above failed (status {status}).")
 
 
 def vocab_size_for(text: str) -> int:
@@ -69,15 +102,23 @@ def vocab_size_for(text: str) -> int:
     return min(MAX_VOCAB_SIZE, max(BYTES_PER_WORD, size // BYTES_PER_WORD))
 
 
-def remove_model_of_another_vocabulary(model: Path, data: Path) -> None:
-    """Removes a model made from another text; with the same text, the run resumes."""
+def put_aside(directory: Path, reason: str) -> None:
+    """Renames a directory of finished work, which took time, to a name that is free."""
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}-{number}")).exists():
+        number += 1
+    directory.rename(aside)
+    print(f"demo: {reason}: the earlier one is kept in {aside}", flush=True)
+
+
+def put_model_of_another_text_aside(model: Path, data: Path) -> None:
+    """Makes place for a new model if the text has changed; with the same text, the run resumes."""
     record = read_run_record(model)
     if record is None:
         return
     manifest = read_manifest(data / "records" / "train")
     if record.vocabulary_sha256 != manifest.vocabulary.sha256:
-        print(f"the text has changed: removing the model in {model}", flush=True)
-        shutil.rmtree(model)
+        put_aside(model, "the text has changed, so a new model is trained")
 
 
 def main(output_dir: Path, text: str | None, steps: int) -> None:
@@ -104,7 +145,7 @@ def main(output_dir: Path, text: str | None, steps: int) -> None:
         "--dupe_factor=2",
         LENGTH,
     )
-    remove_model_of_another_vocabulary(model, data)
+    put_model_of_another_text_aside(model, data)
     run(
         ["run_pretraining.py"],
         f"--bert_config_file={config}",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import shutil
 import statistics
 import sys
 import time
@@ -28,7 +27,7 @@ from bert_tf.tasks.question_answering.metrics import evaluate  # noqa: E402
 from bert_tf.util.errors import UserError, exit_on_user_error  # noqa: E402
 from bert_tf.util.files import read_json, write_json  # noqa: E402
 from tools.demo.questions import DEV_NAME, TRAIN_NAME  # noqa: E402
-from tools.demo.run import run  # noqa: E402
+from tools.demo.run import put_aside, run  # noqa: E402
 
 LABEL = "cloze questions, only a smoke test"
 MEANING = """\
@@ -165,12 +164,12 @@ def _main_scores(score: Mapping[str, float]) -> dict[str, float]:
     return {name: score[name] for name in ("exact_match", "f1")}
 
 
-def remove_model_of_another_demo(output_dir: Path, model_dir: Path, made_of: dict) -> None:
-    """Removes a model of other questions, weights or flags; otherwise the run resumes."""
+def put_model_of_another_demo_aside(output_dir: Path, model_dir: Path, made_of: dict) -> None:
+    """Makes place if questions, weights or flags have changed; otherwise the run resumes."""
     record = output_dir / "made_of.json"
-    if record.is_file() and read_json(record, what="record of the demo") != made_of:
-        print(f"questions, weights or flags have changed: removing the model in {model_dir}")
-        shutil.rmtree(model_dir, ignore_errors=True)
+    is_other = record.is_file() and read_json(record, what="record of the demo") != made_of
+    if is_other and model_dir.is_dir():
+        put_aside(model_dir, "questions, weights or flags have changed, so a new model is trained")
     write_json(record, made_of)
 
 
@@ -194,7 +193,7 @@ def main(options: argparse.Namespace) -> None:
     )
     flags = training_flags(model, options.epochs)
     made_of = {"questions": read_manifest(questions).sha256, "flags": flags}
-    remove_model_of_another_demo(output_dir, model_dir, made_of)
+    put_model_of_another_demo_aside(output_dir, model_dir, made_of)
     run(
         ["run_squad.py"],
         f"--train_file={questions / TRAIN_NAME}",

@@ -5,6 +5,7 @@ Real ranks are killed in tests/parallel and tests/hosts.
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from bert_tf.commands.launch import (
 )
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT, environment
+from tests.helpers.terminals import CTRL_C, Terminal
 
 # Notes how it was called. What its n-th run does is the n-th line of the file "script", a status
 # or a line of Python; what is asked about a host is told apart by the program.
@@ -57,7 +59,7 @@ class Stub:
         # The launcher looks beside its Python first.
         (mpirun.parent / "python").symlink_to(sys.executable)
 
-    def start(self, *actions, flags=("--np=2",), program=None):
+    def command(self, *actions, flags=("--np=2",), program=None):
         (self.directory / "script").write_text("\n".join(map(str, actions)))
         program = program or ["train.py", "--horovod", f"--output_dir={self.directory / 'out'}"]
         code = (
@@ -68,8 +70,11 @@ class Stub:
         )
         python = str(self.directory / "bin" / "python")
         command = [sys.executable, "-c", code, python, "--restart_delay=0.1", *flags, "--"]
+        return [*command, *program]
+
+    def start(self, *actions, **options):
         return subprocess.Popen(
-            [*command, *program],
+            self.command(*actions, **options),
             cwd=ROOT,
             env=environment(),
             stdout=subprocess.PIPE,
@@ -188,7 +193,7 @@ WAITS = (
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_asks_the_ranks_to_stop_and_is_final(stub, number):
     process = stub.start(WAITS, "0")
     while not (stub.directory / "ready").exists():
@@ -208,6 +213,32 @@ def test_a_second_signal_ends_mpirun(stub):
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
+
+
+# It saves for a second, and ends at once at a second signal.
+SAVES = (
+    "signal.signal(signal.SIGUSR1, lambda *_: (time.sleep(1), print('saved', flush=True), "
+    "sys.exit(138))); print('training', flush=True); time.sleep(600)"
+)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_in_a_terminal_under_make(stub, times):
+    command = shlex.join(map(str, stub.command(SAVES, "0")))
+    (stub.directory / "Makefile").write_text(f"train:\n\t@exec {command}\n")
+    env = {**environment(), "PS1": "prompt> "}
+    shell = Terminal(["bash", "--norc", "--noprofile", "-i"], cwd=stub.directory, env=env)
+    shell.wait_for("prompt> ")
+    shell.type(b"make train\n")
+    shell.wait_for("training")
+    for _ in range(times):
+        shell.type(CTRL_C)
+        time.sleep(0.3)
+    shell.wait_for("prompt> ")
+    shell.type(b"exit\n")
+    shell.finish()
+    assert ("saved" in shell.shown) == (times == 1)
+    assert len(stub.calls()) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,20 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from bert_tf.native import build as build_module
 from bert_tf.native import library
 from bert_tf.native.build import build
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT, environment
+from tests.helpers.terminals import is_running
 
 pytestmark = pytest.mark.each_tensorflow
 
@@ -144,20 +148,72 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(source, monkeypatch)
         build(["g++"], source)
 
 
-@pytest.mark.slow
-def test_the_command_ends_with_status_2_and_one_line(tmp_path):
-    """In a copy of the room, where nothing is built."""
+# A compiler that takes long, with a program of its own; "compiler" is where it notes both.
+SLOW = 'echo begin > "$0.began"; sleep 600 & echo $! > "$0.child"; wait'
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_compilers_and_leaves_nothing(tmp_path, number):
+    compiler = compiler_of(tmp_path, SLOW)[0]
+    room = copy_of_the_room(tmp_path)
+    before = set(room.iterdir())
+    program = start_build(tmp_path, compiler)
+    with program:
+        assert program.stdout.readline().startswith("compiling block_ops.cc, update_ops.cc")
+        child = tmp_path / "compiler.child"
+        wait_for(lambda: child.exists() and child.read_text().strip())
+        wait_for(lambda: len(set(room.iterdir()) - before) > 0)
+        program.send_signal(number)
+        _, said = program.communicate(timeout=60)
+    assert program.returncode == 128 + number
+    assert said == ""
+    assert {path for path in room.iterdir() if path.name != "__pycache__"} == {
+        path for path in before if path.name != "__pycache__"
+    }
+    wait_for(lambda: not is_running(int(child.read_text())))
+
+
+def test_progress_is_shown_while_it_compiles(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_LINES", 0.2)
+    monkeypatch.setattr(build_module, "build", lambda _, source: time.sleep(0.5) or source)
+    build_module._build_all()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "compiling block_ops.cc, update_ops.cc (minutes)"
+    assert "compiling 2 of 2, 0s" in lines
+    assert len([line for line in lines if line.startswith("built ")]) == 2
+
+
+def copy_of_the_room(tmp_path):
     shutil.copytree(
         ROOT / "bert_tf", tmp_path / "bert_tf", ignore=shutil.ignore_patterns("*.so", ".*")
     )
-    done = subprocess.run(
+    return tmp_path / "bert_tf/native"
+
+
+def start_build(tmp_path, compiler):
+    return subprocess.Popen(
         [sys.executable, "-m", "bert_tf.native.build"],
         cwd=tmp_path,
-        env={**environment(), "PYTHONPATH": str(tmp_path), "CXX": f"{os.devnull} -x"},
-        capture_output=True,
+        env={**environment(), "PYTHONPATH": str(tmp_path), "CXX": compiler},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: no C++ compiler (/dev/null)")
-    assert len(done.stderr.splitlines()) == 1
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_status_2_and_one_line(tmp_path):
+    """In a copy of the room, where nothing is built."""
+    copy_of_the_room(tmp_path)
+    program = start_build(tmp_path, f"{os.devnull} -x")
+    _, said = program.communicate(timeout=300)
+    assert program.returncode == 2
+    assert said.startswith("error: no C++ compiler (/dev/null)")
+    assert len(said.splitlines()) == 1

@@ -112,10 +112,27 @@ def installation(tmp_path, monkeypatch):
     dist.mkdir()
     readme = " ".join(f"The readme has a line number {n} for you." for n in ("one", "two", "six"))
     (dist / "METADATA").write_text(f"Name: package1\n\n# Title\n\n{readme * 2}\n")
-    paths = {"stdlib": tmp_path / "stdlib", "purelib": tmp_path / "purelib"}
-    paths["platlib"] = paths["purelib"]
-    monkeypatch.setattr(demo_corpus.sysconfig, "get_paths", lambda: paths)
+    for package in range(8):
+        add_record(tmp_path / "purelib", f"package{package}")
+    monkeypatch.setattr(demo_corpus.sysconfig, "get_paths", lambda: {"stdlib": tmp_path / "stdlib"})
+    monkeypatch.setattr(demo_corpus, "PACKAGES", ("package0",))
+    monkeypatch.syspath_prepend(tmp_path / "purelib")
     return tmp_path
+
+
+def add_record(site, name, *, version="1", needs=()):
+    """What pip writes beside a package; each needs the next one, and the last one none."""
+    info = site / f"{name}.dist-info"
+    info.mkdir(exist_ok=True)
+    metadata = info / "METADATA"
+    text = metadata.read_text() if metadata.exists() else f"Name: {name}\n\n"
+    needs = [*needs, f"package{int(name[7:]) + 1}"] if name[7:].isdigit() else needs
+    head = "".join(f"Requires-Dist: {need}\n" for need in needs)
+    metadata.write_text(f"Version: {version}\n{head}{text}")
+    files = [path for path in (site / name).rglob("*") if path.is_file()]
+    (info / "RECORD").write_text(
+        "".join(f"{path.relative_to(site)},,\n" for path in [*files, metadata])
+    )
 
 
 def test_one_document_per_module_and_each_paragraph_once(installation):
@@ -147,19 +164,37 @@ def test_limit_cuts_between_documents(installation):
     assert part.endswith("\n\n")
 
 
-def test_second_run_is_skipped_until_a_package_changes(installation, monkeypatch, capsys):
+def test_second_run_is_skipped_until_a_package_changes(installation, capsys):
     settings = Settings(str(installation / "out"), num_workers=1)
     run(settings)
     run(settings)
     assert "up to date, skipped" in capsys.readouterr().err
-    monkeypatch.setattr(demo_corpus.importlib.metadata, "distributions", lambda: [])
+    metadata = installation / "purelib/package3.dist-info/METADATA"
+    metadata.write_text(metadata.read_text().replace("Version: 1", "Version: 2"))
     run(settings)
     assert "skipped" not in capsys.readouterr().err
 
 
+def test_what_else_is_installed_changes_nothing(installation, capsys):
+    """Neither a package that none of these needs, nor this project itself."""
+    settings = Settings(str(installation / "out"), num_workers=1)
+    before = run(settings).read_bytes()
+    for name in ("bert_tf", "another"):
+        directory = installation / "purelib" / name
+        directory.mkdir()
+        (directory / "m.py").write_text(f'"""{SENTENCE} {"It is about other things. " * 20}"""')
+        add_record(installation / "purelib", name, needs=["package0"])
+    metadata = installation / "purelib/package3.dist-info/METADATA"
+    metadata.write_text(f"Requires-Dist: another; extra == 'more'\n{metadata.read_text()}")
+    assert run(settings).read_bytes() == before
+    assert "up to date, skipped" in capsys.readouterr().err
+    other = run(Settings(str(installation / "anew"), num_workers=1))
+    assert other.read_bytes() == before
+
+
 def test_no_documentation(tmp_path, monkeypatch):
-    paths = dict.fromkeys(("stdlib", "purelib", "platlib"), tmp_path / "none")
-    monkeypatch.setattr(demo_corpus.sysconfig, "get_paths", lambda: paths)
+    monkeypatch.setattr(demo_corpus.sysconfig, "get_paths", lambda: {"stdlib": tmp_path / "none"})
+    monkeypatch.setattr(demo_corpus, "PACKAGES", ())
     with pytest.raises(UserError, match="no documentation was found"):
         run(Settings(str(tmp_path / "out"), num_workers=1))
     with pytest.raises(UserError, match="--max_megabytes=0 must be greater than 0"):

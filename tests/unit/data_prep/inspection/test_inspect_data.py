@@ -126,6 +126,16 @@ def test_text_is_compared_and_is_no_record(tmp_path, capsys):
         run(tmp_path)
 
 
+def test_templates_left_out_are_shown_most_frequent_first(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("text\n")
+    counts = {"{{Coord}}": 7, "{{Infobox}}": 30, "{{Age}}": 7, "templates_left_out": 1050}
+    manifest = Manifest("extract", {}, (), (describe_file(tmp_path / "a.txt"),), counts)
+    write_manifest(tmp_path, manifest)
+    run(tmp_path)
+    expected = "templates left out: 1,050: {{Infobox}} 30, {{Age}} 7, {{Coord}} 7, others 1,006\n"
+    assert expected in capsys.readouterr().out
+
+
 def edit_record(directory):
     """Another content of the same length, with right checksums."""
     records = RecordSet([directory / "b.tfrecord"])

@@ -18,6 +18,7 @@ from data_prep.sources import mediawiki_dump
 from data_prep.sources.mediawiki_dump import read_pages
 from data_prep.stages import extract
 from data_prep.stages.extract import Settings, run
+from data_prep.text import left_out
 from data_prep.text.mediawiki_text import Options, plain_text
 from tests.helpers.mediawiki import dump, page
 
@@ -44,6 +45,7 @@ def text_of(markup, **options):
         ("[[:Category:Birds]] are listed.", ["Category:Birds are listed."]),
         ("[[de:Vogel]]\nBirds fly. [[fr:Oiseau]]", ["Birds fly."]),
         ("[http://example.org The page] or [http://example.org].", ["The page or."]),
+        ("Rivers, {{x}}, and seas, {{coord|1}}. 一，{{x}}。", ["Rivers, and seas. 一。"]),
         ("Euler: <math>e^{i\\pi}</math> is known.<!-- not shown -->", ["Euler: is known."]),
         ("Andorra ({{IPA|x}}, {{lang|y}}), is", ["Andorra, is"]),
         ("He ({{b|1}}; died 1900) lived", ["He (died 1900) lived"]),
@@ -210,6 +212,8 @@ def test_a_dump(tmp_path, version, compress):
         "articles_without_text": 1,
         "redirects": 1,
         "other_pages": 1,
+        "templates_left_out": 1,
+        "{{Only a template}}": 1,
     }
     assert [entry.count for entry in manifest.outputs] == [2]
 
@@ -236,6 +240,52 @@ def test_workers_change_nothing(tmp_path, monkeypatch):
     ]
     assert texts[0] == texts[1]
     assert texts[0].count(b"\n\n") == 100
+
+
+def test_templates_left_out_are_counted_by_name_on_any_number_of_processes(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(extract, "BATCH_BYTES", 500)
+    monkeypatch.setattr(left_out, "MOST_NAMES", 30)
+    monkeypatch.setattr(left_out, "MOST_IN_MANIFEST", 10)
+    pages = [
+        page(f"P{n}", f"A river {{{{n{n}}}}} {{{{Sea}}}} flows {{{{x{n % 3}}}}}." * 3)
+        for n in range(99)
+    ]
+    path = write(tmp_path, dump(*pages))
+    found = [
+        read_manifest(extract_all(tmp_path, path, name=f"{n}", num_workers=n)).counts
+        for n in (1, 2)
+    ]
+    assert found[0] == found[1]
+    named = {name: count for name, count in found[0].items() if name.startswith("{{")}
+    assert named["{{Sea}}"] == 297
+    assert [named[f"{{{{X{n}}}}}"] for n in range(3)] == [99, 99, 99]
+    assert len(named) == 11
+    assert sum(named.values()) == found[0]["templates_left_out"] == 3 * 3 * 99
+    said = capsys.readouterr().err
+    assert "extract: templates left out, 891: {{Sea}} 297, {{X0}} 99, {{X1}} 99, {{X2}} 99" in said
+
+
+ZH = "-{zh-hans:计算机;zh-tw:電腦}-在河边。"
+
+
+@pytest.mark.parametrize(("variant", "text"), [("", "计算机在河边。"), ("zh-tw", "電腦在河边。")])
+def test_one_variant_of_a_language(tmp_path, variant, text):
+    path = write(tmp_path, dump(page("A", ZH), language="zh"))
+    out = extract_all(tmp_path, path, num_workers=1, variant=variant)
+    assert (out / "articles-00000.txt").read_text() == f"{text}\n\n"
+    assert read_manifest(out).parameters.get("variant", "") == variant
+
+
+@pytest.mark.parametrize(
+    ("language", "sentence"),
+    [("sr", r"\(sr\); give one of sr, sr-cyrl, sr-ec"), ("de", r"\(de\); leave the flag out")],
+)
+def test_a_variant_of_another_language(tmp_path, language, sentence):
+    path = write(tmp_path, dump(page("A", ZH), language=language))
+    with pytest.raises(UserError, match=sentence):
+        extract_all(tmp_path, path, variant="zh-tw")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ LIBRARIES = {
     "tokenizers": "0.22.2",
 }
 STAGES = {
-    "extract": (extract, 1, "4591156027da2830"),
+    "extract": (extract, 2, "4591156027da2830"),
     "filter_language": (filter_language, 1, "3daa14de45914e74"),
     "clean": (clean, 1, "2c5b6157f6fec071"),
     "sentences": (sentences, 1, "5e660fe13933961a"),

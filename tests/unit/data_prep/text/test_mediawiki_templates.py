@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import mwparserfromhell
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.text import mediawiki_templates
-from data_prep.text.mediawiki_templates import render_template, subscript, superscript
+from data_prep.text.mediawiki_templates import languages, table
+from data_prep.text.mediawiki_templates.numerals import subscript, superscript
+from data_prep.text.mediawiki_templates.render import render_template
 from data_prep.text.mediawiki_text import Options, plain_text
 
 
@@ -118,6 +121,125 @@ def test_of_a_language(language, markup, text):
     assert shown(markup, language) == text
 
 
+# Sentences with the templates that articles of a wiki have, and what its readers see.
+SENTENCES = [
+    ("fr", "née le {{Date de naissance|11|novembre|1866}} à Moulins, morte le {{date|1|5|1936}}",
+     "née le 11 novembre 1866 à Moulins, morte le 1er mai 1936"),
+    ("fr", "le {{date|3 mars 1802}}, le {{date|1 mars 1802}}, en {{date||mars|1802}}",
+     "le 3 mars 1802, le 1er mars 1802, en mars 1802"),
+    ("fr", "le {{1er janvier}} 1810, le {{2e|régiment}}, la {{IIIe République}}",
+     "le 1er janvier 1810, le 2e régiment, la IIIe République"),
+    ("fr", "au {{XXe siècle}}, au {{s|XVIII}}, au {{siècle|19}}, au {{-s|III}}, aux {{s2|XI|XII}}",
+     "au XXe siècle, au XVIIIe siècle, au XIXe siècle, au IIIe siècle av. J.-C., "
+     "aux XIe et XIIe siècles"),
+    ("fr", "aux {{sp|XVI|e|et|XVII|e|s}} et aux {{sp|XVI|e|XVII|e|s}}, en 52 {{av JC}}",
+     "aux XVIe et XVIIe siècles et aux XVIe-XVIIe siècles, en 52 av. J.-C."),
+    ("fr", "{{unité|12,5|km}}, {{unité|6|e=5|m}}, {{nombre|3000|habitants}}, {{x10|6}}",
+     "12,5 km, 6×10⁵ m, 3000 habitants, ×10⁶"),
+    ("fr", "à {{heure|8|30}}, le {{n°|5}}, {{p.|12}}, {{M.|Durand}} et {{Mme|Durand}}",
+     "à 8 h 30, le n° 5, p. 12, M. Durand et Mme Durand"),
+    ("fr", "sous {{Louis XIV}} et {{souverain|Charles|X}}, pape {{nobr romains|Pie VII}}",
+     "sous Louis XIV et Charles X, pape Pie VII"),
+    ("fr", "L'{{japonais|'''aïkido'''|合気道|aikidō}}, {{lang|en|river}}, {{langue|en|texte=sea}}",
+     "L'aïkido (合気道, aikidō), river, sea"),
+    ("fr", "{{lien|trad=Stone|fr=rivière de pierre}} {{refnec|Elle y vit.}} {{citation|Oui}}",
+     "rivière de pierre Elle y vit. « Oui »"),
+    ("de", "am {{Datum|11|3|1866}}, im {{Jahrhundert|19}}, {{Zahl|1200|Einwohner}}, {{Prozent|5}}",
+     "am 11. März 1866, im 19. Jahrhundert, 1200 Einwohner, 5 %"),
+    ("de", "({{enS|Stone River}}; {{lang|fr|rivière}}), {{convert|1300|m|ft}}, {{nowrap|3 km}}",
+     "(Stone River; rivière), 1.300 m, 3 km"),
+    ("es", "nació el {{fecha|11|11|1866}}, murió el {{Fecha de fallecimiento|21|9|1936|1|1|1866}}",
+     "nació el 11 de noviembre de 1866, murió el 21 de septiembre de 1936"),
+    ("es", "del {{siglo|XIX||s}} y del {{siglo|I|a|s}}, siglo {{siglo|V}}; {{unidad|12|km}}",
+     "del siglo XIX y del siglo I a. C., siglo V; 12 km"),
+    ("es", "52 {{AC}}, {{esd|12 km}}, {{cita requerida|Vive allí.}} {{convertir|5|km|mi}}",
+     "52 a. C., 12 km, Vive allí. 5 km"),
+    ("pt", "a {{dtlink|11|11|1866}}, {{dni|1|2|1950}}, no {{século|XX}}, {{fmtn|12345|km}}",
+     "a 11 de novembro de 1866, 1 de fevereiro de 1950, no século XX, 12345 km"),
+    ("pt", "{{PBPE|trem|comboio}} e {{ilc|rio de pedra|en|stone river}}",
+     "trem (português brasileiro) ou comboio (português europeu) e rio de pedra"),
+    ("it", "il {{data|11|11|1866}}, nel {{secolo|XX}}, {{M|12,5|ul=km}}, {{TA|10 kg}}",
+     "il 11 novembre 1866, nel XX secolo, 12,5 km, 10 kg"),
+    ("it", "{{senza fonte|Vive lì.}} {{citazione necessaria|Forse.}} {{lang|en|river}}",
+     "Vive lì. Forse. river"),
+    ("nl", "op {{datum|11|11|1866}}, in de {{eeuw|20}}, {{Bron?|Hij woont er.}} {{getal|5|km}}",
+     "op 11 november 1866, in de 20e eeuw, Hij woont er. 5 km"),
+    ("sv", "den {{datum|11|11|1866}}, {{källa behövs|han bor där}}, {{enhet|1|km}}, {{sekel|1800}}",
+     "den 11 november 1866, han bor där, 1 km, 1800-talet"),
+    ("pl", "({{ang.|Stone River}}), {{data|11|11|1866}}, {{wiek|20}}, {{fakt|Mieszka tam.}}",
+     "(Stone River), 11 listopada 1866, XX wiek, Mieszka tam."),
+    ("ru", "({{lang-en|Stone}}; {{ДР|3|3|1902}}—{{ДатаСмерти|5|5|1980|3|3|1902}})",
+     "(Stone; 3 марта 1902—5 мая 1980)"),
+    ("ru", "в {{год|1902}} году, {{век|19}}, XIX {{век}}, {{s|12|км}}, {{число|5}} {{до н. э.}}",
+     "в 1902 году, XIX век, XIX век, 12 км, 5 до н. э."),
+    ("ru", "{{Нп5|Река|реки|en|River}}, {{не переведено|Озеро||en|Lake}}, {{нет АИ 2|он там|2010}}",
+     "реки, Озеро, он там"),
+    ("ru", "{{OldStyleDate|22 апреля|1870|10}} и {{OldStyleDate|9 февраля|1881|28 января}}",
+     "10 (22) апреля 1870 и 28 января (9 февраля) 1881"),
+    ("uk", "{{ДН|3|3|1902}}, {{нп|Ріка|ріки|en|River}}, {{століття|20}}",
+     "3 березня 1902, ріки, XX століття"),
+    ("ja", "{{生年月日と年齢|1980|1|2}}生まれ、{{没年齢|1900|1|2|1980|3|4}}没",
+     "1980年1月2日生まれ、1980年3月4日没"),
+    ("ja", "{{読み仮名|'''河'''|かわ}}と{{ruby|石|いし}}と{{JIS2004フォント|葛}}",
+     "河（かわ）と石（いし）と葛"),
+    ("ja", "{{仮リンク|河川|en|river|label=川}}と{{仮リンク|海|en|sea}}", "川と海"),
+    ("ja", "{{要出典範囲|彼は住む。|date=2010}}{{convert|1200|km|mi}}、{{lang-en-short|Stone}}",
+     "彼は住む。1,200 km、Stone"),
+    ("zh", "某人{{bd|1900年|1月2日|1980年|3月4日}}，{{出生日期|1900|1|2}}，{{僻字|𠮷|吉}}",
+     "某人（1900年1月2日－1980年3月4日），1900年1月2日，𠮷"),
+    ("zh", "{{link-en|河流|river}}、{{le|石头|stone|石}}、{{tsl|en|sea|海}}{{noteTA|T=zh:x}}",
+     "河流、石、海"),
+    ("vi", "{{ngày sinh|1900|1|2}}, {{thế kỷ|20}}", "ngày 2 tháng 1 năm 1900, thế kỷ 20"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("language", "markup", "text"), SENTENCES)
+def test_sentences_of_the_largest_wikis(language, markup, text):
+    left_out = Counter()
+    options = Options(frozenset(), language=language)
+    assert "|".join(plain_text(markup, options, left_out)) == text
+    assert not left_out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("Nome=Anna|Cognome=Rossi|Sesso=F|LuogoNascita=Roma|GiornoMeseNascita=3 marzo|"
+         "AnnoNascita=1902|LuogoMorte=Milano|GiornoMeseMorte=5 maggio|AnnoMorte=1980|"
+         "Attività=attrice|Attività2=pittrice|Nazionalità=italiano|PostNazionalità=, nota a Parigi",
+         "Anna Rossi (Roma, 3 marzo 1902 – Milano, 5 maggio 1980) è stata un'attrice e pittrice "
+         "italiana, nota a Parigi."),
+        ("Nome=Jan|Cognome=Vos|Sesso=M|AnnoNascita=1990|Attività=scultore|Nazionalità=belga",
+         "Jan Vos (1990) è uno scultore belga."),
+        ("Nome=Jan|Cognome=Vos|Sesso=M|FineIncipit=è il nome di due fratelli",
+         "Jan Vos è il nome di due fratelli."),
+        ("Sesso=M", ""),
+    ],
+)  # fmt: skip
+def test_italian_lives_begin_with_their_first_sentence(arguments, text):
+    assert shown("{{Bio|" + arguments + "}}", "it") == text
+
+
+def test_what_is_left_out_is_counted_by_name():
+    left_out = Counter()
+    markup = (
+        "a {{coord|1|N}} b {{Coord|2}} {{citation_needed}} {{nowrap|{{x|1}} c}} {{#if: a|b}} "
+        "{{DEFAULTSORT:A}} {{clear}} {{PAGENAME}} {{convert|km}} {{formatnum:{{pop|x}}}} "
+        "<ref>{{cite web}}</ref>\n{| class=x\n| {{in a table}}\n|}\n"
+    )
+    plain_text(markup, Options(frozenset(), language="en"), left_out)
+    assert left_out == {
+        **{"Coord": 2, "Citation needed": 1, "X": 1, "#if": 1, "PAGENAME": 1, "Convert": 1},
+        "Pop": 1,
+    }
+
+
+def test_names_that_are_counted_have_a_length():
+    left_out = Counter()
+    plain_text("a {{" + "x" * 5000 + "}} b", Options(frozenset()), left_out)
+    assert [len(name) for name in left_out] == [80]
+
+
 @pytest.mark.parametrize(
     ("markup", "text"),
     [
@@ -139,8 +261,8 @@ def test_characters_of_raised_numbers():
 
 
 NAMES = sorted({
-    *mediawiki_templates._RULES,
-    *(name for rules in mediawiki_templates._RULES_OF_LANGUAGES.values() for name in rules),
+    *table.COMMON,
+    *(name for rules in languages.LANGUAGES.values() for name in rules),
     *("lang-de", "enS", "formatnum:5", "unknown"),
 })  # fmt: skip
 VALUES = [
@@ -152,7 +274,7 @@ VALUES = [
 @given(
     st.sampled_from(NAMES),
     st.lists(st.sampled_from(VALUES), max_size=6),
-    st.sampled_from(["de", "fr"]),
+    st.sampled_from(["", *languages.LANGUAGES]),
 )
 @settings(max_examples=500, deadline=None)
 def test_any_arguments(name, values, language):
@@ -164,7 +286,7 @@ def test_any_arguments(name, values, language):
 
 def test_the_last_of_equal_arguments_counts():
     template = mwparserfromhell.parse("{{nowrap|1=a|1=b}}").filter_templates()[0]
-    assert render_template(template, str, "en") == "b"
+    assert render_template(template, str, "en", Counter()) == "b"
 
 
 def test_templates_in_templates_end():

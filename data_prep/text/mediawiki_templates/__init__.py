@@ -1,0 +1,1 @@
+"""The text of templates that are part of a sentence."""
