@@ -288,7 +288,7 @@ def _notes_on_prefix(prefix: str) -> list[str]:
 def _locate(path: Path) -> dict[str, ArrayFile]:
     """The file that contains each array; raises UserError if a sharded model lacks a file."""
     if not path.name.endswith(SHARD_INDEX_SUFFIXES):
-        file = _open_file(path)
+        file = open_weights(path)
         return dict.fromkeys(file.entries, file)
     index = read_json(path, what="index of weights")
     file_names = index.get("weight_map") if isinstance(index, dict) else None
@@ -308,7 +308,7 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
                 f"index of weights {path}: {short_repr(shard.name)} is missing in its directory; "
                 "copy it there."
             )
-        opened[name] = _open_file(shard)
+        opened[name] = open_weights(shard)
     for name, file_name in file_names.items():
         if name not in opened[file_name].entries:
             raise UserError(
@@ -318,7 +318,8 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     return {name: opened[file_name] for name, file_name in file_names.items()}
 
 
-def _open_file(path: Path) -> ArrayFile:
+def open_weights(path: Path) -> ArrayFile:
+    """A file of PyTorch's arrays; UserError if it cannot be read."""
     kind = SafetensorsFile if path.suffix == SAFETENSORS_SUFFIX else PytorchFile
     try:
         return kind(path)
