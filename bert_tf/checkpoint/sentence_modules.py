@@ -1,4 +1,4 @@
-"""What a directory of sentence-transformers says beside its network: how texts become vectors.
+"""What a directory of sentence-transformers says next to its network: how texts become vectors.
 
 ``modules.json`` lists modules, each with the directory of its files: the network, the pooling of
 its tokens, dense layers, and the scaling to unit length. ``sentence_bert_config.json`` has the
@@ -129,7 +129,7 @@ class SentenceModules:
 
 
 def read_sentence_modules(path: PathLike) -> SentenceModules | None:
-    """What is said beside the network at ``path``, its directory or a file in it; None if nothing.
+    """What is said next to the network at ``path``, its directory or a file in it; None if nothing.
 
     Raises UserError if a file is malformed, or for a module that is not computed here.
     """
@@ -245,7 +245,7 @@ def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
         raise UserError(f"{file}: prompts must be texts by their names; restore the file.")
     if default is not None and (not isinstance(default, str) or default not in found):
         raise UserError(
-            f"{file}: default_prompt_name is {short_repr(default)}, which is no prompt there; "
+            f"{file}: default_prompt_name is {short_repr(default)}, which is not a prompt there; "
             "restore the file."
         )
     prompts = {name: text for name, text in found.items() if text}
@@ -263,7 +263,7 @@ def _length(texts: Mapping[str, Any], network: Path) -> int | None:
         return None
     if type(length) is not int or length < 3:
         raise UserError(
-            f"{network / name}: {short_repr(length)} is no length of texts; restore the file."
+            f"{network / name}: {short_repr(length)} is not a length of texts; restore the file."
         )
     return length
 

@@ -157,7 +157,7 @@ def choose_vectors(
     chosen = ChosenVectors(names, layers, normalize, length, notes=tuple(notes))
     if modules is None:
         if settings.prompt_name is not None:
-            raise UserError(f"--prompt_name: there is no {PROMPTS_NAME} beside the network.")
+            raise UserError(f"--prompt_name: {PROMPTS_NAME} is missing next to the network.")
         return chosen
     chosen = dataclasses.replace(
         chosen,
@@ -201,7 +201,7 @@ def _prompt(modules: SentenceModules, settings: VectorSettings) -> str:
         name = modules.default_prompt or ""
     if name and name not in modules.prompts:
         known = ", ".join(modules.prompts) or "none"
-        raise UserError(f"--prompt_name={name}: the prompts beside the network are: {known}.")
+        raise UserError(f"--prompt_name={name}: the prompts next to the network are: {known}.")
     return modules.prompts.get(name, "")
 
 

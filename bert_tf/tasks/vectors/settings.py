@@ -39,7 +39,7 @@ class VectorSettings(Settings):
         "(max), the vector of [CLS] (cls) or of the last token (lasttoken), their sum divided by "
         "the root of their number (mean_sqrt_len), or a mean with weights 1, 2, 3 (weightedmean); "
         "several, comma-separated, follow each other. With none, every token keeps its vectors "
-        "(default: what modules.json beside the network says; else none, or mean in exports).",
+        "(default: what modules.json next to the network says; else none, or mean in exports).",
         kind=str,
     )
     layers: tuple[int, ...] | None = setting(
@@ -51,12 +51,12 @@ class VectorSettings(Settings):
     )
     normalize: bool | None = setting(
         None,
-        "Scale every vector to unit length (default: what modules.json beside the network says).",
+        "Scale every vector to unit length (default: what modules.json next to the network says).",
         kind=bool,
     )
     prompt_name: str | None = setting(
         None,
-        "The prompt of config_sentence_transformers.json beside the network that precedes every "
+        "The prompt of config_sentence_transformers.json next to the network that precedes every "
         "text (default: the one that the file makes the default).",
         kind=str,
     )
@@ -97,7 +97,7 @@ class FeatureSettings(Settings):
     max_seq_length: int = setting(
         128,
         "Maximum tokens of a sequence, [CLS] and [SEP] included; longer texts are cut (what "
-        "sentence_bert_config.json beside the network says is the default where there is one).",
+        "sentence_bert_config.json next to the network says is the default where there is one).",
         bounds=Interval(3),
         advice="[CLS], a token, [SEP]",
     )

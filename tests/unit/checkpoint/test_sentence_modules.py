@@ -101,14 +101,14 @@ CHANGES = {
         ({"use_residual": True}, "use_residual True is not computed here"),
     ],
     "sentence_bert_config.json": [
-        ({"max_seq_length": "long"}, "'long' is no length of texts"),
-        ({"max_seq_length": 2}, "2 is no length of texts"),
+        ({"max_seq_length": "long"}, "'long' is not a length of texts"),
+        ({"max_seq_length": 2}, "2 is not a length of texts"),
         ({"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' is not computed here"),
     ],
     "config_sentence_transformers.json": [
         ({"prompts": ["a"]}, "prompts must be texts by their names"),
         ({"prompts": {"a": 5}}, "prompts must be texts by their names"),
-        ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, "which is no prompt there"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, "which is not a prompt there"),
     ],
 }
 

@@ -84,18 +84,20 @@ def test_prompts_that_none_asks_for_are_named(tmp_path, capsys):
         load_model(path).predict(TEXTS), sentence_vectors(path, TEXTS), atol=1e-6
     )
     assert "no prompt precedes the texts; --prompt_name chooses one" in capsys.readouterr().err
-    with pytest.raises(UserError, match="--prompt_name=x: the prompts beside the network are: qu"):
+    with pytest.raises(UserError, match="--prompt_name=x: the prompts next to the network are: qu"):
         TextEncoder(find_model(path), VectorSettings(prompt_name="x"))
 
 
 def test_no_prompts(tmp_path):
     path = write_sentence_model(tmp_path / "model")
     with pytest.raises(
-        UserError, match="--prompt_name=x: the prompts beside the network are: none"
+        UserError, match="--prompt_name=x: the prompts next to the network are: none"
     ):
         TextEncoder(find_model(path), VectorSettings(prompt_name="x"))
     (path / "modules.json").unlink()
-    with pytest.raises(UserError, match="--prompt_name: there is no config_sentence_transf"):
+    with pytest.raises(
+        UserError, match=r"--prompt_name: config_sentence_transformers\.json is missing"
+    ):
         TextEncoder(find_model(path), VectorSettings(prompt_name="x"))
 
 
