@@ -234,6 +234,9 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
 
     checkpoint = tensorflow.TensorflowCheckpoint(tensorflow.resolve_checkpoint(path), objects=True)
     checkpoint.check_size()
+    step = checkpoint.entries.get("global_step")
+    if step is not None and step.shape == ():
+        tensorflow.check_step(checkpoint.path, int(checkpoint.read("global_step")))
     file: ArrayFile = checkpoint
     notes: tuple[str, ...] = ()
     if tensorflow.OBJECT_GRAPH in checkpoint.entries:
@@ -242,11 +245,17 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
         file, notes = open_model_garden(checkpoint, files)
     prefix = names.prefix_of(file.entries)
     stored = {name.removeprefix(prefix): StoredArray(file, name) for name in file.entries}
+    notes += _notes_on_prefix(prefix)
+    if names.lacks_scope(stored):
+        stored = {names.with_scope(name): array for name, array in stored.items()}
+        notes += (
+            f"the network's variables are stored without the scope {names.SCOPE}, which is added",
+        )
     origin = names.tensorflow_origin(list(stored))
     for name in stored:
         # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
         stored[name] = stored.get(f"{name}/shadow", stored[name])
-    return Source(file.path, origin, files, stored, (*notes, *_notes_on_prefix(prefix)))
+    return Source(file.path, origin, files, stored, notes)
 
 
 def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
@@ -280,9 +289,9 @@ def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
     return Source(str(path), origin, files, stored, (*_notes_on_prefix(prefix), *notes))
 
 
-def _notes_on_prefix(prefix: str) -> list[str]:
+def _notes_on_prefix(prefix: str) -> tuple[str, ...]:
     left_out = f"the network's variables are stored under the prefix {prefix}, which is left out"
-    return [left_out] if prefix else []
+    return (left_out,) if prefix else ()
 
 
 def _locate(path: Path) -> dict[str, ArrayFile]:

@@ -26,6 +26,7 @@ from bert_tf.compat.estimator.spec import (
     checked_list,
     complete_config,
 )
+from bert_tf.util.finite import check_finite
 
 Hooks = Sequence[tf.train.SessionRunHook]
 Listeners = Sequence[tf.train.CheckpointSaverListener]
@@ -132,6 +133,7 @@ class Estimator:
           ValueError: both limits are given, or one is below 1; there are listeners but no
             checkpoints are written.
           TypeError: a hook or listener has the wrong type.
+          UserError: the newest checkpoint has weights that are not finite.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("steps and max_steps are both given; give only one.")
@@ -154,6 +156,7 @@ class Estimator:
             tf.train.StepCounterHook().begin()
             features, labels, input_hooks = self._call_input_fn(input_fn, ModeKeys.TRAIN)
             spec = self._call_model_fn(features, labels, ModeKeys.TRAIN)
+            _check_weights(self.latest_checkpoint())
             loss = self._run_training(spec, [*input_hooks, *hooks], listeners)
         tf.logging.info("Loss for final step: %s.", loss)
         return self
@@ -253,6 +256,7 @@ class Estimator:
           ValueError: ``predict_keys`` match no prediction; predictions of different sizes cannot be
             split.
           TypeError: a hook has the wrong type.
+          UserError: the checkpoint has weights that are not finite.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         checkpoint = checkpoint_path or self.latest_checkpoint()
@@ -295,6 +299,7 @@ class Estimator:
         Raises:
           ValueError: ``steps`` is below 1; a metric is named ``loss`` or ``global_step``.
           TypeError: a hook has the wrong type.
+          UserError: the checkpoint has weights that are not finite.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         _check_positive("steps", steps)
@@ -350,10 +355,12 @@ class Estimator:
             tf.train.create_global_step()
             tf.set_random_seed(self._config.tf_random_seed)
             receiver = serving_input_receiver_fn()
+            spec = self._call_model_fn(receiver.features, None, ModeKeys.PREDICT)
+            _check_weights(checkpoint)
             return export.write(
                 export_dir_base,
                 receiver,
-                self._call_model_fn(receiver.features, None, ModeKeys.PREDICT),
+                spec,
                 checkpoint=checkpoint,
                 session_config=self._config.session_config,
                 assets_extra=assets_extra or {},
@@ -376,6 +383,7 @@ class Estimator:
     ) -> tf.train.MonitoredSession:
         if checkpoint is None:
             tf.logging.info("%s has no checkpoint; variables are initialised.", self.model_dir)
+        _check_weights(checkpoint)
         creator = tf.train.ChiefSessionCreator(
             scaffold,
             config=self._config.session_config,
@@ -402,6 +410,18 @@ class Estimator:
 
     def _call_arguments(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "params": self.params, "config": self.config}
+
+
+def _check_weights(checkpoint: str | None) -> None:
+    """Raises UserError if a checkpoint has values of the graph's weights that are not finite."""
+    if checkpoint is None:
+        return
+    reader = tf.train.load_checkpoint(checkpoint)
+    for name in (variable.op.name for variable in tf.trainable_variables()):
+        if reader.has_tensor(name):
+            values = reader.get_tensor(name)
+            if values.dtype.kind == "f":
+                check_finite(values, name, checkpoint)
 
 
 def _check_positive(name: str, value: int | None) -> None:

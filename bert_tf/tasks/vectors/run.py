@@ -57,7 +57,6 @@ def description_file(output_file: Path) -> Path:
 
 
 def _make(settings: FeatureSettings, run: Run) -> None:
-    texts = read_texts(settings.input_file, flag="input_file", keep_empty=settings.keep_empty_lines)
     model = find_model(
         init_checkpoint=settings.run.start.init_checkpoint,
         bert_config_file=settings.bert_config_file,
@@ -66,6 +65,7 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     for note in model.notes:
         run.message(note)
     chosen = _choose(settings, run, model)
+    texts = read_texts(settings.input_file, flag="input_file", keep_empty=settings.keep_empty_lines)
     [checkpoint] = find_checkpoints(model.checkpoint, every_one=False)
     check_same_on_all_ranks(
         run.ranks,
