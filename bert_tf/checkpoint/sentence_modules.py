@@ -12,18 +12,19 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bert_tf.checkpoint.formats import open_weights
-from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME
+from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, TOKENIZER_CONFIG_NAME
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json, read_json_object, write_json
 
 MODULES_NAME = "modules.json"
 TEXTS_NAME = "sentence_bert_config.json"
 PROMPTS_NAME = "config_sentence_transformers.json"
+_SETTINGS_NAME = HUGGINGFACE_CONFIG_NAME  # of a module, in its directory
 
 # sentence_transformers/models/Pooling.py of version 5: its keys, in the order of their vectors.
 _POOLING_KEYS = {
@@ -46,13 +47,6 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ACTIVATIONS = {"Tanh": "tanh", "Identity": "linear", "ReLU": "relu", "GELU": "gelu_erf"}
 # No text has as many tokens; tokenizers without a limit have 1e30.
 _NO_LIMIT = 1 << 30
-
-
-class Module(NamedTuple):
-    """A row of ``modules.json``: one of ``_KINDS``, and the directory of its files."""
-
-    kind: str
-    directory: Path
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,22 +85,20 @@ class SentenceModules:
       max_seq_length: the most tokens of a text; None for the network's positions.
       lower_case: whether texts are lower-cased before they are tokenized.
       prompts: name -> text that may precede texts.
-      default_prompt: the name of the one that always does; None for none.
-      contents: the contents of the three files in the directory, by their names.
-      pooling_settings: the content of the pooling's file.
+      default_prompt: the name of the one that always does; "" for none.
+      contents: the contents of files, by their names in a directory that :meth:`write` makes.
     """
 
     path: Path
     pooling: tuple[str, ...]
-    pools_prompt: bool
-    dense: tuple[DenseLayer, ...]
-    normalize: bool
-    max_seq_length: int | None
-    lower_case: bool
-    prompts: Mapping[str, str]
-    default_prompt: str | None
-    contents: Mapping[str, Any]
-    pooling_settings: Mapping[str, Any]
+    pools_prompt: bool = True
+    dense: tuple[DenseLayer, ...] = ()
+    normalize: bool = False
+    max_seq_length: int | None = None
+    lower_case: bool = False
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt: str = ""
+    contents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
         """Writes the same, for a network in ``directory`` itself."""
@@ -119,13 +111,10 @@ class SentenceModules:
             if path:
                 (directory / path).mkdir()
         write_json(directory / MODULES_NAME, rows)
-        write_json(directory / "1_Pooling/config.json", self.pooling_settings)
         for number, layer in enumerate(self.dense, start=2):
             _write_dense(directory / f"{number}_Dense", layer)
-        texts = {**self.contents[TEXTS_NAME], "max_seq_length": self.max_seq_length}
-        write_json(directory / TEXTS_NAME, texts)
-        if self.contents[PROMPTS_NAME]:
-            write_json(directory / PROMPTS_NAME, self.contents[PROMPTS_NAME])
+        for name, content in self.contents.items():
+            write_json(directory / name, content)
 
 
 def read_sentence_modules(path: PathLike) -> SentenceModules | None:
@@ -138,7 +127,7 @@ def read_sentence_modules(path: PathLike) -> SentenceModules | None:
     if found is None:
         return None
     file, modules = found
-    pooling_file = modules[1].directory / "config.json"
+    pooling_file = modules[1][1] / _SETTINGS_NAME
     pooling = read_json_object(pooling_file, what=_WHAT)
     texts = _optional(network / TEXTS_NAME)
     prompts = _optional(file.parent / PROMPTS_NAME)
@@ -149,6 +138,7 @@ def read_sentence_modules(path: PathLike) -> SentenceModules | None:
             f"{pooling_file}: include_prompt is false, and the pooling has the first token, which "
             "versions of sentence-transformers choose differently; set include_prompt to true."
         )
+    length = _length(texts, network)
     task = texts.get("transformer_task", _TASK)
     if task != _TASK:
         raise UserError(
@@ -158,18 +148,24 @@ def read_sentence_modules(path: PathLike) -> SentenceModules | None:
         path=file,
         pooling=names,
         pools_prompt=bool(pools_prompt),
-        dense=tuple(_read_dense(m.directory) for m in modules if m.kind == "Dense"),
-        normalize=modules[-1].kind == "Normalize",
-        max_seq_length=_length(texts, network),
+        dense=tuple(_read_dense(directory) for kind, directory in modules if kind == "Dense"),
+        normalize=modules[-1][0] == "Normalize",
+        max_seq_length=length,
         lower_case=texts.get("do_lower_case") is True,
         **_prompts(prompts, file.parent / PROMPTS_NAME),
-        contents={TEXTS_NAME: texts, PROMPTS_NAME: prompts},
-        pooling_settings=pooling,
+        contents={
+            f"1_Pooling/{_SETTINGS_NAME}": pooling,
+            TEXTS_NAME: {**texts, "max_seq_length": length},
+            **({PROMPTS_NAME: prompts} if prompts else {}),
+        },
     )
 
 
-def _modules_of(network: Path) -> tuple[Path, list[Module]] | None:
-    """The ``modules.json`` that names the network's directory, and its rows; None if none does."""
+def _modules_of(network: Path) -> tuple[Path, list[tuple[str, Path]]] | None:
+    """The ``modules.json`` that names the network's directory; None if none does.
+
+    With the kind of each module, and the directory of its files.
+    """
     for directory in (network, network.absolute().parent):
         file = directory / MODULES_NAME
         if file.is_file():
@@ -193,8 +189,8 @@ def _rows(file: Path) -> list[tuple[str, str]]:
     return texts
 
 
-def _checked(file: Path, rows: Sequence[tuple[str, str]]) -> list[Module]:
-    """The modules; UserError for unknown ones, and for an order that is not computed here."""
+def _checked(file: Path, rows: Sequence[tuple[str, str]]) -> list[tuple[str, Path]]:
+    """The kinds and directories; UserError for an unknown kind, or an order not computed here."""
     modules = []
     for kind, path in rows:
         package, _, name = kind.rpartition(".")
@@ -203,8 +199,8 @@ def _checked(file: Path, rows: Sequence[tuple[str, str]]) -> list[Module]:
                 f"{file}: the module {short_repr(path)} has the type {short_repr(kind)}, which is "
                 f"not known here; {', '.join(_KINDS)} of sentence-transformers are."
             )
-        modules.append(Module(name, file.parent / path))
-    order = " ".join(module.kind for module in modules)
+        modules.append((name, file.parent / path))
+    order = " ".join(kind for kind, _ in modules)
     if not _ORDER.fullmatch(order):
         raise UserError(
             f"{file}: its modules are {order.replace(' ', ', ')}; only a Transformer, a Pooling, "
@@ -249,7 +245,7 @@ def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "restore the file."
         )
     prompts = {name: text for name, text in found.items() if text}
-    return {"prompts": prompts, "default_prompt": default if default in prompts else None}
+    return {"prompts": prompts, "default_prompt": default if default in prompts else ""}
 
 
 def _length(texts: Mapping[str, Any], network: Path) -> int | None:
@@ -269,7 +265,7 @@ def _length(texts: Mapping[str, Any], network: Path) -> int | None:
 
 
 def _read_dense(directory: Path) -> DenseLayer:
-    file = directory / "config.json"
+    file = directory / _SETTINGS_NAME
     settings = read_json_object(file, what=_WHAT)
     activation = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
     name = str(activation).rpartition(".")[2]
@@ -307,4 +303,4 @@ def _write_dense(directory: Path, layer: DenseLayer) -> None:
     if layer.settings.get("bias", True):
         arrays["linear.bias"] = layer.bias
     save_file(arrays, directory / _WEIGHTS[0], metadata={"format": "pt"})
-    write_json(directory / "config.json", layer.settings)
+    write_json(directory / _SETTINGS_NAME, layer.settings)

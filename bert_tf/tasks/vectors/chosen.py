@@ -132,43 +132,39 @@ def choose_vectors(
       UserError: the network lacks a layer or has fewer positions, there is no such prompt, or the
         directory wants what is not computed here and the user gives no pooling.
     """
-    config = model.config
+    config, notes = model.config, []
     try:
-        modules, notes = read_sentence_modules(model.checkpoint), []
+        modules = read_sentence_modules(model.checkpoint)
     except UserError as error:
         if settings.pooling is None:
             raise UserError(
                 f"{str(error).rstrip('.')}; --pooling gives vectors of the network alone."
             ) from error
         modules, notes = None, [f"warning: {error} Only the network is used"]
-    positions = config.max_position_embeddings
-    length = max_seq_length
+    said = modules or SentenceModules(model.checkpoint, (pooling,), max_seq_length=usual_length)
+    length, positions = max_seq_length, config.max_position_embeddings
     if length is None:
-        length = min(positions, (modules and modules.max_seq_length) or usual_length or positions)
+        length = min(positions, said.max_seq_length or positions)
     config.check_length(length, f"--max_seq_length={length} is")
-    given = settings.pooling.split(",") if settings.pooling is not None else None
-    names = tuple(given or (modules.pooling if modules else (pooling,)))
+    names = said.pooling if settings.pooling is None else tuple(settings.pooling.split(","))
     is_pooled = names != (TOKENS,)
-    layers = settings.layers or (_POOLED_LAYERS if is_pooled else _TOKEN_LAYERS)
-    _check_layers(layers, config)
-    normalize = settings.normalize
-    if normalize is None:
-        normalize = modules is not None and modules.normalize and is_pooled
-    chosen = ChosenVectors(names, layers, normalize, length, notes=tuple(notes))
-    if modules is None:
-        if settings.prompt_name is not None:
-            raise UserError(f"--prompt_name: {PROMPTS_NAME} is missing next to the network.")
-        return chosen
-    chosen = dataclasses.replace(
-        chosen,
-        dense=modules.dense if is_pooled else (),
-        prompt=_prompt(modules, settings),
-        pools_prompt=modules.pools_prompt or not is_pooled,
-        lower_case=modules.lower_case and not model.tokenizer.lower_case,
+    normalize = said.normalize and is_pooled if settings.normalize is None else settings.normalize
+    chosen = ChosenVectors(
+        names,
+        settings.layers or (_POOLED_LAYERS if is_pooled else _TOKEN_LAYERS),
+        normalize,
+        length,
+        dense=said.dense if is_pooled else (),
+        prompt=_prompt(said, settings),
+        pools_prompt=said.pools_prompt or not is_pooled,
+        lower_case=said.lower_case and not model.tokenizer.lower_case,
         modules=modules,
     )
-    _check_widths(chosen, config)
-    return dataclasses.replace(chosen, notes=tuple(_differences(chosen, modules, settings, config)))
+    _check_layers(chosen.layers, config)
+    _check_widths(chosen, said, config)
+    if modules is not None:
+        notes = [*_differences(chosen, said, settings, config)]
+    return dataclasses.replace(chosen, notes=tuple(notes))
 
 
 def _check_layers(layers: tuple[int, ...], config: BertConfig) -> None:
@@ -180,14 +176,13 @@ def _check_layers(layers: tuple[int, ...], config: BertConfig) -> None:
         )
 
 
-def _check_widths(chosen: ChosenVectors, config: BertConfig) -> None:
+def _check_widths(chosen: ChosenVectors, modules: SentenceModules, config: BertConfig) -> None:
     """Raises UserError unless each dense layer takes what precedes it."""
-    assert chosen.modules is not None
     width = dataclasses.replace(chosen, dense=()).width(config)
     for layer in chosen.dense:
         if layer.kernel.shape[0] != width:
             raise UserError(
-                f"{chosen.modules.path}: a dense layer takes vectors of {layer.kernel.shape[0]} "
+                f"{modules.path}: a dense layer takes vectors of {layer.kernel.shape[0]} "
                 f"components, not of {width} as --pooling={','.join(chosen.pooling)} gives; leave "
                 "--pooling out."
             )
@@ -196,9 +191,7 @@ def _check_widths(chosen: ChosenVectors, config: BertConfig) -> None:
 
 def _prompt(modules: SentenceModules, settings: VectorSettings) -> str:
     """The prompt of that name, or the default one; "" for none."""
-    name = settings.prompt_name
-    if name is None:
-        name = modules.default_prompt or ""
+    name = modules.default_prompt if settings.prompt_name is None else settings.prompt_name
     if name and name not in modules.prompts:
         known = ", ".join(modules.prompts) or "none"
         raise UserError(f"--prompt_name={name}: the prompts next to the network are: {known}.")
@@ -209,29 +202,28 @@ def _differences(
     chosen: ChosenVectors, modules: SentenceModules, settings: VectorSettings, config: BertConfig
 ) -> Iterator[str]:
     """A sentence for everything that is not as the directory says."""
+    default = modules.default_prompt or ""
+    prompt = default if settings.prompt_name is None else settings.prompt_name
+    count, positions = config.num_hidden_layers, config.max_position_embeddings
+    length = min(modules.max_seq_length or chosen.max_seq_length, positions)
     if not chosen.is_pooled:
         yield f"--pooling={TOKENS}: nothing is pooled or scaled, otherwise than {modules.path} says"
-    elif chosen.pooling != modules.pooling:
-        yield _difference("pooling", chosen.pooling, modules.pooling, modules.path)
-    elif chosen.normalize != modules.normalize:
-        yield _difference("normalize", chosen.normalize, modules.normalize, modules.path)
-    if chosen.is_pooled and chosen.layers not in (_POOLED_LAYERS, (config.num_hidden_layers - 1,)):
-        yield _difference("layers", chosen.layers, _POOLED_LAYERS, modules.path)
-    length = min(modules.max_seq_length or chosen.max_seq_length, config.max_position_embeddings)
-    if chosen.max_seq_length != length:
-        yield _difference("max_seq_length", chosen.max_seq_length, length, TEXTS_NAME)
-    default = modules.prompts.get(modules.default_prompt or "", "")
-    if chosen.prompt != default:
-        name = modules.default_prompt or "none"
-        yield _difference("prompt_name", settings.prompt_name, name, PROMPTS_NAME)
-    elif modules.prompts and not chosen.prompt:
+    else:
+        layers = tuple(layer % count - count for layer in chosen.layers)
+        yield from _difference("pooling", chosen.pooling, modules.pooling, modules.path)
+        yield from _difference("normalize", chosen.normalize, modules.normalize, modules.path)
+        yield from _difference("layers", layers, _POOLED_LAYERS, modules.path)
+    yield from _difference("max_seq_length", chosen.max_seq_length, length, TEXTS_NAME)
+    yield from _difference("prompt_name", prompt, default, PROMPTS_NAME)
+    if modules.prompts and not prompt and not default:
         known = ", ".join(modules.prompts)
         yield f"no prompt precedes the texts; --prompt_name chooses one of {PROMPTS_NAME}: {known}"
 
 
-def _difference(flag: str, given: object, said: object, where: object) -> str:
+def _difference(flag: str, given: object, said: object, where: object) -> Iterator[str]:
     shown, other = (
         ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
         for value in (given, said)
     )
-    return f"--{flag}={shown} is used, but {where} says {other}"
+    if given != said:
+        yield f"--{flag}={shown} is used, but {where} says {other}"

@@ -57,7 +57,7 @@ class VectorSettings(Settings):
     prompt_name: str | None = setting(
         None,
         "The prompt of config_sentence_transformers.json next to the network that precedes every "
-        "text (default: the one that the file makes the default).",
+        "text; empty for none (default: the one that the file makes the default).",
         kind=str,
     )
 

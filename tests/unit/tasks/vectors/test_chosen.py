@@ -56,7 +56,7 @@ def test_a_prompt_that_is_not_pooled(tmp_path):
     [
         ({"pooling": "cls"}, None, "--pooling=cls is used, but {} says mean"),
         ({"normalize": False}, None, "--normalize=false is used, but {} says true"),
-        ({"layers": (0,)}, None, "--layers=0 is used, but {} says -1"),
+        ({"layers": (0,)}, None, "--layers=-2 is used, but {} says -1"),
         (
             {"pooling": "none", "layers": (1,)},
             None,
@@ -96,7 +96,7 @@ def test_no_prompts(tmp_path):
         TextEncoder(find_model(path), VectorSettings(prompt_name="x"))
     (path / "modules.json").unlink()
     with pytest.raises(
-        UserError, match=r"--prompt_name: config_sentence_transformers\.json is missing"
+        UserError, match="--prompt_name=x: the prompts next to the network are: none"
     ):
         TextEncoder(find_model(path), VectorSettings(prompt_name="x"))
 
