@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.util.errors import UserError
+from bert_tf.util.finite import check_finite
 
 Shape = tuple[int, ...]
 
@@ -48,13 +49,7 @@ class ArrayFile(abc.ABC):
         """Reads an array of floating-point numbers as float32; UserError if one is not finite."""
         with np.errstate(over="ignore"):  # beyond float32's range is infinite, too
             values = np.asarray(self.read(name), dtype=np.float32)
-        is_finite = np.isfinite(values)
-        if not is_finite.all():
-            count = values.size - np.count_nonzero(is_finite)
-            raise UserError(
-                f"weights {self.path}: {count:,} of {values.size:,} values of {name} are NaN or "
-                "infinite; give other weights, such as an earlier checkpoint."
-            )
+        check_finite(values, name, self.path)
         return values
 
 

@@ -234,6 +234,9 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
 
     checkpoint = tensorflow.TensorflowCheckpoint(tensorflow.resolve_checkpoint(path), objects=True)
     checkpoint.check_size()
+    step = checkpoint.entries.get("global_step")
+    if step is not None and step.shape == ():
+        tensorflow.check_step(checkpoint.path, int(checkpoint.read("global_step")))
     file: ArrayFile = checkpoint
     notes: tuple[str, ...] = ()
     if tensorflow.OBJECT_GRAPH in checkpoint.entries:
@@ -242,11 +245,17 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
         file, notes = open_model_garden(checkpoint, files)
     prefix = names.prefix_of(file.entries)
     stored = {name.removeprefix(prefix): StoredArray(file, name) for name in file.entries}
+    notes += _notes_on_prefix(prefix)
+    if names.lacks_scope(stored):
+        stored = {names.with_scope(name): array for name, array in stored.items()}
+        notes += (
+            f"the network's variables are stored without the scope {names.SCOPE}, which is added",
+        )
     origin = names.tensorflow_origin(list(stored))
     for name in stored:
         # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
         stored[name] = stored.get(f"{name}/shadow", stored[name])
-    return Source(file.path, origin, files, stored, (*notes, *_notes_on_prefix(prefix)))
+    return Source(file.path, origin, files, stored, notes)
 
 
 def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
@@ -280,15 +289,15 @@ def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
     return Source(str(path), origin, files, stored, (*_notes_on_prefix(prefix), *notes))
 
 
-def _notes_on_prefix(prefix: str) -> list[str]:
+def _notes_on_prefix(prefix: str) -> tuple[str, ...]:
     left_out = f"the network's variables are stored under the prefix {prefix}, which is left out"
-    return [left_out] if prefix else []
+    return (left_out,) if prefix else ()
 
 
 def _locate(path: Path) -> dict[str, ArrayFile]:
     """The file that contains each array; raises UserError if a sharded model lacks a file."""
     if not path.name.endswith(SHARD_INDEX_SUFFIXES):
-        file = _open_file(path)
+        file = open_weights(path)
         return dict.fromkeys(file.entries, file)
     index = read_json(path, what="index of weights")
     file_names = index.get("weight_map") if isinstance(index, dict) else None
@@ -308,7 +317,7 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
                 f"index of weights {path}: {short_repr(shard.name)} is missing in its directory; "
                 "copy it there."
             )
-        opened[name] = _open_file(shard)
+        opened[name] = open_weights(shard)
     for name, file_name in file_names.items():
         if name not in opened[file_name].entries:
             raise UserError(
@@ -318,7 +327,8 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     return {name: opened[file_name] for name, file_name in file_names.items()}
 
 
-def _open_file(path: Path) -> ArrayFile:
+def open_weights(path: Path) -> ArrayFile:
+    """A file of PyTorch's arrays; UserError if it cannot be read."""
     kind = SafetensorsFile if path.suffix == SAFETENSORS_SUFFIX else PytorchFile
     try:
         return kind(path)

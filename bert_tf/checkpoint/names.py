@@ -165,7 +165,8 @@ _MODERN = {"gamma": "weight", "beta": "bias"}
 # A network's word embeddings, which it has once, after the prefix that a program put before them.
 _WORDS_STORED = re.compile(
     r"(?P<prefix>(?:.*?[./])??)"
-    r"(?:(?:(?:distil)?bert\.)?embeddings\.word_embeddings\.weight|bert/embeddings/word_embeddings)"
+    r"(?:(?:(?:distil)?bert\.)?embeddings\.word_embeddings\.weight"
+    r"|(?:bert/)?embeddings/word_embeddings)"
 )
 # Networks of transformers with BERT's names that compute, or may compute, something else.
 _OTHER_NETWORK = re.compile(
@@ -243,7 +244,8 @@ class Naming:
         return f"{self.prefix}{name}" if name.startswith(self._parts) else name
 
 
-_WORDS = "bert/embeddings/word_embeddings"
+SCOPE = "bert/"
+_WORDS = f"{SCOPE}embeddings/word_embeddings"
 BERT = Naming(
     "bert",
     "Bert",
@@ -280,9 +282,22 @@ def prefix_of(stored: Iterable[str]) -> str:
     under = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     others = {name for name in names if not name.startswith(prefix)}
     naming = naming_of(under)
-    rows = [BERT.by_google(n) or naming.by_huggingface(naming.canonical(n)) for n in others]
+    rows = [
+        BERT.by_google(with_scope(n)) or naming.by_huggingface(naming.canonical(n)) for n in others
+    ]
     is_split = any(row is not None and row.google.startswith("bert/") for row in rows)
     return "" if is_split or under & others or _OTHER_NETWORK.search(prefix) else prefix
+
+
+def lacks_scope(stored: Iterable[str]) -> bool:
+    """Whether names without a prefix lack Google's scope ``bert/``, as if a program had cut it."""
+    names = set(stored)
+    return _WORDS.removeprefix(SCOPE) in names and not any(name.startswith(SCOPE) for name in names)
+
+
+def with_scope(name: str) -> str:
+    """Adds ``bert/`` to a TensorFlow name of the encoder's that lacks it."""
+    return f"{SCOPE}{name}" if name.startswith(("embeddings/", "encoder/", "pooler/")) else name
 
 
 def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | None:

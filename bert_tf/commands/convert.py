@@ -15,6 +15,7 @@ from absl import flags
 from safetensors import SafetensorError
 
 from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, Source, open_source
+from bert_tf.checkpoint.sentence_modules import read_sentence_modules
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.same_model import other_model
@@ -88,6 +89,8 @@ def convert(
             write_model_card(directory, network, name=Path(output_dir).absolute().name)
         if add_files is not None:
             add_files(directory)
+        if not generator:
+            notes += _keep_sentence_modules(source, directory)
         written = sorted(path.name for path in directory.iterdir())
     lines = [*dataclasses.replace(report, run_state=()).summary(taken="converted"), *others]
     if kept:
@@ -97,6 +100,17 @@ def convert(
             f"{len(report.run_state)} of a run's state, left out (--include_optimizer keeps them)"
         )
     return [*lines, *notes, f"{output_dir} ({ORIGINS[target]}): {', '.join(written)}"]
+
+
+def _keep_sentence_modules(source: Source, directory: Path) -> list[str]:
+    """Writes what the source's directory says on vectors of texts; a note where it is left out."""
+    try:
+        found = read_sentence_modules(source.path)
+    except UserError as error:
+        return [f"warning: {error} What is said there on vectors of texts is left out"]
+    if found is not None:
+        found.write(directory)
+    return []
 
 
 def without_flags(lines: Iterable[str]) -> list[str]:

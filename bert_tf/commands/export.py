@@ -33,7 +33,6 @@ from bert_tf.serving.export import (
     ExportSettings,
     LengthSettings,
     SpanExportSettings,
-    VectorExportSettings,
 )
 from bert_tf.serving.server_files import (
     SERVERS,
@@ -99,8 +98,7 @@ def _define_task_flags() -> None:
     define = Definer(flags.FLAGS)
     define.settings(SpanExportSettings)
     define.settings(ExportSettings)
-    define.settings(VectorExportSettings)
-    define.settings(VectorSettings, without=["pooling"])
+    define.settings(VectorSettings)
 
 
 def main(_: object) -> None:

@@ -17,7 +17,7 @@ from bert_tf.serving import trained
 from bert_tf.serving.trained import TrainedModel
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
-from bert_tf.tasks.vectors.settings import CLS, MAX, MEAN, VectorSettings
+from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.options import Interval
 
 if TYPE_CHECKING:
@@ -66,24 +66,12 @@ class SpanExportSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorExportSettings(VectorSettings):
-    """Which vectors an exported encoder returns."""
-
-    pooling: str = setting(
-        MEAN,
-        "Vectors: how a text's tokens become a vector: their mean, the largest value of each "
-        "component (max), or the vector of [CLS] alone.",
-        choices=(MEAN, CLS, MAX),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class ExportSettings(Settings):
     """What exported models take and return."""
 
     length: LengthSettings = group(LengthSettings)
     spans: SpanExportSettings = group(SpanExportSettings)
-    vectors: VectorExportSettings = group(VectorExportSettings)
+    vectors: VectorSettings = group(VectorSettings)
     top: int = setting(5, "Masked words: number of words for each [MASK].", bounds=AT_LEAST_ONE)
 
 

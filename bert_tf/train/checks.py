@@ -12,7 +12,7 @@ from bert_tf.config.settings import OptimizationSettings, check_sharding
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
-from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import RunModel
 from bert_tf.train.run import Run
@@ -43,6 +43,25 @@ def check_start(
         _check_initial(model.initial.checkpoint, run, model)
     else:
         check_trains(run)
+
+
+def check_model_files(
+    run: Run, config_file: PathLike | None, teacher: tuple[str, PathLike | None] | None
+) -> None:
+    """Raises UserError for malformed files of a run's models, before any data are read.
+
+    On rank 0 only. ``config_file`` is what the user gave as --bert_config_file; ``teacher`` is a
+    teacher's checkpoint, and what the user gave as --teacher_config_file.
+    """
+    if not run.ranks.is_chief:
+        return
+    weights = run.start.checkpoint or run.settings.start.init_checkpoint
+    files = ModelDirectory.of(weights) if weights else ModelDirectory()
+    files.with_config_file(config_file)
+    if teacher is not None:
+        weights, config_file = teacher
+        require_checkpoint(weights, flag="teacher_checkpoint")
+        ModelDirectory.of(weights).with_config_file(config_file, flag="teacher_config_file")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import LIST_NAME, newest_checkpoint
 from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, warn_if_older
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, check_step, warn_if_older
 from bert_tf.model.variables import load_value
 from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.update.batch_plan import BatchPlan
@@ -122,6 +122,7 @@ def read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
         raise UserError(
             f"--{flag}: checkpoint {checkpoint} cannot be read ({first_line(error)}); {advice}."
         ) from error
+    check_step(checkpoint, step)
     recorded = _recorded_global_batch(Path(checkpoint).parent) if consumed is None else None
     return StartPoint(checkpoint, step, step + (skipped or 0), consumed, recorded)
 

@@ -91,7 +91,7 @@ def test_wrong_flags_of_an_evaluation(flags, sentence):
     ("flags", "sentence"),
     [
         ([], "error: --input_file is required"),
-        (["--pooling=sum"], "--pooling=sum: value should be one of <none|mean|cls|max>"),
+        (["--pooling=sum"], "--pooling=sum: sum is not one of none, mean, cls, max, mean_sqrt_len"),
         (["--layers=last"], "--layers=last: give whole numbers separated by commas"),
         (["--max_seq_length=2"], "--max_seq_length=2 must be at least 3"),
         (["--batch_size=0"], "--batch_size=0 must be at least 1"),

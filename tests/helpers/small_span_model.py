@@ -62,8 +62,9 @@ def write_weights(
     vocab_file.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
     write_model_files(directory, config, TokenizerFiles(vocab_file, do_lower_case=True), **labels)
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.train.create_global_step()
+        step = tf.train.create_global_step()
         create_variables(specs, initializer_range=config.initializer_range)
         session.run(tf.global_variables_initializer())
+        session.run(step.assign(7))
         tf.train.Saver().save(session, str(directory / "model.ckpt"), global_step=7)
     return directory

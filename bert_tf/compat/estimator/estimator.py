@@ -23,6 +23,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.compat.estimator import export, results
 from bert_tf.compat.estimator.calls import arguments, call, call_input_fn
 from bert_tf.compat.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list
+from bert_tf.util.finite import check_finite
 
 Hooks = Sequence[tf.train.SessionRunHook]
 Listeners = Sequence[tf.train.CheckpointSaverListener]
@@ -128,7 +129,8 @@ class Estimator:
           saving_listeners: called for the checkpoints requested by RunConfig.
 
         Raises ValueError if both limits are given or one is below 1, or if there are listeners but
-        no checkpoints are written.
+        no checkpoints are written; UserError if the newest checkpoint has weights that are not
+        finite.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("steps and max_steps are both given; give only one.")
@@ -148,6 +150,7 @@ class Estimator:
             # graphs are the same.
             tf.train.StepCounterHook().begin()
             spec, input_hooks = self._build(input_fn, ModeKeys.TRAIN)
+            _check_weights(self.latest_checkpoint())
             loss = self._run_training(spec, [*input_hooks, *hooks], listeners)
         tf.logging.info("Loss for final step: %s.", loss)
         return self
@@ -244,7 +247,8 @@ class Estimator:
           yield_single_examples: whether to split batches along their first dimension.
 
         Raises ValueError, with the first prediction, if ``predict_keys`` match no prediction, or
-        predictions of different sizes cannot be split.
+        predictions of different sizes cannot be split; UserError if the checkpoint has weights that
+        are not finite.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         checkpoint = checkpoint_path or self.latest_checkpoint()
@@ -281,7 +285,8 @@ class Estimator:
           checkpoint_path: None for the newest; if there is none, variables are initialised.
           name: name of the evaluation, if there are several.
 
-        Raises ValueError if ``steps`` is below 1, or a metric is named ``loss`` or ``global_step``.
+        Raises ValueError if ``steps`` is below 1, or a metric is named ``loss`` or ``global_step``;
+        UserError if the checkpoint has weights that are not finite.
         """
         hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         _check_positive("steps", steps)
@@ -331,10 +336,12 @@ class Estimator:
         checkpoint = checkpoint_path or self._require_checkpoint()
         with self._new_graph():
             receiver = serving_input_receiver_fn()
+            spec = self._call_model_fn(receiver.features, None, ModeKeys.PREDICT)
+            _check_weights(checkpoint)
             return export.write(
                 export_dir_base,
                 receiver,
-                self._call_model_fn(receiver.features, None, ModeKeys.PREDICT),
+                spec,
                 checkpoint=checkpoint,
                 session_config=self._config.session_config,
                 assets_extra=assets_extra or {},
@@ -365,6 +372,7 @@ class Estimator:
     ) -> tf.train.MonitoredSession:
         if checkpoint is None:
             tf.logging.info("%s has no checkpoint; variables are initialised.", self.model_dir)
+        _check_weights(checkpoint)
         creator = tf.train.ChiefSessionCreator(
             scaffold,
             config=self._config.session_config,
@@ -418,6 +426,18 @@ def _complete(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConf
         rewrite_options = session_config.graph_options.rewrite_options
         rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
     return config.replace(model_dir=model_dir, session_config=session_config)
+
+
+def _check_weights(checkpoint: str | None) -> None:
+    """Raises UserError if a checkpoint has values of the graph's weights that are not finite."""
+    if checkpoint is None:
+        return
+    reader = tf.train.load_checkpoint(checkpoint)
+    for name in (variable.op.name for variable in tf.trainable_variables()):
+        if reader.has_tensor(name):
+            values = reader.get_tensor(name)
+            if values.dtype.kind == "f":
+                check_finite(values, name, checkpoint)
 
 
 def _check_positive(name: str, value: int | None) -> None:

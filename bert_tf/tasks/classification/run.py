@@ -52,7 +52,7 @@ from bert_tf.tasks.finetuning.directory_run import (
     run_on_files,
 )
 from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
-from bert_tf.train.checks import check_trains
+from bert_tf.train.checks import check_model_files, check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.run import Run, begin
@@ -101,6 +101,8 @@ def open_classification(
     settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
+    taught = settings.distillation if settings.run.do_train else None
+    check_model_files(run, settings.bert_config_file, taught and taught.teacher_files)
     # A published task has its own columns and labels.
     settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
     glue = settings.glue

@@ -44,13 +44,6 @@ def open_model(
     )
 
 
-def check_configuration(settings: PretrainingSettings, run: Run) -> None:
-    """Raises UserError for files of the model that are malformed, before records are read."""
-    if run.ranks.is_chief:
-        _, stored = _stored(settings, run)
-        stored.with_config_file(settings.bert_config_file)
-
-
 def _stored(settings: PretrainingSettings, run: Run) -> tuple[str | None, ModelDirectory]:
     """Where the weights are, and the files next to them; None and no files for random weights."""
     weights = run.start.checkpoint or settings.run.start.init_checkpoint

@@ -18,11 +18,12 @@ from bert_tf.tasks.pretraining.data import (
     TrainingBatches,
     open_run_records,
 )
-from bert_tf.tasks.pretraining.network import check_configuration, open_model
+from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.tasks.pretraining.objective import objective_of
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import report_lengths, training_order
 from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
 from bert_tf.train.job import Job, JobData, RunModel, TrainingData, no_batches
@@ -239,12 +240,13 @@ class OpenedPretraining:
 
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
     """Opens records and network and checks that they match. Collective. Raises UserError."""
-    check_configuration(settings, run)
+    distillation = settings.distillation if settings.run.do_train else None
+    teacher_files = distillation and distillation.teacher_files
+    check_model_files(run, settings.bert_config_file, teacher_files)
     records = open_run_records(settings)
     data = _with_lengths_of_records(settings, run, records)
-    distillation, of_network = settings.distillation, settings
-    teacher = make_targets = None
-    if distillation is not None and settings.run.do_train:
+    of_network, teacher, make_targets = settings, None, None
+    if distillation is not None:
         from bert_tf.tasks.pretraining.distillation import open_student
 
         teacher, of_network = open_student(settings, distillation, run, records)

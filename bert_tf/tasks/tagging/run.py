@@ -45,7 +45,7 @@ from bert_tf.tasks.tagging.report import REPORT_NAME
 from bert_tf.tasks.tagging.settings import TaggingSettings
 from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
 from bert_tf.tasks.tagging.windows import WindowSettings
-from bert_tf.train.checks import check_has_heads, check_trains
+from bert_tf.train.checks import check_has_heads, check_model_files, check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.run import Run, begin
@@ -85,6 +85,8 @@ def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
     settings = as_stored(settings, run)
     WindowSettings(settings.max_seq_length).validate()
+    taught = settings.distillation if settings.run.do_train else None
+    check_model_files(run, settings.bert_config_file, taught and taught.teacher_files)
     check_trained_on(run, TASK_NAME)
     files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
     labels = _agree_on_labels(settings, run, files.train)

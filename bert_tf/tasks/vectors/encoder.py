@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.tasks.vectors.sequences import SequenceMaker, TokenSequence
-from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VECTORS, VectorSettings
+from bert_tf.tasks.vectors.chosen import ChosenVectors, choose_vectors
+from bert_tf.tasks.vectors.sequences import TokenSequence
+from bert_tf.tasks.vectors.settings import TOKENS, VECTORS, VectorSettings
+from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ class TextEncoder:
     def __init__(
         self,
         model: CompleteModel,
-        settings: VectorSettings | None = None,
+        settings: VectorSettings | ChosenVectors | None = None,
         *,
         max_seq_length: int | None = None,
         batch_size: int = BATCH_SIZE,
@@ -39,8 +42,11 @@ class TextEncoder:
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
-          settings: which vectors; None for the mean of the last layer's.
-          max_seq_length: tokens to which longer texts are cut; None for the network's positions.
+          settings: which vectors; what they leave open is as the model's directory says, or else
+            the mean of the last layer's. With a choice that has been made, ``max_seq_length`` is
+            not read.
+          max_seq_length: tokens to which longer texts are cut; None for what the directory says, or
+            else the network's positions.
           batch_size: maximum number of sequences per batch.
           options: how layers are computed, from ``inference.flags.options_from_flags``; None for
             float32, with native operations on CPUs if they are built.
@@ -51,20 +57,20 @@ class TextEncoder:
           UserError: the weights do not belong to the model, it has fewer positions, or it lacks a
             layer.
         """
-        settings = settings or VectorSettings(pooling=MEAN)
-        layers = settings.layers_of(model.config)
-        length = max_seq_length or model.config.max_position_embeddings
-        model.config.check_length(length, f"--max_seq_length={length} is")
-        self.maker = SequenceMaker(model.tokenizer, length)
-        self._settings = settings
-        self._no_vectors = 0, len(layers), model.config.hidden_size
-        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
-        from bert_tf.tasks.vectors.task import VectorTask
-
+        if isinstance(settings, ChosenVectors):
+            chosen = settings
+        else:
+            wanted = settings or VectorSettings()
+            chosen = choose_vectors(model, wanted, max_seq_length=max_seq_length)
+            for note in chosen.notes:
+                say(note, stream=sys.stderr)
+        self.maker = chosen.maker(model)
+        self._chosen = chosen
+        self._no_vectors = 0, len(chosen.layers), chosen.width(model.config)
         self._predictor = SequencePredictor(
-            VectorTask(model.config, layers, settings.pooling, settings.normalize),
+            chosen.task(model),
             model.checkpoint,
-            length,
+            chosen.max_seq_length,
             batch_size=batch_size,
             options=options,
             threads=threads,
@@ -77,27 +83,27 @@ class TextEncoder:
         Returns: float32 [texts, D], or [texts, layers, D] for several layers. Raises UserError if
         tokens are not pooled (``tokens`` has their vectors).
         """
-        if self._settings.pooling == TOKENS:
+        if not self._chosen.is_pooled:
             raise UserError(
                 f"pooling={TOKENS!r} gives every token vectors: use TextEncoder.tokens, or choose "
                 "another pooling."
             )
         vectors = self.vectors(self._sequences(texts))
         found = np.stack(vectors) if vectors else np.zeros(self._no_vectors, np.float32)
-        return found[:, 0] if len(self._settings.chosen_layers) == 1 else found
+        return found[:, 0] if len(self._chosen.layers) == 1 else found
 
     def predict(self, texts: Sequence[Text]) -> Sequence[np.ndarray]:
         """The vectors of each text, as :meth:`encode` or, unpooled, :meth:`tokens` gives them."""
-        return self.tokens(texts) if self._settings.pooling == TOKENS else list(self.encode(texts))
+        return list(self.encode(texts)) if self._chosen.is_pooled else self.tokens(texts)
 
     def tokens(self, texts: Sequence[Text]) -> list[np.ndarray]:
         """The vectors of every token, [CLS] and [SEP] included: float32 [tokens, layers, D] each.
 
         Raises UserError if tokens are pooled.
         """
-        if self._settings.pooling != TOKENS:
+        if self._chosen.is_pooled:
             raise UserError(
-                f"pooling={self._settings.pooling!r} gives every text one vector: use "
+                f"pooling={','.join(self._chosen.pooling)!r} gives every text one vector: use "
                 f"TextEncoder.encode, or choose pooling={TOKENS!r}."
             )
         return self.vectors(self._sequences(texts))
@@ -114,11 +120,12 @@ class TextEncoder:
         width = self._predictor.padded(int(lengths.max(initial=0)))
         features = self.maker.batch(sequences, width)
         found: list[np.ndarray] = [np.empty(0)] * len(sequences)
-        is_pooled = self._settings.pooling != TOKENS
         for numbers, predictions in self._predictor.batches(features):
             values = predictions[VECTORS]
             ends = np.cumsum(lengths[numbers])[:-1]
-            parts: Iterable[np.ndarray] = values if is_pooled else np.split(values, ends)
+            parts: Iterable[np.ndarray] = (
+                values if self._chosen.is_pooled else np.split(values, ends)
+            )
             for number, part in zip(numbers, parts):
                 found[number] = part
         return found

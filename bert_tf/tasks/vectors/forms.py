@@ -14,9 +14,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from bert_tf.tasks.vectors.chosen import ChosenVectors
 from bert_tf.tasks.vectors.json_numbers import rows_as_json
 from bert_tf.tasks.vectors.sequences import TokenSequence
-from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
+from bert_tf.tasks.vectors.settings import FeatureSettings
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
 
@@ -148,13 +149,14 @@ class Array:
 
 
 def form_of(
-    settings: FeatureSettings, layers: Sequence[int], hidden_size: int, tokenizer: Tokenizer
+    settings: FeatureSettings, chosen: ChosenVectors, width: int, tokenizer: Tokenizer
 ) -> Form:
-    """The form that the name of the output file asks for; ``layers`` as the user numbered them."""
+    """The form that the name of the output file asks for, of vectors of ``width`` components."""
+    layers = chosen.layers
     if not settings.writes_array:
         return JsonLines(layers, tokenizer)
-    shape = (hidden_size,) if len(layers) == 1 else (len(layers), hidden_size)
-    tokens = settings.vectors.pooling == TOKENS
+    shape = (width,) if len(layers) == 1 else (len(layers), width)
+    tokens = not chosen.is_pooled
     return Array(settings.output_file, settings.output_type, shape, tokens=tokens)
 
 

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.checkpoint.sentence_modules import TEXTS_NAME
 from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.stages.kept_plan import differences, read_plan, settle_plan
+from bert_tf.tasks.vectors.chosen import ChosenVectors, choose_vectors
 from bert_tf.tasks.vectors.encoder import TextEncoder
 from bert_tf.tasks.vectors.forms import form_of
 from bert_tf.tasks.vectors.pieces import Pieces, finished_pieces
@@ -55,7 +57,6 @@ def description_file(output_file: Path) -> Path:
 
 
 def _make(settings: FeatureSettings, run: Run) -> None:
-    texts = read_texts(settings.input_file, flag="input_file", keep_empty=settings.keep_empty_lines)
     model = find_model(
         init_checkpoint=settings.run.start.init_checkpoint,
         bert_config_file=settings.bert_config_file,
@@ -63,8 +64,8 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     )
     for note in model.notes:
         run.message(note)
-    settings.vectors.layers_of(model.config)
-    length = run.fit_length(settings.max_seq_length, model.config)
+    chosen = _choose(settings, run, model)
+    texts = read_texts(settings.input_file, flag="input_file", keep_empty=settings.keep_empty_lines)
     [checkpoint] = find_checkpoints(model.checkpoint, every_one=False)
     check_same_on_all_ranks(
         run.ranks,
@@ -77,13 +78,36 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     # What is complete is described next to it, what is not in the directory.
     known = _kept(output) if output.exists() else read_plan(directory, what=_WHAT)
     arithmetic = kept_arithmetic(run, model.config, known if run.keeps_files else None)
-    plan = _plan(settings, run, model, checkpoint, texts, arithmetic, length)
+    plan = _plan(settings, run, model, checkpoint, texts, arithmetic, chosen)
     if run.ranks.broadcast(run.keeps_files and _is_complete(output, known, plan)):
         run.message(f"{output} was computed before; delete it to compute it again")
         return
     if run.keeps_files:
         settle_plan(directory, plan, what=_WHAT, results="pieces", found=finished_pieces(directory))
-    _compute(settings, run, model, texts, arithmetic, plan)
+    _compute(settings, run, model, texts, arithmetic, chosen, plan)
+
+
+def _choose(settings: FeatureSettings, run: Run, model: CompleteModel) -> ChosenVectors:
+    """Which vectors; says whatever the model's directory or the network decides."""
+    length = settings.max_seq_length
+    is_default = "max_seq_length" in run.settings.command.defaulted
+    chosen = choose_vectors(
+        model,
+        settings.vectors,
+        pooling=TOKENS,
+        max_seq_length=None if is_default else length,
+        usual_length=length,
+    )
+    if chosen.modules is not None:
+        run.message(f"vectors: {chosen} ({chosen.modules.path})")
+    for note in chosen.notes:
+        run.message(note)
+    if is_default and chosen.max_seq_length != length:
+        reason = "the model's max_position_embeddings"
+        if chosen.modules is not None and chosen.modules.max_seq_length == chosen.max_seq_length:
+            reason = f"that of {TEXTS_NAME}"
+        run.decide("max_seq_length", chosen.max_seq_length, reason)
+    return chosen
 
 
 def _kept(output: Path) -> Mapping[str, Any] | None:
@@ -117,15 +141,16 @@ def _plan(
     checkpoint: Checkpoint,
     texts: Texts,
     arithmetic: Arithmetic,
-    length: int,
+    chosen: ChosenVectors,
 ) -> dict[str, Any]:
     """All that the output depends on."""
     return {
         "format": settings.output_type if settings.writes_array else "JSON lines",
-        "--pooling": settings.vectors.pooling,
-        "--layers": list(settings.vectors.chosen_layers),
-        "--normalize": settings.vectors.normalize,
-        "--max_seq_length": length,
+        "--pooling": ",".join(chosen.pooling),
+        "--layers": list(chosen.layers),
+        "--normalize": chosen.normalize,
+        "--max_seq_length": chosen.max_seq_length,
+        **chosen.described(),
         "--batch_size": settings.batch_size,
         "--do_lower_case": model.tokenizer.lower_case,
         **entries_of_plan(run, arithmetic),
@@ -142,16 +167,16 @@ def _compute(
     model: CompleteModel,
     texts: Texts,
     arithmetic: Arithmetic,
+    chosen: ChosenVectors,
     plan: Mapping[str, Any],
 ) -> None:
     """Computes the missing pieces on all ranks; rank 0 joins them."""
-    ranks, layers = run.ranks, settings.vectors.chosen_layers
-    length, width = plan["--max_seq_length"], model.config.hidden_size
+    ranks, length, width = run.ranks, chosen.max_seq_length, chosen.width(model.config)
     most_tokens = PIECE_TOKENS
-    if settings.vectors.pooling == TOKENS:
-        most_tokens = min(most_tokens, _PIECE_BYTES // (4 * width * len(layers)))
+    if not chosen.is_pooled:
+        most_tokens = min(most_tokens, _PIECE_BYTES // (4 * width * len(chosen.layers)))
     lines = texts.pieces(most_tokens=most_tokens, max_seq_length=length)
-    form = form_of(settings, layers, width, model.tokenizer)
+    form = form_of(settings, chosen, width, model.tokenizer)
     pieces = Pieces(settings.run.output_dir, len(lines))
     journal = pieces.journal(hash_of_json(plan)) if run.keeps_files else None
     missing = ranks.broadcast(None if journal is None else pieces.missing(journal))
@@ -160,8 +185,7 @@ def _compute(
     if missing:
         encoder = TextEncoder(
             model,
-            settings.vectors,
-            max_seq_length=length,
+            chosen,
             batch_size=settings.batch_size,
             options=arithmetic.options,
             threads=ranks.threads,

@@ -30,9 +30,19 @@ class TokenSequence(NamedTuple):
 class SequenceMaker:
     """Makes sequences of up to ``max_seq_length`` tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        *,
+        prompt: str = "",
+        lower_case: bool = False,
+    ) -> None:
+        """``prompt`` precedes every text; texts may be lower-cased before they are tokenized."""
         self._tokenizer = tokenizer
         self._max_seq_length = max_seq_length
+        self._prompt = prompt
+        self._lower_case = lower_case
 
     def sequence(self, texts: Sequence[str]) -> TokenSequence:
         """``[CLS] text [SEP]`` or, for a pair, ``[CLS] text [SEP] other text [SEP]``.
@@ -46,7 +56,7 @@ class SequenceMaker:
                 f"--max_seq_length={self._max_seq_length} has no room for a pair of texts; give at "
                 "least 5."
             )
-        parts = [tokenizer.encode(text) for text in texts]
+        parts = [tokenizer.encode(text) for text in self._read(texts)]
         counts = [len(part) for part in parts]
         # A second text without tokens is left out, as in google-research/bert.
         if len(parts) == 2 and not counts[1]:
@@ -58,6 +68,11 @@ class SequenceMaker:
         for part, count in zip(parts[1:], kept[1:]):
             ids += [*part[:count], tokenizer.sep_id]
         return TokenSequence(np.array(ids, np.int32), first, is_cut)
+
+    def _read(self, texts: Sequence[str]) -> list[str]:
+        """The texts with the prompt, in the casing in which they are tokenized."""
+        found = [f"{self._prompt}{texts[0]}", *texts[1:]]
+        return [text.lower() for text in found] if self._lower_case else found
 
     def batch(self, sequences: Sequence[TokenSequence], length: int) -> dict[str, np.ndarray]:
         """The network's inputs for sequences, padded to ``length`` tokens: [B, length] each."""

@@ -8,18 +8,16 @@ from pathlib import Path
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
 from bert_tf.config.settings import RunSettings, RuntimeSettings
-from bert_tf.model.config import BertConfig
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
 
-POOLINGS = TOKENS, MEAN, CLS, MAX = "none", "mean", "cls", "max"
+POOLINGS = TOKENS, MEAN, CLS, MAX, MEAN_SQRT_LEN, WEIGHTED_MEAN, LAST_TOKEN = (
+    "none", "mean", "cls", "max", "mean_sqrt_len", "weightedmean", "lasttoken"
+)  # fmt: skip
 OUTPUT_TYPES = FLOAT32, FLOAT16 = "float32", "float16"
 ARRAY_SUFFIX = ".npy"
 VECTORS = "vectors"  # the name of the predictions
-
-# google-research/bert's default for tokens; the last layer alone for pooled vectors.
-_TOKEN_LAYERS, _POOLED_LAYERS = (-1, -2, -3, -4), (-1,)
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -35,11 +33,14 @@ def _layers(text: str) -> tuple[int, ...]:
 class VectorSettings(Settings):
     """Which vectors a text gets."""
 
-    pooling: str = setting(
-        TOKENS,
+    pooling: str | None = setting(
+        None,
         "How a text's tokens become a vector: their mean, the largest value of each component "
-        "(max), or the vector of [CLS] alone; with none, every token keeps its vectors.",
-        choices=POOLINGS,
+        "(max), the vector of [CLS] (cls) or of the last token (lasttoken), their sum divided by "
+        "the root of their number (mean_sqrt_len), or a mean with weights 1, 2, 3 (weightedmean); "
+        "several, comma-separated, follow each other. With none, every token keeps its vectors "
+        "(default: what modules.json next to the network says; else none, or mean in exports).",
+        kind=str,
     )
     layers: tuple[int, ...] | None = setting(
         None,
@@ -48,26 +49,27 @@ class VectorSettings(Settings):
         kind=str,
         parse=_layers,
     )
-    normalize: bool = setting(False, "Scale every vector to unit length.")
+    normalize: bool | None = setting(
+        None,
+        "Scale every vector to unit length (default: what modules.json next to the network says).",
+        kind=bool,
+    )
+    prompt_name: str | None = setting(
+        None,
+        "The prompt of config_sentence_transformers.json next to the network that precedes every "
+        "text; empty for none (default: the one that the file makes the default).",
+        kind=str,
+    )
 
-    @property
-    def chosen_layers(self) -> tuple[int, ...]:
-        """The layers as given, or else the defaults."""
-        if self.layers is not None:
-            return self.layers
-        return _TOKEN_LAYERS if self.pooling == TOKENS else _POOLED_LAYERS
-
-    def layers_of(self, config: BertConfig) -> tuple[int, ...]:
-        """The chosen layers of a network, counted from 0; UserError if it lacks one of them."""
-        count = config.num_hidden_layers
-        for layer in self.chosen_layers:
-            if not -count <= layer < count:
-                given = ",".join(map(str, self.chosen_layers))
-                raise UserError(
-                    f"--layers={given}: the network has {count} layers, so give numbers from "
-                    f"{-count} to {count - 1}."
-                )
-        return tuple(layer % count for layer in self.chosen_layers)
+    def contradictions(self) -> Iterator[str]:
+        """An unknown pooling, or several of which one keeps tokens."""
+        names = self.pooling.split(",") if self.pooling is not None else []
+        for name in names:
+            if name not in POOLINGS:
+                known = ", ".join(POOLINGS)
+                yield f"--pooling={self.pooling}: {name} is not one of {known}."
+        if TOKENS in names and len(names) > 1:
+            yield f"--pooling={self.pooling}: {TOKENS} cannot be combined with others."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +96,8 @@ class FeatureSettings(Settings):
     )
     max_seq_length: int = setting(
         128,
-        "Maximum tokens of a sequence, [CLS] and [SEP] included; longer texts are cut.",
+        "Maximum tokens of a sequence, [CLS] and [SEP] included; longer texts are cut (what "
+        "sentence_bert_config.json next to the network says is the default where there is one).",
         bounds=Interval(3),
         advice="[CLS], a token, [SEP]",
     )

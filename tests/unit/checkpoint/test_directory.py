@@ -28,10 +28,11 @@ def directory(tmp_path):
     """Checkpoints of steps 3, 6 and 9, of which two are kept."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.get_variable("v", initializer=tf.ones([1000]))
-        tf.train.create_global_step()
+        global_step = tf.train.create_global_step()
         session.run(tf.global_variables_initializer())
         saver = tf.train.Saver(save_relative_paths=True, max_to_keep=2)
         for step in (3, 6, 9):
+            session.run(global_step.assign(step))
             saver.save(session, str(tmp_path / "model.ckpt"), global_step=step)
     return tmp_path
 

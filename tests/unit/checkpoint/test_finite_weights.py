@@ -26,7 +26,7 @@ def poison(path, *, name=KERNEL, step=7):
     """Gives three values of a variable that are not finite to a checkpoint of ``step`` updates."""
     file = TensorflowCheckpoint(str(path / "model.ckpt-7"))
     arrays = {each: file.read(each) for each in file.entries}
-    arrays[SLOT] = np.zeros_like(arrays[KERNEL])
+    arrays[SLOT], arrays["global_step"] = np.zeros_like(arrays[KERNEL]), np.int64(step)
     arrays[name] = arrays[name].copy()
     arrays[name].flat[[0, 5, 9]] = np.nan, np.inf, -np.inf
     write_checkpoint(str(path / f"model.ckpt-{step}"), arrays)

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
-from bert_tf.checkpoint.names import prefix_of
+from bert_tf.checkpoint.names import lacks_scope, prefix_of
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.inference.predictor import Predictor
@@ -78,6 +78,37 @@ def test_one_prefix_of_a_tensorflow_checkpoint(tmp_path, prefix):
     assert report.run_state == (f"{bias}/adam_m", "global_step")
 
 
+@pytest.mark.parametrize("prefix", ["", "module/", "my_bert/"])
+def test_the_scope_of_a_tensorflow_checkpoint_may_be_missing(tmp_path, prefix):
+    arrays = save_google(tmp_path / "google", "BertForPreTraining")
+    bias = "bert/pooler/dense/bias"
+    arrays = {**arrays, f"{bias}/adam_m": np.ones(12, np.float32), "global_step": np.int64(9)}
+    stored = {f"{prefix}{name.removeprefix('bert/')}": value for name, value in arrays.items()}
+    if prefix:
+        stored["global_step"] = stored.pop(f"{prefix}global_step")
+    write_checkpoint(str(tmp_path / "google/bert_model.ckpt"), stored)
+    source = open_source(tmp_path / "google")
+    found = values_of(source)
+    assert found.keys() == arrays.keys()
+    for name, value in arrays.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    [*others, last] = source.notes
+    assert last == "the network's variables are stored without the scope bert/, which is added"
+    assert len(others) == bool(prefix)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        ["embeddings/word_embeddings", "bert/embeddings/word_embeddings"],
+        ["pooler/dense/kernel", "bert/embeddings/word_embeddings"],
+        ["encoder/layer_0/output/dense/kernel"],
+    ],
+)
+def test_a_scope_is_added_if_no_variable_has_it(stored):
+    assert not lacks_scope(stored)
+
+
 WORDS, KERNEL = "embeddings.word_embeddings.weight", "encoder.layer.0.output.dense.weight"
 
 
@@ -98,6 +129,10 @@ WORDS, KERNEL = "embeddings.word_embeddings.weight", "encoder.layer.0.output.den
         (["module/bert/embeddings/word_embeddings", "bert/pooler/dense/bias"], ""),
         (["bert/embeddings/word_embeddings", "generator/bert/encoder/layer_0/x"], ""),
         (["conv.weight"], ""),
+        (["embeddings/word_embeddings", "encoder/layer_0/output/dense/kernel"], ""),
+        (["m/embeddings/word_embeddings", "encoder/layer_0/output/dense/kernel"], ""),
+        (["m/embeddings/word_embeddings", "cls/predictions/output_bias"], "m/"),
+        (["electra/embeddings/word_embeddings"], ""),
     ],
 )
 def test_a_prefix_is_taken_if_there_is_one_network(stored, prefix):
@@ -122,7 +157,7 @@ def test_other_names_are_shown_and_the_configuration_is_not_blamed(two_networks,
         initialise_from_checkpoint(two_networks, variables.all())
 
     def predict():
-        Predictor(VectorTask(source.config, (0,), "mean", False), two_networks)
+        Predictor(VectorTask(source.config, (0,), ("mean",), False), two_networks)
 
     def write():
         convert(source, tmp_path / "new", "google")
@@ -143,5 +178,5 @@ def test_predictions_name_the_prefix(tmp_path, capsys):
     state = {f"model.{name}": value.clone() for name, value in model.state_dict().items()}
     save_file(state, tmp_path / "lightning/model.safetensors")
     source = open_source(tmp_path / "lightning")
-    Predictor(VectorTask(source.config, (0,), "mean", False), tmp_path / "lightning")
+    Predictor(VectorTask(source.config, (0,), ("mean",), False), tmp_path / "lightning")
     assert "under the prefix model., which" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
+from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.compat.estimator import choice
 from bert_tf.compat.estimator import estimator as ours
 from bert_tf.util.errors import UserError
@@ -986,3 +987,27 @@ def test_predictions_without_an_end_are_warned_of(api, tmp_path, monkeypatch):
     assert len(said) == 1
     next(made.predict(lambda: tf.data.Dataset.range(3).batch(3)))
     assert len(said) == 1
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    made = estimator(ours, tmp_path).train(batches, steps=2)
+    newest = made.latest_checkpoint()
+    write_checkpoint(newest, {**arrays(tmp_path), "bias": np.array([np.nan], np.float32)})
+
+    def receives_x():
+        x = tf.placeholder(tf.float32, [None, 2])
+        return ours.export.ServingInputReceiver({"x": x}, {"x": x})
+
+    for action in (
+        lambda: made.train(batches, steps=1),
+        lambda: made.evaluate(batches),
+        lambda: list(made.predict(batches)),
+        lambda: made.export_saved_model(str(tmp_path / "export"), receives_x),
+    ):
+        with pytest.raises(UserError) as error:
+            action()
+        assert str(error.value) == (
+            f"weights {newest}: 1 of 1 values of bias are NaN or infinite; give other weights, "
+            "such as an earlier checkpoint."
+        )
+    assert not (tmp_path / "export").exists()

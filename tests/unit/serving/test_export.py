@@ -17,6 +17,7 @@ from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.errors import UserError
 from tests.helpers.model_records import classes_in
+from tests.helpers.sentence_models import sentence_vectors, write_sentence_model
 from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
 
@@ -231,6 +232,27 @@ def test_vectors(model_of, tmp_path, settings):
     expected = load_model(directory, settings=settings).predict(TEXTS)
     found = call("serving_default", **encoded(directory, TEXTS))
     np.testing.assert_allclose(found["vectors"], expected, atol=2e-5)
+
+
+def test_vectors_of_a_model_of_sentence_transformers(tmp_path):
+    prompts = {"prompts": {"query": "w1 "}, "default_prompt_name": "query"}
+    dense = [(7, "activation.Tanh")]
+    directory = write_sentence_model(
+        tmp_path / "model", pooling=("mean", "max"), dense=dense, normalize=True, prompts=prompts
+    )
+    call = export(directory, tmp_path / "export")
+    texts = ["w3 w4", "w5"]
+    found = call("serving_default", **ids_of([[2, 6, 8, 9, 3], [2, 6, 10, 3]], 5))["vectors"]
+    np.testing.assert_allclose(found, sentence_vectors(directory, texts, prompt="w1 "), atol=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_a_prompt_in_a_signature_for_texts(tmp_path):
+    prompts = {"prompts": {"query": "w1 "}, "default_prompt_name": "query"}
+    directory = write_sentence_model(tmp_path / "model", prompts=prompts)
+    found = export(directory, tmp_path / "export", length=with_strings())("text", text=["w3 w4"])
+    expected = sentence_vectors(directory, ["w3 w4"], prompt="w1 ")
+    np.testing.assert_allclose(found["vectors"], expected, atol=1e-5)
 
 
 def test_questions(model_of, tmp_path):

@@ -119,6 +119,25 @@ def test_weights_that_are_not_finite_are_refused(settings, tmp_path, action):
     refuse(settings, f"weights {path}: 1 of 8 values of {name} are NaN or infinite")
 
 
+@pytest.mark.parametrize("action", ["resumed", "evaluated", "started from"])
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_checkpoint_that_was_renamed_is_refused(settings, tmp_path, action, lists):
+    directory = settings.run.output_dir
+    for path in directory.glob("model.ckpt-2.*"):
+        path.rename(directory / path.name.replace("-2.", "-200."))
+    names = directory / "checkpoint"
+    if lists:
+        names.write_text(names.read_text().replace("ckpt-2", "ckpt-200"))
+    else:
+        names.unlink()
+    if action == "evaluated":
+        settings = alone(settings)
+    elif action == "started from":
+        init = str(directory / "model.ckpt-200")
+        settings = changed(settings, output_dir=tmp_path / "new", init_checkpoint=init)
+    refuse(settings, "model.ckpt-200 is named after step 200, but its global_step is 2: it was")
+
+
 def test_an_evaluation_leaves_the_description_of_the_model_as_it_is(settings):
     before = content_of(settings.run.output_dir)
     pretraining.run(alone(changed(settings, config={"hidden_dropout_prob": 0.0})))
