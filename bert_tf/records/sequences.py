@@ -27,6 +27,7 @@ from bert_tf.stages.manifest import (
 )
 from bert_tf.stages.stage import Built, finished_call, run_stage, version_differences
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.unknown_share import UnknownTokens
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import OFFSETS_SUFFIX, PathLike
@@ -180,17 +181,23 @@ class EncodedSequences(NamedTuple):
       records: serialized with the layout from :func:`without_ids`.
       lengths: int32, the number of tokens in each record.
       counts: totals over these records.
+      unknown: the unknown tokens of the texts.
       records_per_item: int32, the records of each item; None if each has one.
     """
 
     records: list[bytes]
     lengths: np.ndarray
     counts: Mapping[str, int]
+    unknown: UnknownTokens
     records_per_item: np.ndarray | None = None
 
     @classmethod
     def of(
-        cls, spec: RecordSpec, features: Mapping[str, np.ndarray], counts: Mapping[str, int]
+        cls,
+        spec: RecordSpec,
+        features: Mapping[str, np.ndarray],
+        counts: Mapping[str, int],
+        unknown: UnknownTokens,
     ) -> EncodedSequences:
         """Encodes the records of a layout from :func:`without_ids`.
 
@@ -199,7 +206,7 @@ class EncodedSequences(NamedTuple):
         """
         lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
         kept = {feature.name: features[feature.name] for feature in spec.features}
-        return cls(spec.encode_batch(kept), lengths, counts)
+        return cls(spec.encode_batch(kept), lengths, counts, unknown)
 
 
 def without_ids(spec: RecordSpec) -> RecordSpec:
@@ -288,7 +295,7 @@ def write_sequences(
       progress: advances by each batch's count of ``unit``.
       unit: a key of the batches' counts.
     """
-    totals = dict(counts)
+    totals, unknown = dict(counts), UnknownTokens()
     lengths = [np.zeros(0, np.int32)]
     per_item: list[np.ndarray] = []
     with TFRecordWriter(directory / RECORDS_NAME) as writer:
@@ -298,6 +305,7 @@ def write_sequences(
             # merging messages).
             writer.write_framed(frame_records(map(bytes.__add__, ids, encoded.records)))
             lengths.append(encoded.lengths)
+            unknown.add(encoded.unknown)
             if encoded.records_per_item is not None:
                 per_item.append(encoded.records_per_item)
             for name, count in encoded.counts.items():
@@ -312,7 +320,7 @@ def write_sequences(
     if per_item:
         np.save(directory / PER_ITEM_NAME, np.concatenate(per_item))
         outputs[PER_ITEM_NAME] = None
-    return Built(outputs, totals)
+    return Built(outputs, totals, unknown)
 
 
 def _read_array(
