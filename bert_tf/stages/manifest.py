@@ -116,10 +116,7 @@ class Manifest:
         return {entry.name for entry in self.outputs}
 
     def to_dict(self, *, whole: bool = True) -> dict[str, Any]:
-        """The manifest as JSON values, including the hash of its parameters.
-
-        Unless ``whole``, without versions and remarks, which do not change with the bytes.
-        """
+        """The manifest as JSON values; unless ``whole``, without what no output depends on."""
         parts = [part.to_dict(whole=whole) for part in self.parts]
         made_by = dict(self.made_by) if whole else {}
         return {
@@ -260,8 +257,7 @@ def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
 def _check_types(manifest: Manifest) -> None:
     """Raises TypeError if a value has the wrong type."""
     _require(str, {"stage": manifest.stage, "remark": manifest.remark})
-    _require(dict, {"parameters": manifest.parameters, "counts": manifest.counts})
-    _require(dict, {"made_by": manifest.made_by})
+    _require(dict, {name: getattr(manifest, name) for name in ("parameters", "counts", "made_by")})
     _require(str, manifest.made_by)
     _require(int, manifest.counts)
     for entry in (*manifest.inputs, *manifest.outputs):

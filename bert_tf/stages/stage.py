@@ -25,7 +25,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
-from bert_tf.stages.journal import Journal, continues_another_call
 from bert_tf.stages.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -53,6 +52,7 @@ from bert_tf.util.files import (
 from bert_tf.util.progress import Progress
 
 if TYPE_CHECKING:
+    from bert_tf.stages.journal import Journal
     from bert_tf.text.unknown_share import UnknownTokens
 
 # What to do with output made by other versions of the program or its libraries.
@@ -305,7 +305,7 @@ def _remove_leftovers(
         unlisted = _stale_names(stale) - (manifest.output_names if manifest else set())
         if not any((directory / name).exists() for name in unlisted):
             stale.unlink(missing_ok=True)
-        if partial.exists() and not continues_another_call(partial, _identity(call)):
+        if partial.exists() and not _is_of_another_call(partial, call):
             shutil.rmtree(partial)
 
 
@@ -339,6 +339,12 @@ def _may_stay(earlier: Manifest, call: Manifest, what: str, *, keeps: bool) -> b
     return keeps or not difference
 
 
+def _is_of_another_call(partial: Path, call: Manifest) -> bool:
+    from bert_tf.stages.journal import continues_another_call
+
+    return continues_another_call(partial, _identity(call))
+
+
 def _identity(call: Manifest) -> str:
     """A hash of everything that determines a call's output."""
     return hash_of_json(call.to_dict())
@@ -363,6 +369,8 @@ def _partial_directory(
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
         else:
+            from bert_tf.stages.journal import Journal
+
             journal = Journal(partial, identity)
         stack.push(functools.partial(_remove_unless_continued, partial, journal))
         yield partial, journal

@@ -11,19 +11,17 @@ import dataclasses
 from collections.abc import Sequence
 
 from bert_tf.text.tokenizer import Encoding, Tokenizer
-from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError, short_repr
 
 MOST_UNKNOWN = 0.01  # a larger share is worth a sentence
 MOST_USABLE = 0.5  # a larger one is a mistake
-# Fewer tokens say little about a text.
-LEAST_TOKENS, LEAST_UNKNOWN = 50, 10
+# Of fewer tokens, an unknown one is a large share.
+LEAST_TOKENS = 50
 SHOWN_PIECES = 5
 
 # Finding pieces costs as much as tokenizing, so only some are looked at and kept.
 _PIECES_AT_ONCE = 256
 _KEPT_PIECES = 1000
-_HINTED_TOKENS = 100_000
 
 
 @dataclasses.dataclass
@@ -142,23 +140,3 @@ class CountingTokenizer(Tokenizer):
         if self.lower_case or piece.islower():
             return False
         return self.unk_id not in self._counted.encode(piece.lower())
-
-
-class HintingTokenizer(CountingTokenizer):
-    """Another tokenizer that says once, on its first texts, that many tokens are unknown."""
-
-    def __init__(self, tokenizer: Tokenizer, source: str) -> None:
-        """``source`` names the vocabulary."""
-        super().__init__(tokenizer)
-        self._source: str | None = source
-
-    def _count(self, text: str, ids: Sequence[int], encoding: Encoding | None) -> None:
-        if self._source is None:
-            return
-        super()._count(text, ids, encoding)
-        found = self._found
-        if found.unknown >= LEAST_UNKNOWN and found.remark:
-            warn(f"{self._source}: {found.remark}")
-            self._source = None
-        elif found.tokens >= _HINTED_TOKENS:
-            self._source = None

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from bert_tf.text.tokenizer_files import load_tokenizer
-from bert_tf.text.unknown_share import CountingTokenizer, HintingTokenizer, UnknownTokens
+from bert_tf.text.unknown_share import CountingTokenizer, UnknownTokens
 from bert_tf.text.vocabulary import write_vocab_file
 from bert_tf.util.errors import UserError
 
@@ -97,14 +97,3 @@ def test_of_very_many_only_some_are_looked_at(tokenizer):
     assert found.unknown == 2000
     assert sum(found.pieces.values()) == 256
     assert "most often (among 256 that were looked at) '石' (128)" in found.remark
-
-
-def test_a_hint_is_said_once(tokenizer, capsys):
-    hinting = HintingTokenizer(tokenizer, "model")
-    hinting.encode("영화가")
-    assert not capsys.readouterr().out
-    for _ in range(100):
-        hinting.encode("영화가 a film of the river")
-    [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith("warning: model: ")
-    assert "'영화가'" in line
