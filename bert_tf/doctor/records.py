@@ -7,8 +7,9 @@ import numpy as np
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records
 from bert_tf.records.info import RecordInfo
-from bert_tf.records.judgement import unusual_tokens
+from bert_tf.records.judgement import many_unknown, much_padding
 from bert_tf.records.statistics import Conventions, count_records
+from bert_tf.text.unknown_share import MOST_USABLE
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
 
 LEAST_TOKENS_OF_AN_ENTRY = 20
@@ -46,9 +47,14 @@ def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
     examples = [info.spec.decode(record) for record in records.read(chosen)]
     batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
     special_ids = info.special_ids or {}
-    found = count_records(batch, Conventions(special_ids))
-    for sentence in unusual_tokens(found, pads=True, unknown_id=special_ids.get("unk")):
+    found, unknown = count_records(batch, Conventions(special_ids)), special_ids.get("unk")
+    for sentence in much_padding(found):
         findings.warn(part, f"in a sample of {number} records, {sentence}")
+    for sentence in many_unknown(found, unknown):
+        add = findings.error if found.share_of(unknown) > MOST_USABLE else findings.warn
+        add(part, f"in a sample of {number} records, {sentence}")
+    for remark in filter(None, (call.remark for m in info.manifests for call in m.calls)):
+        findings.warn(part, f"of their text, {remark}")
     tokens = found.tokens / number * info.num_records
     if info.vocab_size is not None and part == TRAINING:
         highest = int(max(batch["input_ids"].max(), info.highest_id))

@@ -71,7 +71,9 @@ def unusual(
             "for empty lines in the text that they were made from, and make them again"
         )
     # Fine-tuning batches leave out most of the padding.
-    yield from unusual_tokens(found, pads=label == PRETRAINING_LABEL, unknown_id=unknown_id)
+    if label == PRETRAINING_LABEL:
+        yield from much_padding(found)
+    yield from many_unknown(found, unknown_id)
     yield from _unusual_repetitions(repeated, making)
     yield from _unusual_labels(found, making, label)
     if found.answers_outside:
@@ -83,17 +85,18 @@ def unusual(
         yield from _unusual_masks(found, making)
 
 
-def unusual_tokens(found: Statistics, *, pads: bool, unknown_id: int | None) -> Iterator[str]:
-    """Describes anomalies of the tokens in records, or in a sample of them.
-
-    ``pads`` means that computation includes padding; for the others see :func:`unusual`.
-    """
-    if pads and found.padding_share > MOST_PADDING:
+def much_padding(found: Statistics) -> Iterator[str]:
+    """Describes padding on which computation is wasted, in records or in a sample of them."""
+    if found.padding_share > MOST_PADDING:
         yield (
             f"{found.padding_share:.1%} of all positions are padding, on which computation is "
             "wasted; make the records with a smaller --max_seq_length, or with "
             "--nsp=false --pack_documents"
         )
+
+
+def many_unknown(found: Statistics, unknown_id: int | None) -> Iterator[str]:
+    """Describes an unusual share of the unknown token, in records or in a sample of them."""
     unknown = found.share_of(unknown_id)
     if unknown > MOST_UNKNOWN:
         yield (
