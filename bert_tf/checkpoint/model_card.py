@@ -65,6 +65,7 @@ _METRICS = {
     "matthews_correlation": ("matthews_correlation",),
     "pearsonr": ("pearson",),
     "spearmanr": ("spearman",),
+    "mae": ("mean_absolute_error",),
     "perplexity": ("masked_lm_perplexity",),
 }
 _MOST_CLASSES = 50
