@@ -6,6 +6,7 @@ head has the same variables, so the labels also tell which of the two a checkpoi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ LABELS_NAME = "labels.txt"
 TEXT_CLASSES_NAME = "text_classes.json"  # of a head for whole texts, see text_classes.py
 
 _MOST_UNNAMED = 1_000_000  # which take 0.3 s; damaged files may have any number
+
+HALF_A_PAIR = re.compile("[\ud800-\udfff]")  # JSON may have half of a surrogate pair
 
 # A label's number is its index.
 Labels = tuple[str, ...]
@@ -46,6 +49,11 @@ def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
     if labels is None:
         path.unlink(missing_ok=True)
         return
+    for label in labels:
+        if "\n" in label or "\r" in label:
+            raise UserError(
+                f"the label {short_repr(label)} has a line end, which {path} cannot hold."
+            )
     with atomic_open(path) as file:
         file.writelines(f"{label}\n" for label in labels)
 
@@ -77,10 +85,10 @@ def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
         named = {index: f"LABEL_{index}" for index in range(count)}
     by_number = {str(n): name for n, name in named.items()} if isinstance(named, Mapping) else {}
     found = [by_number.get(str(index)) for index in range(len(by_number))]
-    labels = tuple(name for name in found if isinstance(name, str) and name)
-    if not labels or len(set(labels)) < len(found):
+    labels = {name for name in found if isinstance(name, str) and name}
+    if not labels or len(labels) < len(found) or any(map(HALF_A_PAIR.search, labels)):
         raise UserError(
-            f"{source}: its id2label must name classes 0, 1, 2 and so on, all of them differently; "
-            "restore the file."
+            f"{source}: its id2label must name classes 0, 1, 2 and so on, all of them differently "
+            "and with whole characters; restore the file."
         )
-    return labels
+    return tuple(found)
