@@ -69,6 +69,14 @@ _METRICS = {
     "perplexity": ("masked_lm_perplexity",),
 }
 _MOST_CLASSES = 50
+_LABELLED_WORDS = (
+    "# A word has the label of its first token. The others were not trained, so that",
+    '# aggregation_strategy="simple", which uses theirs, too, cuts words.',
+    "from transformers import pipeline",
+    "words = pipeline(",
+    '    "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first"',
+    ")",
+)
 # Characters that may be markup or begin a link; an underscore within a word is neither.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#$@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])")
 _NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
@@ -145,6 +153,8 @@ def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Ite
     yield f"from transformers import {auto_class}, AutoTokenizer"
     yield f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})"
     yield f"model = {auto_class}.from_pretrained({json.dumps(name)})"
+    if auto_class == "AutoModelForTokenClassification":
+        yield from ("", *_LABELLED_WORDS)
     yield "```"
     if source.files.run_record is not None:
         yield from _section("Data", _about_data(source, flags))

@@ -3,7 +3,8 @@
     python -m bert_tf.commands.ask --model_dir=model --file=document.txt --question="Who wrote it?"
 
 Without ``--question``, questions are read from the terminal or a pipe, one per line, until the end
-of input (Ctrl-D). ``--json`` prints one JSON object per line instead of text.
+of input (Ctrl-D). Those from a pipe are printed with their answers, and a blank line follows each.
+``--json`` prints one JSON object per line instead of text.
 """
 
 from __future__ import annotations
@@ -133,13 +134,18 @@ def main(_: object) -> None:
         questions = iter([values.question])
     else:
         questions = read_questions(sys.stdin, prompt=sys.stderr)
+    is_piped = values.question is None and not sys.stdin.isatty()
     for question in questions:
         found = answerer.answer(question, text, shows_progress=True)[: values.n_best_size]
         if values.json:
             answers = [dataclasses.asdict(answer) for answer in found]
             print(json.dumps({"question": question, "answers": answers}), flush=True)
         else:
+            if is_piped:
+                print(f"question> {question}")
             _print_answers(found, text)
+            if is_piped:
+                print(flush=True)
 
 
 def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:

@@ -85,10 +85,10 @@ def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
         named = {index: f"LABEL_{index}" for index in range(count)}
     by_number = {str(n): name for n, name in named.items()} if isinstance(named, Mapping) else {}
     found = [by_number.get(str(index)) for index in range(len(by_number))]
-    labels = {name for name in found if isinstance(name, str) and name}
-    if not labels or len(labels) < len(found) or any(map(HALF_A_PAIR.search, labels)):
+    labels = tuple(name for name in found if isinstance(name, str) and name)
+    if not labels or len(set(labels)) < len(found) or any(map(HALF_A_PAIR.search, labels)):
         raise UserError(
             f"{source}: its id2label must name classes 0, 1, 2 and so on, all of them differently "
             "and with whole characters; restore the file."
         )
-    return tuple(found)
+    return labels
