@@ -44,9 +44,18 @@ _METRICS = {
     "matthews_correlation": ("matthews_correlation",),
     "pearsonr": ("pearson",),
     "spearmanr": ("spearman",),
+    "mae": ("mean_absolute_error",),
     "perplexity": ("masked_lm_perplexity",),
 }
 _MOST_CLASSES = 50
+_LABELLED_WORDS = (
+    "# A word has the label of its first token. The others were not trained, so that",
+    '# aggregation_strategy="simple", which uses theirs, too, cuts words.',
+    "from transformers import pipeline",
+    "words = pipeline(",
+    '    "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first"',
+    ")",
+)
 # Characters that may be markup or begin a link; an underscore within a word is neither.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#$@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])")
 _NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
@@ -114,6 +123,8 @@ def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Ite
     yield f"from transformers import AutoModel{ending}, AutoTokenizer"
     yield f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})"
     yield f"model = AutoModel{ending}.from_pretrained({json.dumps(name)})"
+    if ending == "ForTokenClassification":
+        yield from ("", *_LABELLED_WORDS)
     yield "```"
     if record:
         yield from _section("Training", _about_training(record, flags, base, _step(source)))

@@ -3,7 +3,8 @@
     python -m bert_tf.commands.ask --model_dir=model --file=document.txt --question="Who wrote it?"
 
 Without ``--question``, questions are read from the terminal or a pipe, one per line, until the end
-of input (Ctrl-D). ``--json`` prints one JSON object per line instead of text.
+of input (Ctrl-D). Those from a pipe are printed with their answers, and a blank line follows each.
+``--json`` prints one JSON object per line instead of text.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bert_tf.cli.flags import Number, flag_group, run_command
 from bert_tf.config.declared import settings_of_model, with_settings_of_model
 from bert_tf.inference.arithmetic import define_native_flag
 from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
+from bert_tf.inference.unknown_hint import with_unknown_hint
 from bert_tf.tasks.question_answering.answerer import Answerer, FoundAnswer, kept_windows
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util import environment
@@ -111,7 +113,7 @@ def main(_: object) -> None:
         raise UserError("--question is empty; give a question, or leave the flag out.")
     if values.n_best_size < 1:
         raise UserError(f"--n_best_size={values.n_best_size} must be at least 1.")
-    model = model_from_flags(values)
+    model = with_unknown_hint(model_from_flags(values))
     for note in model.notes:
         say(note, stream=sys.stderr)
 
@@ -131,13 +133,18 @@ def main(_: object) -> None:
         questions = iter([values.question])
     else:
         questions = read_questions(sys.stdin, prompt=sys.stderr)
+    is_piped = values.question is None and not sys.stdin.isatty()
     for question in questions:
         found = answerer.answer(question, text, shows_progress=True)[: values.n_best_size]
         if values.json:
             answers = [dataclasses.asdict(answer) for answer in found]
             print(json.dumps({"question": question, "answers": answers}), flush=True)
         else:
+            if is_piped:
+                print(f"question> {question}")
             _print_answers(found, text)
+            if is_piped:
+                print(flush=True)
 
 
 def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:

@@ -8,6 +8,7 @@ from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records
 from bert_tf.records.info import RecordInfo
 from bert_tf.records.tokens import original_ids, text_positions, unusual_shares
+from bert_tf.text.unknown_share import MOST_USABLE
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
 
 LEAST_TOKENS_OF_AN_ENTRY = 20
@@ -49,7 +50,10 @@ def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
     text = ids[text_positions(ids, batch["input_mask"], special_ids)]
     unknown = np.count_nonzero(text == special_ids.get("unk", -1)) / max(len(text), 1)
     for sentence in unusual_shares(padding=1 - num_tokens / ids.size, unknown=unknown):
-        findings.warn(part, f"in a sample of {number} records, {sentence}")
+        add = findings.error if unknown > MOST_USABLE else findings.warn
+        add(part, f"in a sample of {number} records, {sentence}")
+    for remark in filter(None, (call.remark for m in info.manifests for call in m.calls)):
+        findings.warn(part, f"of their text, {remark}")
     tokens = num_tokens / number * info.num_records
     if info.vocab_size is not None and part == TRAINING:
         highest = int(max(batch["input_ids"].max(), info.highest_id))

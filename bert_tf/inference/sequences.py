@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, Union
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar, Union, cast
 
 import numpy as np
 
@@ -21,22 +21,34 @@ Text = Union[str, tuple[str, str]]
 Input = TypeVar("Input")
 
 BATCH_SIZE = 32
+_NOT_LISTS = (str, bytes, Mapping)
 # Tokens per batch on CPUs. The numbers of larger ones do not stay in the caches.
 _MOST_TOKENS_ON_CPU = 512
 
 
-def listed(inputs: Sequence[Input]) -> Sequence[Input]:
-    """The inputs; raises UserError for a text in their place, which is a sequence of characters."""
-    if isinstance(inputs, str):
+def listed(inputs: Iterable[Input]) -> list[Input]:
+    """The inputs; raises UserError for what is none, such as a text in place of a list of texts."""
+    if isinstance(inputs, _NOT_LISTS) or not isinstance(inputs, Iterable):
+        what = "a text" if isinstance(inputs, str) else "no list"
         raise UserError(
-            f"{short_repr(inputs)} is a text, and a list of inputs is needed; put it in brackets."
+            f"{short_repr(inputs)} is {what}, and a list of inputs is needed; put it in brackets."
         )
-    return inputs
+    return list(inputs)
+
+
+def texts_of(given: object, *, wanted: str) -> tuple[str, ...]:
+    """A text, or several, as a tuple; raises UserError for anything else than the ``wanted``."""
+    texts: tuple[object, ...] = (given,)
+    if isinstance(given, Iterable) and not isinstance(given, _NOT_LISTS):
+        texts = tuple(given)
+    if not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{short_repr(given)} is not {wanted}; give strings.")
+    return cast("tuple[str, ...]", texts)
 
 
 def parts_of(text: Text) -> tuple[str, ...]:
-    """The one or two texts that a sequence is made of; raises UserError for more."""
-    parts = (text,) if isinstance(text, str) else tuple(text)
+    """The one or two texts that a sequence is made of; raises UserError for more or for others."""
+    parts = texts_of(text, wanted="a text, or a pair of texts")
     if len(parts) not in (1, 2):
         raise UserError(
             f"{short_repr(text)} has {len(parts)} parts; give a text, or a pair of texts."

@@ -28,6 +28,7 @@ from bert_tf.stages.manifest import (
 )
 from bert_tf.stages.stage import Built, finished_call, run_stage, version_differences
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.unknown_share import UnknownTokens
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import OFFSETS_SUFFIX, PathLike
@@ -181,17 +182,23 @@ class EncodedSequences(NamedTuple):
       records: serialized with the layout from :func:`without_ids`.
       lengths: int32, the number of tokens in each record.
       counts: totals over these records.
+      unknown: the unknown tokens of the texts.
       records_per_item: int32, the records of each item; None if each has one.
     """
 
     records: list[bytes]
     lengths: np.ndarray
     counts: Mapping[str, int]
+    unknown: UnknownTokens
     records_per_item: np.ndarray | None = None
 
     @classmethod
     def of(
-        cls, spec: RecordSpec, features: Mapping[str, np.ndarray], counts: Mapping[str, int]
+        cls,
+        spec: RecordSpec,
+        features: Mapping[str, np.ndarray],
+        counts: Mapping[str, int],
+        unknown: UnknownTokens,
     ) -> EncodedSequences:
         """Encodes the records of a layout from :func:`without_ids`.
 
@@ -200,7 +207,7 @@ class EncodedSequences(NamedTuple):
         """
         lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
         kept = {feature.name: features[feature.name] for feature in spec.features}
-        return cls(spec.encode_batch(kept), lengths, counts)
+        return cls(spec.encode_batch(kept), lengths, counts, unknown)
 
 
 def without_ids(spec: RecordSpec) -> RecordSpec:
@@ -259,7 +266,7 @@ def encode_and_write(
       first_id: ``unique_ids`` of the first record; the others continue from there.
       counts: totals to which those of the batches are added.
     """
-    progress = Progress(stage, total, unit)
+    progress, unknown = Progress(stage, total, unit), UnknownTokens()
     totals = collections.Counter(counts)
     lengths = [np.zeros(0, np.int32)]
     per_item: list[np.ndarray] = []
@@ -271,6 +278,7 @@ def encode_and_write(
             # merging messages).
             writer.write_framed(frame_records(map(bytes.__add__, ids, encoded.records)))
             lengths.append(encoded.lengths)
+            unknown.add(encoded.unknown)
             if encoded.records_per_item is not None:
                 per_item.append(encoded.records_per_item)
             totals.update(encoded.counts)
@@ -282,7 +290,7 @@ def encode_and_write(
     for name, array in arrays.items():
         np.save(directory / name, array)
     records = {RECORDS_NAME: writer.num_records, RECORDS_NAME + OFFSETS_SUFFIX: None}
-    return Built({**records, **dict.fromkeys(arrays)}, totals)
+    return Built({**records, **dict.fromkeys(arrays)}, totals, unknown)
 
 
 def _read_array(

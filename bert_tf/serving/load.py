@@ -10,11 +10,13 @@ The model is loaded once and stays in memory.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bert_tf.config.declared import with_settings_of_model
+from bert_tf.inference.unknown_hint import with_unknown_hint
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.serving import trained
 from bert_tf.serving.trained import TrainedModel, open_trained
@@ -63,12 +65,15 @@ def load_model(
       **settings: further arguments of the task's class; the default is what the model was trained
         with, such as ``max_seq_length`` and what is read of texts that are too long.
 
+    A warning says once if many tokens of the first texts are unknown to its vocabulary.
+
     Raises:
       UserError: a part of the model is missing or malformed, or it has no such head.
     """
     found = open_trained(model_dir, task)
     for note in found.model.notes:
         say(note, stream=sys.stderr)
+    found = dataclasses.replace(found, model=with_unknown_hint(found.model))
     options = _options(found.model, precision)
     return _OPENERS[found.task](found, {**settings, "options": options, "threads": threads})
 

@@ -7,9 +7,14 @@ from pathlib import Path
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source, open_source
+from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.model_directory.complete import CompleteModel, find_model
-from bert_tf.model_directory.directory import require_checkpoint
+from bert_tf.model_directory.directory import (
+    HUGGINGFACE_CONFIG_NAME,
+    ModelDirectory,
+    require_checkpoint,
+)
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
@@ -18,6 +23,8 @@ CLASSIFICATION, TAGGING = "classification", "tagging"
 QUESTION_ANSWERING = "question_answering"
 MASKED_WORDS, VECTORS = "masked_words", "vectors"
 TASKS = (CLASSIFICATION, TAGGING, QUESTION_ANSWERING, MASKED_WORDS, VECTORS)
+
+_SAVED_MODEL = "saved_model.pb"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +52,16 @@ def open_trained(path: PathLike, task: str | None = None) -> TrainedModel:
     """The model in a directory, or of the weights at a path; see :func:`trained_model`."""
     require_checkpoint(path, flag="model_dir")
     is_directory = Path(path).is_dir()
+    if ModelDirectory.of(path).config is None:
+        if (Path(path) / _SAVED_MODEL).is_file():
+            raise UserError(
+                f"{path} is an exported SavedModel, for TensorFlow's tf.saved_model.load; "
+                "load_model takes the model directory that it was exported from."
+            )
+        raise UserError(
+            f"{path} has no {CONFIG_NAME} or {HUGGINGFACE_CONFIG_NAME}; load_model takes a model "
+            "directory with weights, configuration and vocabulary."
+        )
     model = find_model(path) if is_directory else find_model(init_checkpoint=path)
     return trained_model(model, task)
 

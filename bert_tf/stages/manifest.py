@@ -91,6 +91,7 @@ class Manifest:
       parts: the manifests of the calls that filled the directory, if there were several.
       made_by: versions of everything else that determined the outputs (``versions.maker``); empty
         if not recorded.
+      remark: what is unusual about the outputs, for everyone who uses them; usually empty.
     """
 
     stage: str
@@ -102,6 +103,7 @@ class Manifest:
     version: int = FORMAT_VERSION
     parts: tuple[Manifest, ...] = ()
     made_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    remark: str = ""
 
     @property
     def calls(self) -> tuple[Manifest, ...]:
@@ -113,10 +115,10 @@ class Manifest:
         """The names of the files that were written."""
         return {entry.name for entry in self.outputs}
 
-    def to_dict(self, *, with_versions: bool = True) -> dict[str, Any]:
-        """The manifest as JSON values, including the hash of its parameters."""
-        parts = [part.to_dict(with_versions=with_versions) for part in self.parts]
-        made_by = dict(self.made_by) if with_versions else {}
+    def to_dict(self, *, whole: bool = True) -> dict[str, Any]:
+        """The manifest as JSON values; unless ``whole``, without what no output depends on."""
+        parts = [part.to_dict(whole=whole) for part in self.parts]
+        made_by = dict(self.made_by) if whole else {}
         return {
             "version": self.version,
             "stage": self.stage,
@@ -129,6 +131,7 @@ class Manifest:
             "outputs": [dict(vars(entry)) for entry in self.outputs],
             **({"parts": parts} if parts else {}),
             **({"made_by": made_by} if made_by else {}),
+            **({"remark": self.remark} if self.remark and whole else {}),
         }
 
     @property
@@ -137,7 +140,7 @@ class Manifest:
 
         It stays the same if other versions made the same bytes.
         """
-        return hash_of_json(self.to_dict(with_versions=False))
+        return hash_of_json(self.to_dict(whole=False))
 
 
 class UnsafeNameError(UserError):
@@ -245,6 +248,7 @@ def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
         vocabulary=VocabularyEntry(**vocabulary) if vocabulary is not None else None,
         parts=tuple(_from_dict(part, path) for part in content.get("parts", ())),
         made_by=content.get("made_by", {}),
+        remark=content.get("remark", ""),
     )
     _check_types(manifest)
     return manifest
@@ -252,9 +256,8 @@ def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
 
 def _check_types(manifest: Manifest) -> None:
     """Raises TypeError if a value has the wrong type."""
-    _require(str, {"stage": manifest.stage})
-    _require(dict, {"parameters": manifest.parameters, "counts": manifest.counts})
-    _require(dict, {"made_by": manifest.made_by})
+    _require(str, {"stage": manifest.stage, "remark": manifest.remark})
+    _require(dict, {name: getattr(manifest, name) for name in ("parameters", "counts", "made_by")})
     _require(str, manifest.made_by)
     _require(int, manifest.counts)
     for entry in (*manifest.inputs, *manifest.outputs):

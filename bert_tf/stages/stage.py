@@ -23,9 +23,8 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
-from bert_tf.stages.journal import Journal, continues_another_call
 from bert_tf.stages.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -38,7 +37,7 @@ from bert_tf.stages.manifest import (
     require_output_names,
     write_manifest,
 )
-from bert_tf.util.console import report
+from bert_tf.util.console import report, warn
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
 from bert_tf.util.errors import RepairableError, UserError
 from bert_tf.util.files import (
@@ -51,6 +50,10 @@ from bert_tf.util.files import (
     write_json,
 )
 from bert_tf.util.progress import Progress
+
+if TYPE_CHECKING:
+    from bert_tf.stages.journal import Journal
+    from bert_tf.text.unknown_share import UnknownTokens
 
 # What to do with output made by other versions of the program or its libraries.
 REMAKE, KEEP = "remake", "keep"
@@ -66,10 +69,12 @@ class Built:
     Attributes:
       outputs: file names, each with its number of units (documents, records) or None.
       counts: totals for the manifest.
+      unknown: the unknown tokens of the text, if it was tokenized.
     """
 
     outputs: Mapping[str, int | None]
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unknown: UnknownTokens | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +130,7 @@ def run_stage(
       UserError: the directory cannot be written, is in use or contains another stage's output, or
         its manifest is damaged or lists something that is not a file in it; calls that share it
         contradict each other; an input differs from its entry in the manifest next to it, or
-        changes meanwhile.
+        changes meanwhile; or most tokens are unknown to the vocabulary.
     """
     flag = shared.flag if shared else "output_dir"
     directory = make_output_dir(output_dir, flag=flag)
@@ -140,6 +145,7 @@ def run_stage(
         earlier, call, _named(directory, shared), keeps=other_versions == KEEP
     ):
         _remove_leftovers(directory, call, shared, flag)
+        _say_remark(earlier, inputs)
         return directory
     with explain_write_errors(directory), contextlib.ExitStack() as stack:
         if shared is None:
@@ -152,6 +158,9 @@ def run_stage(
         with unchanged.explain():
             built = build(partial, journal) if journaled else build(partial)
         unchanged.require()
+        if built.unknown is not None:
+            built.unknown.require_known(_named_inputs(inputs))
+            call = dataclasses.replace(call, remark=built.unknown.remark)
         written = [partial / name for name in built.outputs]
         described = _describe(written, f"{stage}, checksums of the output")
         counts = built.outputs.values()
@@ -165,7 +174,18 @@ def run_stage(
             _note_differences(directory, call, kept, shared)
         old = _files_of_earlier_runs(directory, kept)
         _install(call, kept=kept, old=old, partial=partial, directory=directory, flag=flag)
+    _say_remark(call, inputs)
     return directory
+
+
+def _say_remark(call: Manifest, inputs: Sequence[Path]) -> None:
+    if call.remark:
+        warn(f"{_named_inputs(inputs)}: {call.remark}", part="text")
+
+
+def _named_inputs(inputs: Sequence[Path]) -> str:
+    others = len(inputs) - 1
+    return f"{inputs[0]}{f' and {others:,} other files' if others else ''}"
 
 
 def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
@@ -187,6 +207,7 @@ def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
         counts={name: sum(part.counts.get(name, 0) for part in parts) for name in sorted(names)},
         parts=parts,
         made_by=_shared([part.made_by for part in parts]),
+        remark="",
     )
 
 
@@ -284,7 +305,7 @@ def _remove_leftovers(
         unlisted = _stale_names(stale) - (manifest.output_names if manifest else set())
         if not any((directory / name).exists() for name in unlisted):
             stale.unlink(missing_ok=True)
-        if partial.exists() and not continues_another_call(partial, _identity(call)):
+        if partial.exists() and not _is_of_another_call(partial, call):
             shutil.rmtree(partial)
 
 
@@ -318,6 +339,12 @@ def _may_stay(earlier: Manifest, call: Manifest, what: str, *, keeps: bool) -> b
     return keeps or not difference
 
 
+def _is_of_another_call(partial: Path, call: Manifest) -> bool:
+    from bert_tf.stages.journal import continues_another_call
+
+    return continues_another_call(partial, _identity(call))
+
+
 def _identity(call: Manifest) -> str:
     """A hash of everything that determines a call's output."""
     return hash_of_json(call.to_dict())
@@ -342,6 +369,8 @@ def _partial_directory(
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
         else:
+            from bert_tf.stages.journal import Journal
+
             journal = Journal(partial, identity)
         stack.push(functools.partial(_remove_unless_continued, partial, journal))
         yield partial, journal

@@ -141,8 +141,10 @@ class RunLog:
         }
         self._add_summaries(step, tags)
 
-    def evaluation(self, step: int, figures: Mapping[str, float], *, note: str = "") -> None:
-        """Logs an evaluation of the weights at ``step``, replacing an earlier one."""
+    def evaluation(
+        self, step: int, figures: Mapping[str, float], *, note: str = "", weights: str = ""
+    ) -> None:
+        """Logs an evaluation of the ``weights`` at ``step``, replacing an earlier one."""
         history = read_history(self._output_dir, EVALUATIONS)
         others = [record for record in history if record["step"] != step]
         self._rewrite(EVALUATIONS, [*others, _record(step, figures)])
@@ -151,7 +153,9 @@ class RunLog:
         # Results of SQuAD 2.0 have one metric under two names, one from each official script.
         printed = {name: v for name, v in figures.items() if name != "exact"}
         shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in printed.items())
-        self.message(f"evaluation at step {step}: {shown}{note}")
+        self.message(
+            f"evaluation {f'of {weights}' if weights else f'at step {step}'}: {shown}{note}"
+        )
 
     def _append(self, name: str, record: Mapping[str, object]) -> None:
         path = self._output_dir / name

@@ -178,9 +178,9 @@ class Trainer:
         return self._job.data.evaluation
 
     def _keep(self, log: RunLog, results: evaluation.Results) -> None:
-        output_dir = self._job.settings.output_dir
+        settings, output_dir = self._job.settings, self._job.settings.output_dir
         evaluation.write_results(output_dir, results)
-        checkpoint = self._latest_checkpoint() if self._job.settings.evaluation.keep_best else None
+        checkpoint = self._latest_checkpoint() if settings.evaluation.keep_best else None
         best = checkpoint is not None and evaluation.keep_if_best(
             output_dir,
             checkpoint,
@@ -190,7 +190,9 @@ class Trainer:
         )
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
         figures = {name: value for name, value in results.items() if name != "global_step"}
-        log.evaluation(int(results["global_step"]), figures, note=note)
+        step = int(results["global_step"])
+        given = "" if step or settings.do_train else settings.start.init_checkpoint or ""
+        log.evaluation(step, figures, note=note, weights=given)
 
     @property
     def _reads_weights(self) -> bool:

@@ -260,21 +260,23 @@ def _inspect_records(
         progress.advance(share * piece.path.stat().st_size / 1e6)
     usable = [records for records in filled if records.files[0].path not in damaged]
     label = _label_of(usable[0]) if usable else None
+    calls = manifest.calls if manifest else ()
     yield describe_records(
         str(directory),
         total,
         repeated,
         origin=origin,
         label=label,
-        warnings=list(
-            unusual(
+        warnings=[
+            *unusual(
                 total,
                 repeated,
                 origin.making,
                 label=label,
                 unknown_id=origin.conventions.special_ids.get("unk"),
-            )
-        ),
+            ),
+            *(f"of their text, {call.remark}" for call in calls if call.remark),
+        ],
         samples=_samples(usable, origin, settings.num_samples),
     )
 

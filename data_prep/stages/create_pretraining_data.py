@@ -34,6 +34,7 @@ from bert_tf.stages.journal import Journal
 from bert_tf.stages.manifest import describe_vocabulary, intact_manifest, is_output_name
 from bert_tf.stages.stage import Built, SharedDirectory, run_stage
 from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
+from bert_tf.text.unknown_share import CountingTokenizer, UnknownTokens
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import OFFSETS_SUFFIX, SIDE_FILE_SUFFIXES
@@ -68,6 +69,8 @@ BLOCK_BYTES = 1 << 20
 MAX_DOCUMENT_BYTES = BLOCK_BYTES // 4
 _OUTPUT_DIR_NAME = re.compile(r"records-\d{5,}-of-\d{5,}\.tfrecord(\.gz)?")
 ENCODE_AT_ONCE = 512  # instances; keeps the arrays within the processor's cache
+
+_UNKNOWN_TOKENS = "unknown_tokens"  # a total of the journal that is not one of the manifest
 
 # Random number streams of a block.
 _PAIRS, _TRUNCATION, _SHUFFLE = range(3)
@@ -132,6 +135,7 @@ class EncodedBlock(NamedTuple):
 
     groups: list[FramedRecords]
     counts: dict[str, int]
+    unknown: UnknownTokens
     num_input_bytes: int
 
 
@@ -149,7 +153,7 @@ def run(settings: Settings) -> Path:
         built = _build(settings, files, names, encoder, directory, journal)
         for name, content in copy.items():
             (directory / name).write_bytes(content)
-        return Built({**built.outputs, **dict.fromkeys(copy)}, built.counts)
+        return dataclasses.replace(built, outputs={**built.outputs, **dict.fromkeys(copy)})
 
     return run_stage(
         STAGE,
@@ -261,7 +265,7 @@ def _build(
     cuts: collections.Counter[str] = collections.Counter()
     blocks = read_blocks(files, block_bytes=BLOCK_BYTES, max_bytes=MAX_DOCUMENT_BYTES, cuts=cuts)
     results = settings.executor.map(encoder, journal.remaining(blocks), what=STAGE)
-    totals = journal.totals
+    totals, unknown = journal.totals, UnknownTokens()
     with contextlib.ExitStack() as stack:
         writers = [
             stack.enter_context(
@@ -272,7 +276,9 @@ def _build(
         for result in results:
             for place, group in enumerate(result.groups):
                 writers[(totals["records"] + place) % len(writers)].write_framed(group)
-            journal.add_item(result.counts, input_bytes=result.num_input_bytes, outputs=writers)
+            unknown.add(result.unknown)
+            counts = {**result.counts, _UNKNOWN_TOKENS: result.unknown.unknown}
+            journal.add_item(counts, input_bytes=result.num_input_bytes, outputs=writers)
             progress.advance(result.num_input_bytes / 1e6)
     if not totals.get("records"):
         contents = "only documents of one token" if totals.get("tokens") else "only white space"
@@ -289,7 +295,9 @@ def _build(
     for name, writer in zip(names, writers):
         outputs[name] = writer.num_records
         outputs[name + OFFSETS_SUFFIX] = None
-    return Built(outputs, {**totals, **cuts})
+    # A resumed call has the numbers of all blocks, and the pieces of text of its own.
+    unknown.tokens, unknown.unknown = totals["tokens"], totals.pop(_UNKNOWN_TOKENS, 0)
+    return Built(outputs, {**totals, **cuts}, unknown)
 
 
 def _label_1(settings: Settings) -> str:
@@ -303,7 +311,7 @@ class BlockEncoder:
     def __init__(self, settings: Settings, num_groups: int, content: TokenizerContent):
         self._settings = settings
         self._num_groups = num_groups
-        tokenizer = content.load()
+        self._tokenizer = tokenizer = CountingTokenizer(content.load())
         vocabulary = describe_vocabulary(tokenizer)
         self._special_ids = dict(vocabulary.special_ids)
         self._starts_word = np.array(tokenizer.word_starts(range(vocabulary.size)))
@@ -345,7 +353,7 @@ class BlockEncoder:
         if self._settings.sentence_order:
             counts["documents_of_one_token"] = tokenized.num_documents_of_one_token
         num_bytes = sum(len(document.text) for document in block.documents)
-        return EncodedBlock(groups, counts, num_bytes)
+        return EncodedBlock(groups, counts, self._tokenizer.take(), num_bytes)
 
     def _make_spans(self, tokenized: TokenizedBlock, number: int) -> Spans:
         passes = [

@@ -109,6 +109,7 @@ class TextClassifier:
 
         A model that was trained on pairs needs pairs.
         """
+        texts = listed(texts)
         if not texts:
             return []
         answers = self.answers(texts)

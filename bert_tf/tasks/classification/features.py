@@ -30,6 +30,7 @@ from bert_tf.tasks.classification.long_texts import CUT_OFF, WINDOWS, LongTexts
 from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 
@@ -123,7 +124,7 @@ class RowEncoder:
 
     def __init__(self, open_tokenizer: Callable[[], Tokenizer], layout: RowLayout):
         """Opens the tokenizer."""
-        self._tokenizer = open_tokenizer()
+        self._tokenizer = CountingTokenizer(open_tokenizer())
         self._layout = layout
 
     def __call__(self, rows: Sequence[Row]) -> EncodedSequences:
@@ -140,7 +141,7 @@ class RowEncoder:
         )
         features = {**inputs, "labels": targets_of(labels, layout.num_targets)}
         counts = {"examples": len(rows), "cut_examples": sum(is_cut for _, is_cut in encoded)}
-        made = EncodedSequences.of(layout.spec, features, counts)
+        made = EncodedSequences.of(layout.spec, features, counts, self._tokenizer.take())
         if layout.long_texts.long_texts != WINDOWS:
             return made
         per_row = np.array([len(found) for found, _ in encoded], np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from bert_tf.tasks.classification.metrics import OF_RATINGS
 from bert_tf.tasks.classification.text_task import TextTask
 from bert_tf.util.errors import UserError
 
@@ -149,7 +150,7 @@ GLUE_TASKS = {
         classes=(),
         lowest=0.0,
         highest=5.0,
-        metrics=("spearman", "pearson"),
+        metrics=OF_RATINGS,
         # For the files of the original STS benchmark, of which GLUE's files were made.
         format=FileFormat(
             without_header=(

@@ -1,4 +1,4 @@
-"""Metrics of classification, from 0 (correlations: from -1) to 1.
+"""Metrics of classification, from 0 (correlations: from -1) to 1; errors have the labels' unit.
 
 Most take labels and predictions, [N] each: class numbers, or scores of a regression. Metrics for
 several classes per text take booleans [N, classes].
@@ -46,6 +46,16 @@ def spearman(labels: np.ndarray, predicted: np.ndarray) -> float:
     return pearson(_ranks(labels), _ranks(predicted))
 
 
+def mean_absolute_error(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """The mean distance of predictions from labels, in their unit."""
+    return float(np.abs(np.subtract(predicted, labels, dtype=np.float64)).mean())
+
+
+def root_mean_squared_error(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """The root of the mean squared distance of predictions from labels, in their unit."""
+    return float(np.sqrt(np.square(np.subtract(predicted, labels, dtype=np.float64)).mean()))
+
+
 def macro_f1(labels: np.ndarray, predicted: np.ndarray) -> float:
     """The mean of the classes' F1, of classes that are a label or a prediction of some text."""
     found = counts_of(_by_class(labels, predicted), _by_class(predicted, labels))
@@ -66,13 +76,15 @@ def exact_match(labels: np.ndarray, predicted: np.ndarray) -> float:
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     function.__name__: function
     for function in (
-        *(accuracy, f1, matthews_correlation, pearson, spearman),
-        *(macro_f1, micro_f1, exact_match),
+        *(accuracy, f1, matthews_correlation, macro_f1, micro_f1, exact_match),
+        *(spearman, pearson, mean_absolute_error, root_mean_squared_error),
     )
 }
 
 
 F1_OF_CLASSES = ("macro_f1", "micro_f1")
+CORRELATIONS = ("spearman", "pearson")
+OF_RATINGS = (*CORRELATIONS, "mean_absolute_error", "root_mean_squared_error")
 
 
 class Counts(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Union
 
 from bert_tf.config.declared import Settings, setting
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.tasks.classification.metrics import OF_RATINGS
 from bert_tf.tasks.classification.tables import Table, TableRow, open_table
 from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
@@ -20,7 +21,7 @@ OWN_TEXTS, OWN_PAIRS = "own texts", "own pairs"
 _METRICS: dict[str, tuple[str, ...]] = {
     SINGLE_LABEL: ("accuracy", "macro_f1"),
     MULTI_LABEL: ("micro_f1", "macro_f1", "exact_match"),
-    REGRESSION: ("spearman", "pearson"),
+    REGRESSION: OF_RATINGS,
 }
 
 _METRICS_WITH_NEGATIVE = ("micro_f1", "macro_f1", "accuracy")

@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.metrics import (
+    CORRELATIONS,
     calibration,
     counts_of,
     expected_calibration_error,
@@ -43,7 +44,11 @@ def write_report(
 
 def _results(output_dir: Path, file: TextFile, results: Mapping[str, float]) -> Section:
     details = {"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}"}
-    return results_section(output_dir, details, results, charted=file.score_names)
+    if not file.task.is_regression:
+        return results_section(output_dir, details, results, charted=file.score_names)
+    # Errors, in the unit of the ratings, do not fit on the axis of correlations.
+    charted = [part.named(f"eval_{name}") for part in file.parts for name in CORRELATIONS]
+    return results_section(output_dir, details, results, charted=charted, unit="squared error")
 
 
 def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
@@ -77,11 +82,11 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
     """How far probabilities can be believed; with several classes, of each text and class."""
     if answers.task.multi_label:
         confidence, is_right = answers.probabilities.ravel(), truth.ravel()
-        what = "texts with a class, by its probability"
+        what = "Fraction of the texts that have a class, by its probability."
     else:
         confidence = answers.probabilities.max(axis=1)
         is_right = truth[np.arange(len(truth)), answers.predicted]
-        what = "right predictions, by their probability"
+        what = "Fraction of right predictions, by their probability."
     bins = calibration(confidence, is_right)
     error = expected_calibration_error(bins)
     low = bins[0].low
@@ -92,7 +97,8 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
         ],
         title="Calibration",
         x_label="probability",
-        y_label=f"fraction of {what}",
+        y_label="fraction",
+        note=what,
     )
     rows = [
         (
@@ -116,17 +122,16 @@ def _ratings(answers: Answers, labels: np.ndarray) -> Section:
     """Predictions over labels, and the distribution of errors."""
     predicted = answers.predicted
     order = np.argsort(labels, kind="stable")
-    parts = [part for part in np.array_split(order, min(_BINS, len(order))) if len(part)]
+    ranked = labels[order]
+    # Equal labels are one point of the curve.
+    starts = np.searchsorted(ranked, ranked[np.arange(_BINS) * len(ranked) // _BINS])
+    parts = np.split(order, np.unique(starts)[1:])
     found = [(float(labels[part].mean()), float(predicted[part].mean())) for part in parts]
     low, high = float(labels.min()), float(labels.max())
     errors = predicted - labels
     counts, edges = np.histogram(errors[np.isfinite(errors)], bins=_BINS)
     return Section(
         "Ratings",
-        details={
-            "mean absolute error": f"{np.abs(predicted - labels).mean():.4f}",
-            "root mean squared error": f"{np.sqrt(np.square(predicted - labels).mean()):.4f}",
-        },
         charts=[
             line_chart(
                 [

@@ -35,10 +35,12 @@ def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Po
     return means, size
 
 
-def loss_chart(training: Log, evaluations: Log, *, evaluated: str = "loss") -> str:
+def loss_chart(
+    training: Log, evaluations: Log, *, evaluated: str = "loss", unit: str = "nats"
+) -> str:
     """Training and evaluation loss over steps; empty without logs.
 
-    ``evaluated`` is the name of the loss in the log of evaluations.
+    ``evaluated`` is the name of the loss in the log of evaluations, ``unit`` what it is counted in.
     """
     points, size = averaged(values_over_steps(training, "loss"))
     lines = [
@@ -48,7 +50,7 @@ def loss_chart(training: Log, evaluations: Log, *, evaluated: str = "loss") -> s
     return chart_over_steps(
         lines,
         title="Loss",
-        y_label="loss (nats)",
+        y_label=f"loss ({unit})",
         y_log=True,
         note=f"Each training point is the mean of {size} logged steps." if size > 1 else "",
     )

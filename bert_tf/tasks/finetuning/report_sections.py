@@ -24,10 +24,11 @@ def results_section(
     results: Mapping[str, float],
     *,
     charted: Sequence[str],
+    unit: str = "nats",
 ) -> Section:
     """The results of an evaluation after ``details``, and charts of the run's logs.
 
-    ``charted`` are the names of results to draw over steps.
+    ``charted`` are the names of results to draw over steps, ``unit`` that of the loss.
     """
     training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
     # This evaluation is logged only after its report is written.
@@ -41,7 +42,7 @@ def results_section(
         "Results",
         details={**details, **shown},
         charts=[
-            loss_chart(training, evaluations, evaluated="eval_loss"),
+            loss_chart(training, evaluations, evaluated="eval_loss", unit=unit),
             chart_over_steps(lines, title="Evaluations", y_label="metric"),
         ],
     )

@@ -80,7 +80,10 @@ class MaskFiller:
 
         Raises UserError for a text without one, and for one that is longer than the network.
         """
-        ids = [sequence_with_masks(text, self._tokenizer, self._config) for text in texts]
+        from bert_tf.inference.sequences import listed, texts_of
+
+        given = [texts_of(text, wanted="a text") for text in listed(texts)]
+        ids = [sequence_with_masks("".join(t), self._tokenizer, self._config) for t in given]
         return [self.fill(of_text, top=top) for of_text in ids]
 
     def fill(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_tf.config.declared import with_settings_of_model
+from bert_tf.inference.sequences import listed, parts_of
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.stages.executor import batched
@@ -23,6 +24,7 @@ from bert_tf.tasks.question_answering.windows import (
     fitting_windows,
     question_windows,
 )
+from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -143,7 +145,13 @@ class Answerer:
 
     def predict(self, inputs: Sequence[tuple[str, str]]) -> list[list[FoundAnswer]]:
         """The answers to each question about a text, as :meth:`answer` gives them."""
-        return [self.answer(question, context) for question, context in inputs]
+        pairs = [(given, parts_of(given)) for given in listed(inputs)]
+        for given, parts in pairs:
+            if len(parts) != 2:
+                raise UserError(
+                    f"{short_repr(given)} is not a question with its text; give such pairs."
+                )
+        return [self.answer(*parts) for _, parts in pairs]
 
     def close(self) -> None:
         """Frees the network's memory; nothing can be answered any more."""

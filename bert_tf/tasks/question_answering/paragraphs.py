@@ -12,6 +12,7 @@ from bert_tf.records.layouts import RecordSpec
 from bert_tf.records.sequences import EncodedSequences
 from bert_tf.tasks.question_answering.windows import Window, WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding, Tokenizer
+from bert_tf.text.unknown_share import CountingTokenizer
 
 
 class Question(NamedTuple):
@@ -36,7 +37,7 @@ class ParagraphEncoder:
         self, open_tokenizer: Callable[[], Tokenizer], windows: WindowSettings, spec: RecordSpec
     ):
         """Loads the tokenizer; ``spec`` lists the features of the records."""
-        self._tokenizer = open_tokenizer()
+        self._tokenizer = CountingTokenizer(open_tokenizer())
         self._settings = windows
         self._spec = spec
 
@@ -65,7 +66,7 @@ class ParagraphEncoder:
                     question.is_impossible,
                 )
         counts["windows"] = len(rows)
-        return EncodedSequences.of(self._spec, rows.features(), counts)
+        return EncodedSequences.of(self._spec, rows.features(), counts, self._tokenizer.take())
 
 
 def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:

@@ -35,6 +35,7 @@ from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 from bert_tf.tasks.tagging.windows import WindowSettings, windows_of_words
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.unknown_share import CountingTokenizer
 
 STAGE = "tagging_features"
 VERSION = 2  # goes up when the records of equal input change
@@ -129,7 +130,7 @@ class SentenceEncoder:
         spec: RecordSpec,
     ):
         """Opens the tokenizer; ``numbers`` maps labels to classes; ``spec`` has the features."""
-        self._tokenizer = open_tokenizer()
+        self._tokenizer = CountingTokenizer(open_tokenizer())
         self._windows = windows
         self._numbers = numbers
         self._spec = spec
@@ -161,7 +162,7 @@ class SentenceEncoder:
             "sequences": len(ids),
             "cut_sentences": cut,
         }
-        return EncodedSequences.of(self._spec, features, counts)
+        return EncodedSequences.of(self._spec, features, counts, self._tokenizer.take())
 
 
 def _parameters(windows: WindowSettings, labels: Sequence[str] | None) -> dict[str, object]:

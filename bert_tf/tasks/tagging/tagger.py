@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Union
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, listed
+from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, listed, texts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
 from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
 from bert_tf.tasks.tagging.features import sequences_of
 from bert_tf.tasks.tagging.windows import WindowSettings
+from bert_tf.text.basic import IDEOGRAPHS
 
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 # A text, or the words of one.
 Words = Union[str, Sequence[str]]
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+_IDEOGRAPH = "".join(f"{chr(first)}-{chr(last)}" for first, last in IDEOGRAPHS)
+_WORD = re.compile(rf"(?P<run>[^\W{_IDEOGRAPH}]+)|[{_IDEOGRAPH}]|[^\w\s]")
+_JOINERS = "\u200c\u200d"  # within words of Indian and Arabic writing
 
 
 class NamedEntity(NamedTuple):
@@ -104,15 +108,16 @@ class Tagger:
     def predict(self, sentences: Sequence[Words]) -> list[TaggedText]:
         """The labels of sentences, in their order.
 
-        Sentences are lists of words, or text: its words are then runs of letters and digits, and
-        each other character by itself. Divide words as the training data of the model does.
+        Sentences are lists of words, or text: its words are then runs of letters, with their marks,
+        and digits, and each other character by itself, as is each Chinese one. Divide words as the
+        training data of the model does.
         """
-        texts = [s if isinstance(s, str) else " ".join(s) for s in listed(sentences)]
+        sentences = listed(sentences)
+        words_given = [texts_of(s, wanted="a sentence, or a list of its words") for s in sentences]
+        texts = [" ".join(of_sentence) for of_sentence in words_given]
         spans = [
-            [match.span() for match in _WORD.finditer(sentence)]
-            if isinstance(sentence, str)
-            else _spans_of_words(sentence)
-            for sentence in sentences
+            spans_in_text(sentence) if isinstance(sentence, str) else _spans_of_words(of_sentence)
+            for sentence, of_sentence in zip(sentences, words_given)
         ]
         words = [[text[slice(*span)] for span in own] for text, own in zip(texts, spans)]
         return [
@@ -152,6 +157,25 @@ class Tagger:
     def close(self) -> None:
         """Frees the network's memory; the tagger cannot be used any more."""
         self._predictor.close()
+
+
+def spans_in_text(text: str) -> list[tuple[int, int]]:
+    """The characters [start, end) of each word of a running text."""
+    spans: list[tuple[int, int]] = []
+    for match in _WORD.finditer(text):
+        start, end = match.span()
+        # Vowel signs and accents are not \w, but belong to the letters around them.
+        follows = bool(spans) and spans[-1][1] == start and text[spans[-1][0]].isalnum()
+        continues = match.lastgroup == "run" and _is_mark(text[start - 1])
+        if follows and (continues or _is_mark(text[start])):
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char)[0] == "M" or char in _JOINERS
 
 
 def _spans_of_words(words: Sequence[str]) -> list[tuple[int, int]]:

@@ -116,7 +116,7 @@ class Array:
 
     def __init__(self, path: Path, dtype: str, shape: tuple[int, ...], *, tokens: bool) -> None:
         """``shape`` is that of a row; ``tokens`` are not pooled, so that a row is a token's."""
-        self.tokens_file = path.with_suffix(f".tokens{path.suffix}") if tokens else None
+        self.tokens_file = tokens_file_of(path) if tokens else None
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._shape = shape
 
@@ -146,6 +146,11 @@ class Array:
         """See :class:`Form`."""
         tokens = b"" if self.tokens_file is None else _header(TOKEN_ROW, (rows,))
         return _header(self._dtype, (rows, *self._shape)), tokens
+
+
+def tokens_file_of(path: Path) -> Path:
+    """The file of the tokens of an array's rows."""
+    return path.with_suffix(f".tokens{path.suffix}")
 
 
 def form_of(

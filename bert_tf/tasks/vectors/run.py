@@ -22,19 +22,23 @@ from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.stages.kept_plan import differences, read_plan, settle_plan
 from bert_tf.tasks.vectors.chosen import ChosenVectors, choose_vectors
 from bert_tf.tasks.vectors.encoder import TextEncoder
-from bert_tf.tasks.vectors.forms import form_of
+from bert_tf.tasks.vectors.forms import form_of, tokens_file_of
 from bert_tf.tasks.vectors.pieces import Pieces, finished_pieces
 from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
 from bert_tf.tasks.vectors.texts import Texts, read_texts
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
+from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import hash_of_json
+from bert_tf.util.files import hash_of_json, sha256_of_file
 from bert_tf.util.progress import Progress
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 _WHAT = "computation of vectors"
+_SAMPLED_TEXTS = 10_000
 # Tokens per piece, which a killed run loses: some seconds of a large network on a CPU.
 PIECE_TOKENS = 1 << 14
 # The numbers of a piece's tokens, which are in memory at once.
@@ -51,6 +55,22 @@ def run(settings: FeatureSettings) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _require_known(path: Path, texts: Texts, tokenizer: Tokenizer) -> None:
+    """Says an unusual share of unknown tokens in a sample of texts, before hours of computing.
+
+    Raises UserError if most of them are unknown.
+    """
+    counting = CountingTokenizer(tokenizer)
+    sample = np.linspace(0, len(texts) - 1, min(len(texts), _SAMPLED_TEXTS)).astype(np.int64)
+    for number in sample.tolist():
+        for text in texts.parts(number):
+            counting.encode(text)
+    found = counting.take()
+    found.require_known(str(path))
+    if found.remark:
+        warn(f"{path}: {found.remark}", part="text")
+
+
 def description_file(output_file: Path) -> Path:
     """The file next to an output that says how it was made."""
     return output_file.with_name(f"{output_file.name}.json")
@@ -64,8 +84,9 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     )
     for note in model.notes:
         run.message(note)
-    chosen = _choose(settings, run, model)
     texts = read_texts(settings.input_file, flag="input_file", keep_empty=settings.keep_empty_lines)
+    _require_known(settings.input_file, texts, model.tokenizer)
+    chosen = _choose(settings, run, model)
     [checkpoint] = find_checkpoints(model.checkpoint, every_one=False)
     check_same_on_all_ranks(
         run.ranks,
@@ -76,10 +97,11 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     )
     directory, output = settings.run.output_dir, settings.output_file
     # What is complete is described next to it, what is not in the directory.
-    known = _kept(output) if output.exists() else read_plan(directory, what=_WHAT)
+    described = _description(output) if output.exists() else {}
+    known = described.get("settings") if output.exists() else read_plan(directory, what=_WHAT)
     arithmetic = kept_arithmetic(run, model.config, known if run.keeps_files else None)
     plan = _plan(settings, run, model, checkpoint, texts, arithmetic, chosen)
-    if run.ranks.broadcast(run.keeps_files and _is_complete(output, known, plan)):
+    if run.ranks.broadcast(run.keeps_files and _is_complete(output, described, plan)):
         run.message(f"{output} was computed before; delete it to compute it again")
         return
     if run.keeps_files:
@@ -110,28 +132,41 @@ def _choose(settings: FeatureSettings, run: Run, model: CompleteModel) -> Chosen
     return chosen
 
 
-def _kept(output: Path) -> Mapping[str, Any] | None:
-    """The plan of a complete output; None if it has no description."""
+def _description(output: Path) -> Mapping[str, Any]:
+    """How a complete output was made: ``settings``, ``counts`` and ``files``; {} if unknown."""
     path = description_file(output)
     if not path.is_file():
-        return None
+        return {}
     advice = f"delete {output} and this file"
-    content = read_sealed_json(path, what="description of vectors", advice=advice)
-    return content.get("settings", {})
+    return read_sealed_json(path, what="description of vectors", advice=advice)
 
 
-def _is_complete(output: Path, known: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
+def _digests(output: Path, vectors: Path) -> dict[str, Any]:
+    """The size and digest of the ``vectors``, which become the output, and of their tokens."""
+    paths = {"vectors": vectors, "tokens": tokens_file_of(output)}
+    return {
+        what: {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+        for what, path in paths.items()
+        if path.is_file()
+    }
+
+
+def _is_complete(output: Path, described: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     """Whether the output exists; UserError if it is not the one that the plan asks for."""
     if not output.exists():
         return False
-    if known is not None:
-        changed = differences(known, plan)
-        if not changed:
-            return True
-        known_by = f" and was made otherwise ({changed})"
+    changed = differences(described["settings"], plan) if "settings" in described else ""
+    # Earlier versions described no files.
+    written = described.get("files")
+    if changed:
+        reason = f" and was made otherwise ({changed})"
+    elif not described:
+        reason = ""
+    elif written in (None, _digests(output, output)):
+        return True
     else:
-        known_by = ""
-    raise UserError(f"--output_file: {output} exists{known_by}; delete it, or choose another name.")
+        reason = ", but is not the file that was written: it was cut, changed or replaced"
+    raise UserError(f"--output_file: {output} exists{reason}; delete it, or choose another name.")
 
 
 def _plan(
@@ -213,7 +248,9 @@ def _compute(
         }
         joined = pieces.join(form, journal)
         output = settings.output_file
-        write_sealed_json(description_file(output), {"settings": plan, "counts": counts})
+        files = _digests(output, joined)
+        description = {"settings": plan, "counts": counts, "files": files}
+        write_sealed_json(description_file(output), description)
         os.replace(joined, output)
         run.message(
             f"{counts['cut_texts']:,} of {counts['texts']:,} texts were longer than "

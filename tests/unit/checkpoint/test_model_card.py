@@ -1,6 +1,7 @@
 """The card of a converted model: what its directory records, read by huggingface_hub."""
 
 import json
+import re
 
 import pytest
 from huggingface_hub import ModelCard
@@ -103,6 +104,16 @@ def test_without_records_a_card_has_only_the_network(tmp_path, class_name, task,
     assert card.data.base_model is None
     assert f'model = {loader}.from_pretrained("out")' in card.text.splitlines()
     assert [line for line in card.text.splitlines() if line.startswith("## ")] == ["## Use"]
+
+
+def test_the_card_of_word_labels_says_how_words_are_joined(tmp_path, monkeypatch):
+    card = card_of(make(tmp_path / "run", "BertForTokenClassification"), tmp_path / "out")
+    [program] = re.findall(r"```python\n(.*?)```", card.content, flags=re.DOTALL)
+    assert 'aggregation_strategy="first"' in program
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(program, names)
+    assert names["words"]._postprocess_params["aggregation_strategy"].value == "first"
 
 
 HOSTILE = (

@@ -143,3 +143,48 @@ def test_more_than_a_pair(tmp_path, task):
 def test_empty_batches(tmp_path):
     with pytest.raises(UserError, match="--batch_size=0 must be at least 1"):
         load(tmp_path, "classification", batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "sentence"),
+    [
+        ("vectors", [None], "None is not a text, or a pair of texts; give strings"),
+        ("vectors", ["Anna", ("Anna", 5)], r"\('Anna', 5\) is not a text, or a pair of texts"),
+        ("vectors", None, "None is no list, and a list of inputs is needed"),
+        ("classification", [b"Anna"], "b'Anna' is not a text, or a pair"),
+        ("classification", {"text": "Anna"}, "is no list, and a list of inputs is needed"),
+        ("classification", [float("nan")], "nan is not a text"),
+        ("tagging", [None], "None is not a sentence, or a list of its words"),
+        ("tagging", [["Anna", None]], r"\['Anna', None\] is not a sentence, or a list"),
+        ("question_answering", ["Who wrote it?"], "is not a question with its text; give such"),
+        ("question_answering", [("Who?", None)], "is not a text, or a pair of texts"),
+        ("masked_words", "The [MASK]", "is a text, and a list of inputs is needed"),
+        ("masked_words", [None], "None is not a text; give strings"),
+    ],
+)
+def test_inputs_that_are_no_texts_are_one_sentence(tmp_path, task, inputs, sentence):
+    with pytest.raises(UserError, match=sentence):
+        load(tmp_path, task).predict(inputs)
+
+
+def test_inputs_of_other_kinds_of_lists(tmp_path):
+    model = load(tmp_path, "classification")
+    expected = model.predict(["Anna", "book"])
+    assert model.predict(np.array(["Anna", "book"])) == expected
+    assert model.predict(text for text in ("Anna", "book")) == expected
+
+
+def test_a_directory_without_a_model(tmp_path):
+    with pytest.raises(
+        UserError, match=r"has no bert_config\.json or config\.json; load_model takes"
+    ):
+        load_model(tmp_path)
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(UserError, match=r"is an exported SavedModel, .*load_model takes the model"):
+        load_model(tmp_path)
+
+
+def test_texts_of_another_language_are_warned_of(tmp_path, capsys):
+    load(tmp_path, "vectors").predict(["Anna wrote", "영화가 아주 좋다"] * 20)
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "unknown" in line]
+    assert "tokens are unknown to the vocabulary ([UNK]), most often '영화가'" in line

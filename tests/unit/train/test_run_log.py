@@ -99,6 +99,11 @@ def test_evaluations_have_a_file_and_tags_of_their_own(tmp_path, capsys):
     assert read_events(tmp_path) == {3: {"eval/loss": 1.25, "eval/masked_lm_accuracy": 0.5}}
 
 
+def test_an_evaluation_of_given_weights_names_them(tmp_path, capsys):
+    RunLog(tmp_path).evaluation(0, {"loss": 1.25}, weights="models/rated")
+    assert capsys.readouterr().out == "evaluation of models/rated: loss 1.2500\n"
+
+
 def test_figures_of_layers_are_drawn_and_those_of_variables_written(tmp_path, capsys):
     layers = {"layer_0": {"weight_norm": 1.2345678, "update_ratio": math.nan}}
     RunLog(tmp_path).layers(3, layers, {"a/layer_0/w": {"weight_norm": 1e-12 / 3}})

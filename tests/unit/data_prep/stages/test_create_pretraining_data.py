@@ -821,3 +821,29 @@ def test_googles_command_line_works(corpus, tmp_path):
     failed = run(*command, "--masked_lm_prob=2", check=False)
     assert failed.returncode == 2
     assert failed.stderr == "error: --masked_lm_prob=2 must be in (0, 1].\n"
+
+
+def test_the_share_of_unknown_tokens_is_said(corpus, tmp_path, capsys):
+    (tmp_path / "vocab.txt").write_text((corpus / "vocab.txt").read_text())
+    (tmp_path / "a.txt").write_text(make_text(60) + "영화가 아주\n" * 300)
+    (tmp_path / "b.txt").write_text(make_text(50, seed=1))
+    plain, whole = tmp_path / "plain", tmp_path / "whole"
+    stage.run(settings_for(corpus, plain))
+    assert "unknown" not in capsys.readouterr().out
+    stage.run(settings_for(tmp_path, whole))
+    stage.run(settings_for(tmp_path, whole))
+    found = [line for line in capsys.readouterr().out.splitlines() if "unknown" in line]
+    assert len(found) == 2
+    remark = read_manifest(whole).remark
+    assert "'영화가' (" in remark
+    tokens = read_manifest(whole).counts["tokens"]
+    assert remark.startswith(f"{600 / tokens:.1%} of the {tokens:,} tokens are unknown")
+    assert "unknown_tokens" not in read_manifest(whole).counts
+
+
+def test_text_of_another_language_is_refused(corpus, tmp_path):
+    (tmp_path / "vocab.txt").write_text((corpus / "vocab.txt").read_text())
+    (tmp_path / "a.txt").write_text("영화가 아주\n" * 300)
+    with pytest.raises(UserError, match=r"100\.0% of the 600 tokens are unknown .*language"):
+        stage.run(settings_for(tmp_path, tmp_path / "records"))
+    assert not (tmp_path / "records/manifest.json").exists()

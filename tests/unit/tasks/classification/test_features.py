@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.stages.manifest import read_manifest
 from bert_tf.tasks.classification.features import build_features, feature_stage, sequences_of
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue
@@ -167,3 +168,44 @@ def test_a_directory_of_another_stage(tmp_path, mrpc, tokenizer_files):
     dataclasses.replace(records, name="other").build(tmp_path)
     with pytest.raises(UserError, match="holds the output of other, not of glue_features"):
         records.open(tmp_path)
+
+
+UNKNOWN = "who wrote 영화가"
+KNOWN = "who wrote the book by the sea"
+
+
+def classified(path, texts, tokenizer_files, directory, **options):
+    path.write_text(
+        "text,label\n" + "".join(f"{text},{'ab'[n % 2]}\n" for n, text in enumerate(texts))
+    )
+    found = read_texts(path, TableSettings(), flag="f", needs_labels=True)
+    file = found.with_numbers(own_task(found.columns, TableSettings(), ("a", "b")))
+    common = {"tokenizer_files": tokenizer_files, "max_seq_length": 8, "training": True}
+    return build_features(file, directory, **common, **options)
+
+
+def test_unknown_words_are_said_whenever_the_records_are_used(tmp_path, tokenizer_files, capsys):
+    texts = [KNOWN] * 20 + [UNKNOWN] * 5 + ["石"]
+    expected = (
+        "3.8% of the 156 tokens are unknown to the vocabulary ([UNK]), most often '영화가' (5)"
+    )
+    for directory, workers in ((tmp_path / "1", 1), (tmp_path / "2", 2), (tmp_path / "2", 1)):
+        options = {"num_workers": workers, "rows_per_worker": 1, "rows_per_batch": 3}
+        classified(tmp_path / "a.csv", texts, tokenizer_files, directory, **options)
+        assert f"warning: {tmp_path / 'a.csv'}: {expected}, '石' (1)" in capsys.readouterr().out
+    one, two = (read_manifest(tmp_path / name) for name in "12")
+    assert one.remark.startswith(expected)
+    assert one == two
+    assert one.sha256 == dataclasses.replace(one, remark="").sha256
+
+
+def test_known_words_leave_the_manifest_as_it_was(tmp_path, tokenizer_files, capsys):
+    classified(tmp_path / "a.csv", [KNOWN] * 20, tokenizer_files, tmp_path / "1")
+    assert "warning" not in capsys.readouterr().out
+    assert "remark" not in (tmp_path / "1/manifest.json").read_text()
+
+
+def test_texts_that_are_mostly_unknown_are_refused(tmp_path, tokenizer_files):
+    with pytest.raises(UserError, match=r"a\.csv: 66\.7% of the 60 tokens .*'영화가' \(20\)"):
+        classified(tmp_path / "a.csv", ["book 영화가 石"] * 20, tokenizer_files, tmp_path / "1")
+    assert not (tmp_path / "1/manifest.json").exists()

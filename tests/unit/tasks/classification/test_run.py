@@ -259,6 +259,8 @@ def test_scores_of_a_regression():
     assert found["eval_spearman"] == pytest.approx(0.5)
     assert found["eval_pearson"] == pytest.approx(np.corrcoef([1, 2, 4], [1, 4, 3])[0, 1])
     assert found["eval_loss"] == pytest.approx(5 / 3)
+    assert found["eval_mean_absolute_error"] == pytest.approx(1.0)
+    assert found["eval_root_mean_squared_error"] == pytest.approx((5 / 3) ** 0.5)
 
 
 def test_files_of_classes(tmp_path):

@@ -291,6 +291,20 @@ def test_the_command_reads_questions_from_a_pipe(model_dir, tmp_path, answerer):
     assert not done.stderr
 
 
+def test_questions_from_a_pipe_stand_with_their_answers(model_dir, tmp_path, answerer):
+    (tmp_path / "document.txt").write_text(TEXT)
+    questions = [QUESTION, "Where did Anna live?"]
+    done = run("-m", "bert_tf.commands.ask", f"--model_dir={model_dir}",
+               f"--file={tmp_path}/document.txt", text="\n".join(questions))  # fmt: skip
+    blocks = done.stdout.split("\n\n")
+    assert blocks.pop() == ""
+    for block, question in zip(blocks, questions):
+        best = answerer.answer(question, TEXT)[0]
+        first, second, *_ = block.splitlines()
+        assert first == f"question> {question}"
+        assert second.startswith(best.text)
+
+
 BAD = [
     ("no file", ["--file=nowhere.txt"], "--file: nowhere.txt does not exist"),
     ("empty file", ["--file={empty}"], "is empty"),

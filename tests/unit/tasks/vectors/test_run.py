@@ -12,6 +12,7 @@ from bert_tf.tasks.vectors.encoder import TextEncoder
 from bert_tf.tasks.vectors.settings import FeatureSettings, VectorSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from bert_tf.util.sealed_json import write_sealed_json
 from tests.helpers.settings import run_settings, runtime_settings, with_values
 from tests.unit.checkpoint.tiny_models import save_google
 
@@ -275,3 +276,38 @@ def test_vectors_that_are_not_finite(model, tmp_path, monkeypatch):
 def test_half_precision_is_for_arrays(model, tmp_path):
     with pytest.raises(UserError, match=r"--output_dtype=float16 is for a \.npy file"):
         settings_of(model, tmp_path / "v.jsonl", output_type="float16")
+
+
+@pytest.mark.parametrize("name", ["v.jsonl", "v.npy", "v.tokens.npy"])
+@pytest.mark.parametrize("change", [lambda content: content[:-1], lambda content: content[::-1]])
+def test_an_output_that_was_changed_is_not_complete(model, tmp_path, name, change):
+    output = tmp_path / name.replace(".tokens", "")
+    settings = settings_of(model, output, layers=LAYERS)
+    vectors.run(settings)
+    vectors.run(settings)
+    (tmp_path / name).write_bytes(change((tmp_path / name).read_bytes()))
+    sentence = rf"{output.name} exists, but is not the file that was written: it was cut"
+    with pytest.raises(UserError, match=sentence):
+        vectors.run(settings)
+
+
+def test_an_output_of_an_earlier_version_is_complete(model, tmp_path, capsys):
+    settings = settings_of(model, tmp_path / "v.npy", pooling="mean")
+    vectors.run(settings)
+    path = tmp_path / "v.npy.json"
+    content = {key: value for key, value in json.loads(path.read_text()).items() if key != "files"}
+    del content["content_sha256"]
+    write_sealed_json(path, content)
+    vectors.run(settings)
+    assert "was computed before" in capsys.readouterr().out
+
+
+def test_texts_that_are_mostly_unknown_are_refused(model, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("w1 w2 w3 w4\n" * 50 + "石 川\n" * 10)
+    changes = {"input_file": tmp_path / "texts.txt", "pooling": "mean"}
+    settings = settings_of(model, tmp_path / "v.npy", **changes)
+    vectors.run(settings)
+    assert "texts.txt: 9.1% of the 220 tokens are unknown" in capsys.readouterr().out
+    (tmp_path / "texts.txt").write_text("w1\n" + "石 川\n" * 30)
+    with pytest.raises(UserError, match=r"texts\.txt: 98\.4% of the 61 tokens are unknown"):
+        vectors.run(settings)

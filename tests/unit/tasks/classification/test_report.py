@@ -1,0 +1,67 @@
+"""The report of a classification: its charts and their labels."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf.tasks.classification.answers import Answers
+from bert_tf.tasks.classification.glue import GLUE_TASKS
+from bert_tf.tasks.classification.prediction import scores
+from bert_tf.tasks.classification.report import write_report
+from bert_tf.tasks.classification.text_task import Row, TextFile
+
+LONGEST_LABEL = 40  # characters of a vertical label that fit beside a chart
+
+
+def page_of(task, logits, labels, directory):
+    rows = [Row("a", "b", label) for label in labels]
+    answers = Answers(GLUE_TASKS[task], np.array(logits, np.float32))
+    results = scores(answers, np.array(labels))
+    file = TextFile(Path("dev.tsv"), GLUE_TASKS[task], rows)
+    return write_report(directory, file, answers, results).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def ratings(tmp_path):
+    labels = np.repeat(np.arange(5.0), [40, 3, 30, 7, 20])
+    noise = np.random.RandomState(0).normal(size=len(labels))
+    return page_of("sts-b", (labels + noise)[:, None], labels.tolist(), tmp_path)
+
+
+def charts(page):
+    """By title: the curves of a chart, each a list of points."""
+    return {
+        title: [
+            [tuple(map(float, point.split(","))) for point in curve.split()]
+            for curve in re.findall(r'points="([^"]*)"', figure)
+        ]
+        for title, figure in re.findall(
+            r"<figcaption>(.*?)</figcaption>(.*?)</figure>", page, flags=re.DOTALL
+        )
+    }
+
+
+def test_equal_ratings_are_one_point(ratings):
+    found, _ = charts(ratings)["Predictions"]
+    columns = [x for x, _ in found]
+    assert len(columns) == 5
+    assert columns == sorted(set(columns))
+
+
+def test_errors_of_ratings_are_results(ratings):
+    assert "mean_absolute_error" in ratings
+    assert "root_mean_squared_error" in ratings
+
+
+@pytest.mark.parametrize("task", ["sts-b", "mrpc"])
+def test_labels_of_charts_fit_beside_them(tmp_path, ratings, task):
+    page = ratings
+    if task == "mrpc":
+        logits = np.random.RandomState(0).normal(size=(50, 2))
+        page = page_of(task, logits, [0.0, 1.0] * 25, tmp_path)
+        assert "Fraction of right predictions, by their probability." in page
+    labels = re.findall(r'class="label y">([^<]*)<', page)
+    assert labels
+    assert all(len(label) <= LONGEST_LABEL for label in labels)
