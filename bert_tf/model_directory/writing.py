@@ -27,15 +27,15 @@ def write_model_files(
     Args:
       directory: an existing directory.
       config: written as ``bert_config.json``, with an unambiguous GELU.
-      tokenizer_files: the vocabulary is copied; the casing is written to
-        ``tokenizer_config.json`` unless it is None.
+      tokenizer_files: the vocabulary is copied; casing and rules are written to
+        ``tokenizer_config.json`` unless nothing is known of them.
       labels: labels of a token classification head, by number; None for a model without one.
       text_classes: the classes of a head for whole texts; None for a model without one.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
     tokenizer_files.copy_to(directory)
-    if tokenizer_files.do_lower_case is not None:
+    if tokenizer_files.settings():
         write_tokenizer_config(directory, tokenizer_files)
     write_labels(directory, labels)
     if text_classes is None:  # one of other weights would be taken for these
@@ -49,10 +49,8 @@ def write_model_files(
 def write_tokenizer_config(
     directory: Path, tokenizer_files: TokenizerFiles, **settings: Any
 ) -> None:
-    """Writes ``tokenizer_config.json`` with the settings, and the casing if known."""
-    if tokenizer_files.do_lower_case is not None:
-        settings["do_lower_case"] = tokenizer_files.do_lower_case
-    write_json(directory / TOKENIZER_CONFIG_NAME, settings)
+    """Writes ``tokenizer_config.json`` with the settings, and what is known of the tokenizer."""
+    write_json(directory / TOKENIZER_CONFIG_NAME, {**settings, **tokenizer_files.settings()})
 
 
 def name_vocabulary(directory: Path, sha256: str) -> None:
