@@ -271,10 +271,11 @@ class TokenizerFiles:
                     "leave the flag out."
                 )
             stated = TokenizerFiles(do_lower_case=lower_cases(self.rules))
-        agreed = self._agreed(stated or TokenizerFiles())
-        if self.rules is None:
+        stated = stated or TokenizerFiles()
+        agreed = self._agreed(stated)
+        if stated.do_lower_case is None:
             agreed["do_lower_case"] = resolve_casing(
-                agreed["do_lower_case"], vocab_file=self.vocab_file
+                self.do_lower_case, vocab_file=self.vocab_file
             )
         if agreed["strip_accents"] == agreed["do_lower_case"]:
             agreed["strip_accents"] = None

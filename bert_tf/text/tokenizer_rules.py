@@ -55,6 +55,8 @@ _BERT_CLASS = re.compile(
     "|Realm|DPR(ContextEncoder|QuestionEncoder|Reader))Tokenizer(Fast)?"
 )
 
+_PREFIX_SPACE = "add_prefix_space"
+
 _CONFIG_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "do_lower_case": ((bool, type(None)), "true or false"),
     "strip_accents": ((bool, type(None)), "true, false or null"),
@@ -167,7 +169,10 @@ def file_of_document(document: bytes) -> tuple[str, bytes]:
 def settings_of_document(document: bytes) -> Json:
     """What a model directory's tokenizer_config.json says of a document."""
     if kind_of(document) == LIBRARY:
-        return {"do_lower_case": lower_cases(document), "tokenizer_class": LIBRARY_CLASS}
+        splitter = json.loads(document)["pre_tokenizer"] or {}
+        others = {_PREFIX_SPACE: True} if splitter.get(_PREFIX_SPACE) else {}
+        casing = lower_cases(document)
+        return {"do_lower_case": casing, "tokenizer_class": LIBRARY_CLASS, **others}
     values = json.loads(document)
     del values["entries"]
     return values
@@ -186,7 +191,7 @@ def special_names(known: Mapping[str, int], config: Mapping[str, Any]) -> dict[s
 
 
 def _of_json(path: Path, config: Mapping[str, Any]) -> Rules:
-    """The rules in a tokenizer.json; a class of BERT's replaces settings of its normalizer."""
+    """The rules in a tokenizer.json, some of which tokenizer_config.json replaces."""
     values = read_json_object(path, what="vocabulary")
     for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model"):
         if not isinstance(values.setdefault(key, None), (dict, type(None))):
@@ -200,6 +205,9 @@ def _of_json(path: Path, config: Mapping[str, Any]) -> Rules:
             "strip_accents": config.get("strip_accents"),
             "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
         }
+    splitter = values["pre_tokenizer"] or {}
+    if _PREFIX_SPACE in splitter:
+        splitter[_PREFIX_SPACE] = bool(config.get(_PREFIX_SPACE))
     return rules_of_values(values, config, path)
 
 
