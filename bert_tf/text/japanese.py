@@ -113,6 +113,20 @@ class _Followed(NamedTuple):
     starts: Sequence[int]
     ends: Sequence[int]
 
+    def normalized(self) -> _Followed:
+        """The text in Unicode's compatibility form."""
+        if unicodedata.is_normalized("NFKC", self.text):
+            return self
+        chars: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        for first, behind in _clusters(self.text):
+            normal = unicodedata.normalize("NFKC", self.text[first:behind])
+            chars.append(normal)
+            starts += [self.starts[first]] * len(normal)
+            ends += [self.ends[behind - 1]] * len(normal)
+        return _Followed("".join(chars), starts, ends)
+
 
 class JapaneseTokenizer(Tokenizer):
     """MeCab's words, as WordPiece entries or single characters."""
@@ -178,29 +192,27 @@ class JapaneseTokenizer(Tokenizer):
     def _follow(self, text: str, base: int) -> _Followed:
         if self.lower_case:  # each by itself, so there is no final sigma
             text = "".join(map(_lower_if_single, text))
-        if not self._normalize or unicodedata.is_normalized("NFKC", text):
-            places = range(base, base + len(text) + 1)
-            return _Followed(text, places[:-1], places[1:])
-        chars: list[str] = []
-        starts: list[int] = []
-        ends: list[int] = []
-        for start, end in _clusters(text):
-            normal = unicodedata.normalize("NFKC", text[start:end])
-            chars.append(normal)
-            starts += [base + start] * len(normal)
-            ends += [base + end] * len(normal)
-        return _Followed("".join(chars), starts, ends)
+        places = range(base, base + len(text) + 1)
+        followed = _Followed(text, places[:-1], places[1:])
+        return followed.normalized() if self._normalize else followed
 
     def _pieces(self, followed: _Followed) -> Iterator[tuple[int, int, int]]:
         """Each id with the range of the original text that it represents."""
         place = 0
-        for word in self._tagger(_text_only(followed.text)):
-            surface = word.surface
-            place = followed.text.find(surface, place) if surface in followed.text else place
-            lowered = "".join(map(_lower_if_single, surface)) if self.lower_case else surface
+        for found in self._tagger(_text_only(followed.text)):
+            surface = found.surface
+            place = max(place, followed.text.find(surface, place))
+            word = _Followed(*(part[place : place + len(surface)] for part in followed))
+            place += len(surface)
+            if self._by_character:
+                word = word.normalized()
+            elif surface.isspace():
+                continue
+            first = 0
+            lowered = "".join(map(_lower_if_single, word.text)) if self.lower_case else word.text
             for index, length in self._ids_of_word(lowered):
-                yield index, followed.starts[place], followed.ends[place + length - 1]
-                place += length
+                yield index, word.starts[first], word.ends[first + length - 1]
+                first += length
 
     def _ids_of_word(self, word: str) -> list[tuple[int, int]]:
         """The ids of a word's pieces, with their lengths."""

@@ -274,9 +274,7 @@ class TokenizerFiles:
         stated = stated or TokenizerFiles()
         agreed = self._agreed(stated)
         if stated.do_lower_case is None:
-            agreed["do_lower_case"] = resolve_casing(
-                self.do_lower_case, vocab_file=self.vocab_file
-            )
+            agreed["do_lower_case"] = resolve_casing(self.do_lower_case, vocab_file=self.vocab_file)
         if agreed["strip_accents"] == agreed["do_lower_case"]:
             agreed["strip_accents"] = None
         return dataclasses.replace(self, **agreed)
