@@ -60,7 +60,7 @@ _PREFIX_SPACE = "add_prefix_space"
 _CONFIG_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "do_lower_case": ((bool, type(None)), "true or false"),
     "strip_accents": ((bool, type(None)), "true, false or null"),
-    "tokenize_chinese_chars": ((bool,), "true or false"),
+    "tokenize_chinese_chars": ((bool, type(None)), "true or false"),
     "tokenizer_class": ((str, type(None)), "a string"),
     "added_tokens_decoder": ((dict,), "an object"),
 }
@@ -203,7 +203,7 @@ def _of_json(path: Path, config: Mapping[str, Any]) -> Rules:
             **normalizer,
             "lowercase": config.get("do_lower_case", normalizer.get("lowercase")),
             "strip_accents": config.get("strip_accents"),
-            "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+            "handle_chinese_chars": config.get("tokenize_chinese_chars") is not False,
         }
     splitter = values["pre_tokenizer"] or {}
     if _PREFIX_SPACE in splitter:
@@ -228,7 +228,7 @@ def _of_settings(vocab_file: Path, config: Mapping[str, Any]) -> Rules:
     rules = librarys_rules(
         lower_case=is_cased(entries) is not True if stated is None else stated,
         strip_accents=strip_accents,
-        chinese_chars=config.get("tokenize_chinese_chars", True),
+        chinese_chars=config.get("tokenize_chinese_chars") is not False,
     )
     values = wordpiece_values(known, rules, unk_token=names.get("unk", "[UNK]"))
     found = rules_of_values(values, config, vocab_file)
