@@ -36,7 +36,7 @@ from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
 from bert_tf.util.errors import UserError, first_line, short_repr
 from bert_tf.util.files import require_file
 
-_INSTALL = "pip install 'bert_tf[japanese]' installs MeCab and its dictionaries"
+_INSTALL = "pip install fugashi ipadic unidic-lite (the extra japanese)"
 _MECAB_KEYS = {"normalize_text", "mecab_dic", "mecab_option"}
 _DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
 

@@ -97,7 +97,7 @@ def test_offsets_of_what_is_written_in_other_forms(tmp_path):
 def test_without_mecab_the_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fugashi", None)
     files = read(write(tmp_path / "published"))  # nothing is split yet
-    with pytest.raises(UserError, match=r"MeCab .*; pip install 'bert_tf\[japanese\]' installs"):
+    with pytest.raises(UserError, match=r"MeCab .*; pip install fugashi ipadic unidic-lite"):
         files.load()
 
 
