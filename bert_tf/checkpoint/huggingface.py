@@ -190,15 +190,15 @@ def _write_tokenizer(
             settings[f"{role}_token"] = tokenizer.convert_ids_to_tokens([index])[0]
         if files.vocab_file is not None:
             settings.update(strip_accents=None, tokenize_chinese_chars=True)
+        files.copy_to(directory)
         content, reason = tokenizer_json(files)
-        if content is None:
+        if content is not None:
+            write_json(directory / TOKENIZER_JSON_NAME, content)
+        elif reason:
             notes.append(
                 f"warning: {TOKENIZER_JSON_NAME} is left out, since it cannot give the ids of this "
                 f"SentencePiece model: {reason}; encode texts by other means"
             )
-        else:
-            write_json(directory / TOKENIZER_JSON_NAME, content)
-        files.copy_to(directory)
     write_tokenizer_config(directory, files, **settings)
     return padding
 

@@ -158,9 +158,11 @@ def _about_network(source: ConfiguredSource) -> Rows:
     yield "Longest sequence", source.config.max_position_embeddings
     files = source.tokenizer_files
     if files.file is not None:
-        kind = "WordPiece" if files.vocab_file else "SentencePiece"
+        tokenizer = files.load()
+        kind = {"wordpiece": "WordPiece", "sentencepiece": "SentencePiece"}.get(tokenizer.kind)
         casing = {True: ", lower-cased", False: ", cased", None: ""}[files.do_lower_case]
-        yield "Vocabulary", f"{files.load().vocab_size} entries, {kind}{casing}"
+        kind = kind or f"rules of the kind {tokenizer.kind}"
+        yield "Vocabulary", f"{tokenizer.vocab_size} entries, {kind}{casing}"
 
 
 def _about_training(

@@ -183,6 +183,8 @@ def _with_given_files(source: Source, given: ModelDirectory) -> Source:
     tokenizer_files = given.tokenizer_files.with_vocabulary_of(found)
     if tokenizer_files.do_lower_case is None:
         tokenizer_files = dataclasses.replace(tokenizer_files, do_lower_case=found.do_lower_case)
+    if tokenizer_files.strip_accents is None:
+        tokenizer_files = dataclasses.replace(tokenizer_files, strip_accents=found.strip_accents)
     files = dataclasses.replace(source.files, tokenizer_files=tokenizer_files)
     if given.config is not None:
         files = dataclasses.replace(
@@ -205,6 +207,7 @@ def define_flags() -> None:
         "spm_model_file", None, "SentencePiece model, if not stored with the weights."
     )
     flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased.")
+    flags.DEFINE_bool("strip_accents", None, "Whether it has no accents (default: as lower-cased).")
     flags.DEFINE_bool("include_optimizer", False, "Keep optimizer slots and counters of training.")
     flags.DEFINE_bool(
         "generator", False, "Convert the generator of run_electra.py's output, not its model."

@@ -22,6 +22,7 @@ from bert_tf.commands.convert import check_new_directory, convert, without_flags
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import require_checkpoint
+from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.new_words import (
     Extension,
     NewWord,
@@ -42,7 +43,6 @@ from bert_tf.util.files import (
     atomic_open,
     expand_input_files,
     read_lines,
-    require_file,
     write_json,
 )
 from bert_tf.util.temporary import TemporaryDirectory
@@ -70,12 +70,12 @@ class Choice:
     min_count: int = 5
     use_unused: bool = True
 
-    def counts(self, *, lower_case: bool) -> dict[str, int]:
+    def counts(self, basic: BasicTokenizer) -> dict[str, int]:
         """The words of the text, with their occurrences; empty without a text."""
         if not self.text:
             return {}
         files = expand_input_files(self.text, flag="text")
-        counts = count_words(files, lower_case=lower_case, flag="text")
+        counts = count_words(files, basic, flag="text")
         if not counts:
             raise UserError(f"--text={self.text} contains no words; give the domain's text.")
         return counts
@@ -110,15 +110,16 @@ def extend_vocabulary(
     tokenizer = model.tokenizer
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
-            f"{model.checkpoint} has a SentencePiece model, whose pieces have probabilities that "
-            "new words lack; words can be added to WordPiece vocabularies only."
+            f"{model.checkpoint} has a vocabulary of the kind {tokenizer.kind}; words can be added "
+            "to WordPiece vocabularies with BERT's own rules only (a SentencePiece model's pieces "
+            "have probabilities, which new words lack)."
         )
     source = open_source(model.checkpoint)
     files = dataclasses.replace(
         source.files, config=model.config, tokenizer_files=model.tokenizer_files
     )
     source = dataclasses.replace(source, files=files).configured()
-    counts = choice.counts(lower_case=tokenizer.lower_case)
+    counts = choice.counts(tokenizer.basic)
     own: list[NewWord] = []
     lines: list[str] = []
     if choice.words:
@@ -142,7 +143,9 @@ def extend_vocabulary(
     with TemporaryDirectory("vocabulary") as directory:
         vocab_file = Path(directory, VOCAB_NAME)
         write_vocab_file(vocab_file, extension.entries)
-        tokenizer_files = TokenizerFiles(vocab_file, None, tokenizer.lower_case)
+        tokenizer_files = TokenizerFiles(
+            vocab_file, None, tokenizer.lower_case, tokenizer.strip_accents
+        )
         return lines + _write(source, extension, tokenizer_files, output_dir, target)
 
 
@@ -232,6 +235,7 @@ def _define_model_flags() -> None:
     flags.DEFINE_string("bert_config_file", None, "Architecture, if not stored with the weights.")
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, if not stored with the weights.")
     flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased.")
+    flags.DEFINE_bool("strip_accents", None, "Whether it has no accents (default: as lower-cased).")
     flags.DEFINE_string("output_dir", None, "Directory to write; new or empty.", required=True)
     flags.DEFINE_enum(
         "format",
@@ -272,10 +276,7 @@ def main(_: object) -> None:
         raise UserError("give the domain's --text, or your own words in a file with --words.")
     environment.prepare_environment(verbose=False)
     require_checkpoint(values.init_checkpoint, flag="init_checkpoint")
-    given = TokenizerFiles(
-        require_file(values.vocab_file, flag="vocab_file") if values.vocab_file else None,
-        do_lower_case=values.do_lower_case,
-    )
+    given = TokenizerFiles.from_flags(values)
     model = find_model(
         init_checkpoint=values.init_checkpoint,
         bert_config_file=values.bert_config_file,

@@ -106,7 +106,7 @@ def _vocabulary(findings: Findings, values: flags.FlagValues) -> TokenizerFiles:
     if files is None or files.file is None:
         return TokenizerFiles()
     tokenizer = findings.attempt("vocabulary", files.load)
-    findings.attempt("vocabulary", files.with_casing, None)
+    findings.attempt("vocabulary", files.with_casing)
     if tokenizer is None:
         return TokenizerFiles()
     findings.fine("vocabulary", f"{files.file} has {tokenizer.vocab_size:,} entries")

@@ -33,7 +33,8 @@ def define_model_files_flags() -> None:
     flags.DEFINE_string("bert_config_file", None, "Architecture to use instead of the directory's.")
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, instead of the directory's.")
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model, instead of the directory's.")
-    flags.DEFINE_bool("do_lower_case", None, "Lower-case the text, overriding the model's casing.")
+    flags.DEFINE_bool("do_lower_case", None, "Lower-case the text (default: as the model states).")
+    flags.DEFINE_bool("strip_accents", None, "Strip its accents (default: as the model states).")
 
 
 def model_from_flags(values: flags.FlagValues) -> CompleteModel:

@@ -38,15 +38,14 @@ class GraphTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises UserError unless the vocabulary is WordPiece and tensorflow-text is installed."""
+        """Raises UserError without tensorflow-text, or for rules other than BERT's own."""
         if tokenizer.kind != "wordpiece":
             raise UserError(
-                "--text_signature needs a WordPiece vocabulary, which this model does not have; "
-                "leave the flag out and send token ids."
+                "--text_signature needs a WordPiece vocabulary with BERT's own rules, and this "
+                f"model's is of the kind {tokenizer.kind}; leave the flag out and send token ids."
             )
         self.ids = tokenizer
         self._ops = _import_tensorflow_text()
-        self._lower_case = tokenizer.lower_case
         [self._unknown] = tokenizer.convert_ids_to_tokens([tokenizer.unk_id])
         self._wordpiece = self._ops.FastWordpieceTokenizer(
             tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size)),
@@ -67,8 +66,9 @@ class GraphTokenizer:
         replace, patterns = tf.strings.regex_replace, self._patterns
         texts = replace(texts, patterns.blank, " ")
         texts = replace(texts, patterns.dropped, "")
-        if self._lower_case:
+        if self.ids.lower_case:
             texts = tf.strings.lower(texts, encoding="utf-8")
+        if self.ids.strips_accents:
             texts = self._ops.normalize_utf8(texts, "NFD")
             texts = replace(texts, patterns.accent, "")
         texts = replace(texts, f"({patterns.word})", r" \1 ")

@@ -114,7 +114,7 @@ def complete_model(
             f"{checkpoint} comes without a vocab.txt or spm.model; give --vocab_file or "
             "--spm_model_file."
         )
-    tokenizer_files = tokenizer_files.with_casing(directory.tokenizer_files.do_lower_case)
+    tokenizer_files = tokenizer_files.with_casing(directory.tokenizer_files)
     tokenizer = tokenizer_files.load()
     check_vocabulary_fits(tokenizer, directory.config)
     return CompleteModel(

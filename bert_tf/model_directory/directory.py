@@ -21,11 +21,16 @@ from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, read_
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
-    TOKENIZER_JSON_NAME,
-    VOCAB_NAME,
+    VOCABULARY_SHA256_KEY,
     TokenizerFiles,
     Vocabulary,
     vocabulary_named_in,
+)
+from bert_tf.text.tokenizer_rules import (
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_JSON_NAME,
+    VOCAB_NAME,
+    read_tokenizer_config,
 )
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, require_file
@@ -34,7 +39,6 @@ if TYPE_CHECKING:
     from bert_tf.model_directory.classes import Classes
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
-TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
 # Those that decide ids.
 TOKENIZER_FILES = (VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME, TOKENIZER_JSON_NAME)
@@ -67,8 +71,8 @@ class ModelDirectory:
     Attributes:
       config: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
       config_file: the file from which it was read.
-      tokenizer_files: the vocabulary, and the casing in tokenizer_config.json.
-      notes: messages about settings that our network or tokenizer does not support.
+      tokenizer_files: the vocabulary, with the casing and rules that its files state.
+      notes: messages about settings that our network does not support.
       settings: the complete contents of the configuration file.
       run_record: the record of the run that trained the weights.
       record: what decides the model's predictions, as it was stored with it.
@@ -114,16 +118,14 @@ class ModelDirectory:
             read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
             config = read(values, source=str(config_file)).with_explicit_gelu()
             notes += config_notes(values, source=config_file)
-        tokenizer_config = directory / TOKENIZER_CONFIG_NAME
-        do_lower_case, vocabulary_sha256, tokenizer_notes = _tokenizer_settings(directory)
         return cls(
             config=config,
             config_file=config_file,
-            tokenizer_files=TokenizerFiles.in_directory(directory, do_lower_case=do_lower_case),
-            notes=(*notes, *tokenizer_notes),
+            tokenizer_files=TokenizerFiles.in_directory(directory),
+            notes=tuple(notes),
             settings=values,
             run_record=read_run_record(directory),
-            named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
+            named_vocabulary=_named_vocabulary(directory),
             record=record,
             classes=_classes(directory, record, values, config_file),
         )
@@ -255,10 +257,12 @@ def _if_exists(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _tokenizer_settings(directory: Path) -> tuple[bool | None, str | None, list[str]]:
-    """What tokenizer_config.json says; see ``read_tokenizer_config``."""
-    if not (directory / TOKENIZER_CONFIG_NAME).is_file():
-        return None, None, []
-    from bert_tf.model_directory.tokenizer_config import read_tokenizer_config
-
-    return read_tokenizer_config(directory / TOKENIZER_CONFIG_NAME)
+def _named_vocabulary(directory: Path) -> Vocabulary | None:
+    path = directory / TOKENIZER_CONFIG_NAME
+    sha256 = read_tokenizer_config(directory).get(VOCABULARY_SHA256_KEY)
+    if not isinstance(sha256, (str, type(None))):
+        raise UserError(
+            f"tokenizer configuration {path}: {VOCABULARY_SHA256_KEY} must be a string; restore "
+            "the file."
+        )
+    return vocabulary_named_in(path, sha256)

@@ -27,14 +27,14 @@ def write_model_files(
     Args:
       directory: an existing directory.
       config: written as ``bert_config.json``, with an unambiguous GELU.
-      tokenizer_files: the vocabulary is copied; the casing is written to
-        ``tokenizer_config.json`` unless it is None.
+      tokenizer_files: the vocabulary is copied; casing and rules are written to
+        ``tokenizer_config.json`` unless nothing is known of them.
       classes, **facts: for the record, ``model.json``; see :func:`record_of`.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
     tokenizer_files.copy_to(directory)
-    if tokenizer_files.do_lower_case is not None:
+    if tokenizer_files.settings():
         write_tokenizer_config(directory, tokenizer_files)
     write_record(record_of(directory, config, tokenizer_files, classes=classes, **facts))
 
@@ -66,7 +66,5 @@ def record_of(
 def write_tokenizer_config(
     directory: Path, tokenizer_files: TokenizerFiles, **settings: Any
 ) -> None:
-    """Writes ``tokenizer_config.json`` with the settings, and the casing if known."""
-    if tokenizer_files.do_lower_case is not None:
-        settings["do_lower_case"] = tokenizer_files.do_lower_case
-    write_json(directory / TOKENIZER_CONFIG_NAME, settings)
+    """Writes ``tokenizer_config.json`` with the settings, and what is known of the tokenizer."""
+    write_json(directory / TOKENIZER_CONFIG_NAME, {**settings, **tokenizer_files.settings()})

@@ -292,11 +292,7 @@ def _find_vocabulary(entries: Mapping[Path, VocabularyEntry]) -> RecordVocabular
             f"{copy} is not the vocabulary that {manifest_file} names; copy it again, or delete it "
             "and give --vocab_file."
         )
-    from bert_tf.text.tokenizer_files import load_tokenizer
-
-    flag = "vocab_file" if entry.kind == "wordpiece" else "spm_model_file"
-    actual = describe_vocabulary(load_tokenizer(**{flag: copy}, do_lower_case=entry.lower_case))
-    if actual != entry:
+    if describe_vocabulary(entry.tokenizer_files(copy).load()) != entry:
         raise UserError(
             f"{manifest_file} differs in size or special ids from {copy}, the vocabulary "
             "that it names; copy both again, or make the data again."

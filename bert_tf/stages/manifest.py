@@ -35,6 +35,7 @@ from bert_tf.util.sealed_json import unsealed, write_sealed_json
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
+    from bert_tf.text.tokenizer_files import TokenizerFiles
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -70,11 +71,25 @@ class VocabularyEntry:
     kind: str
     lower_case: bool
     special_ids: Mapping[str, int]
+    strip_accents: bool | None = None  # exactly when lower-casing
 
     @property
     def file_name(self) -> str:
         """The name of the copy stored with records, unique to this vocabulary."""
         return f"{self.kind}-{self.sha256[:12]}.vocab"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; earlier versions did not know ``strip_accents``."""
+        values = dataclasses.asdict(self)
+        return {name: value for name, value in values.items() if value is not None}
+
+    def tokenizer_files(self, path: Path) -> TokenizerFiles:
+        """The tokenizer, whose file is at a path."""
+        from bert_tf.text.tokenizer_files import TokenizerFiles
+
+        return TokenizerFiles.of_kind(
+            self.kind, path, lower_case=self.lower_case, strip_accents=self.strip_accents
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +139,7 @@ class Manifest:
             "stage": self.stage,
             "parameters": dict(self.parameters),
             "parameters_sha256": hash_of_json(self.parameters),
-            "vocabulary": dataclasses.asdict(self.vocabulary) if self.vocabulary else None,
+            "vocabulary": self.vocabulary.to_dict() if self.vocabulary else None,
             "counts": dict(self.counts),
             # Not asdict, which makes deep copies: a directory may have thousands of entries.
             "inputs": [dict(vars(entry)) for entry in self.inputs],
@@ -194,6 +209,7 @@ def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
         size=tokenizer.vocab_size,
         kind=tokenizer.kind,
         lower_case=tokenizer.lower_case,
+        strip_accents=tokenizer.strip_accents,
         special_ids=special_ids,
     )
 

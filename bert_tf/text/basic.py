@@ -3,7 +3,8 @@
 The rules for each character, based on the running Python's version of Unicode:
   1. Drop U+0000, U+FFFD and the categories Cc and Cf, except tab, line feed and carriage return.
   2. Those three and category Zs are white space. An ideograph (ranges below) is a word by itself.
-  3. Uncased: lower-case (including final sigma), decompose (NFD), drop category Mn.
+  3. Lower-case (including final sigma), if asked for; then decompose (NFD) and drop category Mn, if
+     accents are to be stripped, which google's rules do exactly when lower-casing.
   4. A punctuation character is a word by itself: ASCII characters other than letters, digits and
      control characters, and the categories P*.
 White space does not affect the context rules of 3 (it is neither cased nor case-ignorable nor a
@@ -57,32 +58,42 @@ class _Aligned(NamedTuple):
 
 
 class BasicTokenizer:
-    """Splits text into words; ``lower_case`` also strips accents."""
+    """Splits text into words.
 
-    def __init__(self, *, lower_case: bool):
-        self._lower_case = lower_case
-        if lower_case:
-            self._first = _CharacterTable(_clean)
-            self._second = _CharacterTable(lambda char: _split(_strip_accent(char)))
-        else:
+    Attributes:
+      lower_case: whether words are lower-cased.
+      strip_accents: whether they lose their accents.
+    """
+
+    def __init__(self, *, lower_case: bool, strip_accents: bool | None = None):
+        """By default, accents are stripped exactly when lower-casing."""
+        self.lower_case = lower_case
+        self.strip_accents = lower_case if strip_accents is None else strip_accents
+        self._first = _CharacterTable(_clean)
+        self._second: _CharacterTable | None = _CharacterTable(
+            (lambda char: _split(_strip_accent(char))) if self.strip_accents else _split
+        )
+        if not lower_case and not self.strip_accents:  # nothing comes between the two
             self._first = _CharacterTable(lambda char: _split(_clean(char)))
+            self._second = None
 
     def words(self, text: str) -> list[str]:
         """The words of a text; none is empty."""
         if is_simple(text):
-            return _ASCII_WORD.findall(text.lower() if self._lower_case else text)
+            return _ASCII_WORD.findall(text.lower() if self.lower_case else text)
         text = text.translate(self._first)
-        if self._lower_case:
+        if self.lower_case:
             text = text.lower()
-            if not text.isascii():
-                text = unicodedata.normalize("NFD", text)
+        if self.strip_accents and not text.isascii():
+            text = unicodedata.normalize("NFD", text)
+        if self._second is not None:
             text = text.translate(self._second)
         return text.split()
 
     def aligned_words(self, text: str) -> list[AlignedWord]:
         """Like :meth:`words`, with origins; a dropped accent belongs to its letter."""
         if is_simple(text):
-            lowered = text.lower() if self._lower_case else text
+            lowered = text.lower() if self.lower_case else text
             return [
                 AlignedWord(
                     match[0], range(*match.span()), range(match.start() + 1, match.end() + 1)
@@ -92,8 +103,12 @@ class BasicTokenizer:
         chars = _translate(
             (_Aligned(char, index, index + 1) for index, char in enumerate(text)), self._first
         )
-        if self._lower_case:
-            chars = _translate(_join_accents(_decompose(_lower(chars))), self._second)
+        if self.lower_case:
+            chars = list(_lower(chars))
+        if self.strip_accents:
+            chars = _join_accents(_decompose(chars))
+        if self._second is not None:
+            chars = _translate(chars, self._second)
         words = []
         for is_blank, run in itertools.groupby(chars, key=lambda aligned: aligned.char.isspace()):
             if not is_blank:

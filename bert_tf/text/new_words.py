@@ -75,6 +75,7 @@ class Extension:
             self.entries,
             special=special,
             lower_case=before.lower_case,
+            strip_accents=before.strip_accents,
             vocab_sha256=hashlib.sha256(content).hexdigest(),
         )
 
@@ -101,13 +102,11 @@ def count_tokens(counts: Mapping[str, int], tokenizer: WordPieceTokenizer) -> tu
     return total, unknown
 
 
-def count_words(paths: Iterable[Path], *, lower_case: bool, flag: str) -> dict[str, int]:
+def count_words(paths: Iterable[Path], basic: BasicTokenizer, *, flag: str) -> dict[str, int]:
     """How often each word occurs in UTF-8 text files, in the order of first occurrence.
 
-    Words are those of :class:`~bert_tf.text.basic.BasicTokenizer`. Raises UserError for bytes that
-    are not UTF-8, with the line.
+    Raises UserError for bytes that are not UTF-8, with the line.
     """
-    basic = BasicTokenizer(lower_case=lower_case)
     counts: collections.Counter[str] = collections.Counter()
     for path in paths:
         for line in _lines(path, flag):
@@ -135,13 +134,12 @@ def broken_words(
     Left out are words without a letter, words that occur less than ``min_count`` times, unknown
     words (which save no token) and those of more than 100 characters.
     """
-    basic = BasicTokenizer(lower_case=tokenizer.lower_case)
     found = [
         NewWord(word, count, tuple(tokenizer.encode(word)))
         for word, count in counts.items()
         if count >= min_count and len(word) <= _MOST_CHARS and any(map(str.isalpha, word))
     ]
-    found = [new for new in found if new.saved and basic.words(new.word) == [new.word]]
+    found = [new for new in found if new.saved and tokenizer.basic.words(new.word) == [new.word]]
     return sorted(found, key=lambda new: (-new.saved, -new.count, new.word))
 
 
@@ -152,11 +150,10 @@ def own_words(
 
     Unknown words are accepted: they begin as [UNK].
     """
-    basic = BasicTokenizer(lower_case=tokenizer.lower_case)
     found: dict[str, NewWord] = {}
     refused: dict[str, str] = {}
     for line in filter(None, map(str.strip, lines)):
-        words = basic.words(line)
+        words = tokenizer.basic.words(line)
         if len(words) != 1 or len(words[0]) > _MOST_CHARS:
             is_long = len(words) == 1
             refused[line] = "too long" if is_long else "not a single word for this tokenizer"

@@ -40,10 +40,13 @@ class Tokenizer(abc.ABC):
     """A vocabulary and the rule that splits text into its entries.
 
     Attributes:
-      kind: "wordpiece" or "sentencepiece".
+      kind: which program splits the text: "wordpiece" and "sentencepiece" are this package's and
+        SentencePiece's; "tokenizer.json", the library's; "japanese", MeCab and this package's.
       vocab_size: number of entries; ids range from 0 to vocab_size - 1.
       lower_case: whether text is lower-cased first.
-      vocab_sha256: SHA-256 of the vocabulary file's bytes.
+      strip_accents: whether it loses its accents; None if exactly when it is lower-cased, or if the
+        kind does not know the question.
+      vocab_sha256: SHA-256 of the bytes of the vocabulary file, or of rules and entries.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
       special_ids: the set of these five ids.
     """
@@ -57,11 +60,13 @@ class Tokenizer(abc.ABC):
         special: SpecialIds,
         lower_case: bool,
         vocab_sha256: str,
+        strip_accents: bool | None = None,
     ):
         self._tokens = tuple(tokens)
         self._ids = {token: index for index, token in enumerate(self._tokens)}
         self.vocab_size = len(self._tokens)
         self.lower_case = lower_case
+        self.strip_accents = None if strip_accents == lower_case else strip_accents
         self.vocab_sha256 = vocab_sha256
         self.pad_id = special.pad
         self.unk_id = special.unk
@@ -69,6 +74,11 @@ class Tokenizer(abc.ABC):
         self.sep_id = special.sep
         self.mask_id = special.mask
         self.special_ids = frozenset(dataclasses.astuple(special))
+
+    @property
+    def strips_accents(self) -> bool:
+        """Whether text loses its accents, for the kinds that know the question."""
+        return self.lower_case if self.strip_accents is None else self.strip_accents
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The vocabulary and casing of a tokenizer: files, flags and hashes."""
+"""The vocabulary, casing and rules of a tokenizer: files, flags and hashes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.text.tokenizer_rules import (
+    JAPANESE,
+    LIBRARY,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_JSON_NAME,
+    VOCAB_NAME,
+    file_of_document,
+    kind_of,
+    lower_cases,
+    read_rules,
+    read_tokenizer_config,
+    settings_of_document,
+)
+from bert_tf.text.vocabulary import resolve_casing, unusual_entries, vocab_content
 from bert_tf.util.console import Grade, Note, report, say_note
 from bert_tf.util.environment import launched_rank
 from bert_tf.util.errors import UserError
@@ -18,9 +32,7 @@ from bert_tf.util.temporary import TemporaryDirectory
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
 
-VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
-TOKENIZER_JSON_NAME = "tokenizer.json"
 
 # In the tokenizer_config.json of a model without its vocabulary.
 VOCABULARY_SHA256_KEY = "vocabulary_sha256"
@@ -34,14 +46,17 @@ def load_tokenizer(
     vocab_file: PathLike | None = None,
     spm_model_file: PathLike | None = None,
     do_lower_case: bool = True,
+    strip_accents: bool | None = None,
 ) -> Tokenizer:
-    """Opens a vocabulary; exactly one of the two files must be given.
+    """Opens a vocabulary with BERT's own rules; exactly one of the two files must be given.
 
     Args:
-      vocab_file: WordPiece entries, one per line (BERT's vocab.txt).
+      vocab_file: WordPiece entries, one per line (BERT's vocab.txt), or in a tokenizer.json.
       spm_model_file: a SentencePiece model.
-      do_lower_case: WordPiece: lower-case and strip accents, like google-research/bert.
-        SentencePiece: lower-case before the model; other normalization is part of the model.
+      do_lower_case: lower-case the text; SentencePiece: before the model, which has all other
+        normalization.
+      strip_accents: WordPiece: strip accents; by default exactly when lower-casing, like
+        google-research/bert.
 
     Raises:
       UserError: not exactly one file is given, or it is missing, malformed or lacks special tokens.
@@ -50,10 +65,16 @@ def load_tokenizer(
         from bert_tf.text.wordpiece import WordPieceTokenizer
 
         path = require_file(vocab_file, flag="vocab_file")
-        return WordPieceTokenizer.from_file(path, lower_case=do_lower_case)
+        return WordPieceTokenizer.from_file(
+            path, lower_case=do_lower_case, strip_accents=strip_accents
+        )
     if vocab_file or not spm_model_file:
         given = "both were given" if vocab_file else "neither was given"
         raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
+    if strip_accents:
+        raise UserError(
+            "--strip_accents is for WordPiece; a SentencePiece model has its own rules."
+        )
     # Imported here, since sentencepiece is needed only for its own files.
     from bert_tf.text.sentencepiece import SentencePieceTokenizer
 
@@ -91,32 +112,39 @@ class TokenizerFiles:
     """The files from which a tokenizer is loaded; empty if unknown.
 
     Attributes:
-      vocab_file: WordPiece entries, one per line (BERT's vocab.txt), or in a tokenizer.json.
+      vocab_file: WordPiece entries, one per line (BERT's vocab.txt), or any tokenizer.json.
       spm_model_file: a SentencePiece model instead.
       do_lower_case: whether text is lower-cased; None if unknown.
+      strip_accents: whether it loses its accents; None if exactly when it is lower-cased.
+      rules: rules other than BERT's own, with the entries; see ``tokenizer_rules.py``.
     """
 
     vocab_file: Path | None = None
     spm_model_file: Path | None = None
     do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    rules: bytes | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     def from_flags(cls, values: Any) -> TokenizerFiles:
-        """Reads --vocab_file, --spm_model_file and --do_lower_case.
+        """Reads --vocab_file, --spm_model_file, --do_lower_case and --strip_accents.
 
-        Raises UserError if both files are given or the given one does not exist.
+        A vocabulary's rules and casing are those of the files beside it, if they are stated there.
+        Raises UserError if both files are given, the given one does not exist, or a flag
+        contradicts its rules.
         """
-        if values.vocab_file and values.spm_model_file:
+        names = ("vocab_file", "spm_model_file")
+        files = {name: getattr(values, name, None) for name in names}
+        if all(files.values()):
             raise UserError("--vocab_file and --spm_model_file exclude each other; give only one.")
-        files = {name: getattr(values, name) for name in ("vocab_file", "spm_model_file")}
-        return cls(
-            **{name: require_file(path, flag=name) for name, path in files.items() if path},
-            do_lower_case=values.do_lower_case,
-        )
+        found = {name: require_file(path, flag=name) for name, path in files.items() if path}
+        given = cls(None, None, values.do_lower_case, getattr(values, "strip_accents", None))
+        stated = cls._with_rules(**found)
+        return dataclasses.replace(stated, **given._agreed(stated))
 
     @classmethod
-    def in_directory(cls, directory: Path, *, do_lower_case: bool | None) -> TokenizerFiles:
-        """The vocabulary of a model directory, as named by :meth:`copy_to`.
+    def in_directory(cls, directory: Path) -> TokenizerFiles:
+        """The vocabulary of a model directory, as named by :meth:`copy_to`, and its rules.
 
         transformers 5 writes WordPiece entries to a tokenizer.json alone.
         """
@@ -124,12 +152,47 @@ class TokenizerFiles:
             path if path.is_file() else None
             for path in (directory / name for name in (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME))
         )
-        return cls(vocab or (None if spm else as_json), spm, do_lower_case)
+        return cls._with_rules(vocab or (None if spm else as_json), spm)
+
+    @classmethod
+    def of_kind(
+        cls, kind: str, path: Path, *, lower_case: bool, strip_accents: bool | None
+    ) -> TokenizerFiles:
+        """The tokenizer of a file that has everything but its casing: see :attr:`content`."""
+        if kind == "sentencepiece":
+            return cls(None, path, lower_case)
+        rules = path.read_bytes() if kind in (LIBRARY, JAPANESE) else None
+        return cls(path, None, lower_case, strip_accents, rules)
+
+    @classmethod
+    def _with_rules(
+        cls, vocab_file: Path | None = None, spm_model_file: Path | None = None
+    ) -> TokenizerFiles:
+        """The files with what those beside them say."""
+        if vocab_file:
+            rules = read_rules(vocab_file)
+            is_usual = rules.strip_accents == rules.lower_case
+            strip_accents = None if is_usual else rules.strip_accents
+            return cls(vocab_file, spm_model_file, rules.lower_case, strip_accents, rules.document)
+        config = read_tokenizer_config(spm_model_file.parent) if spm_model_file else {}
+        return cls(None, spm_model_file, config.get("do_lower_case"))
 
     @property
     def file(self) -> Path | None:
         """The vocabulary file of either kind."""
         return self.vocab_file or self.spm_model_file
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of tokenizer that reads the file; None without one."""
+        if self.rules is not None:
+            return kind_of(self.rules)
+        return self.file and ("wordpiece" if self.vocab_file else "sentencepiece")
+
+    @property
+    def strips_accents(self) -> bool | None:
+        """Whether text loses its accents; None if unknown."""
+        return self.do_lower_case if self.strip_accents is None else self.strip_accents
 
     @property
     def required_file(self) -> Path:
@@ -141,13 +204,17 @@ class TokenizerFiles:
     def load(self) -> Tokenizer:
         """Opens the vocabulary; text is lower-cased unless ``do_lower_case`` is False.
 
-        A note names unusual entries, once per program. Raises UserError unless there is exactly one
-        file, and if it is missing or malformed.
+        With other rules than BERT's own, these decide it. A note names unusual entries, once per
+        program. Raises UserError unless there is exactly one file, and if it is missing or
+        malformed.
         """
+        if self.rules is not None:
+            return tokenizer_of_document(self.rules, source=self.required_file)
         tokenizer = load_tokenizer(
             vocab_file=self.vocab_file,
             spm_model_file=self.spm_model_file,
             do_lower_case=self.do_lower_case is not False,
+            strip_accents=self.strip_accents,
         )
         if self.vocab_file and multiprocessing.parent_process() is None:
             _note_unusual_entries(self.vocab_file)
@@ -155,10 +222,10 @@ class TokenizerFiles:
 
     def read(self) -> TokenizerContent:
         """Reads the one file, after checking it like :meth:`load`."""
-        self.load()
-        kind = "vocab_file" if self.vocab_file else "spm_model_file"
-        content = self._content()
-        return TokenizerContent(kind, content, do_lower_case=self.do_lower_case is not False)
+        kind = self.load().kind
+        return TokenizerContent(
+            kind, self._content(), self.do_lower_case is not False, self.strip_accents
+        )
 
     def vocabulary(self) -> Vocabulary | None:
         """The vocabulary with its hashes; None without a file; OSError if it cannot be read."""
@@ -167,11 +234,12 @@ class TokenizerFiles:
     def required_vocabulary(self) -> Vocabulary:
         """Like :meth:`vocabulary`, but UserError without a file."""
         content = self._content()
-        spellings = _spellings(content) if self.vocab_file else [content]
+        is_lines = self.vocab_file and self.rules is None
+        spellings = _spellings(content) if is_lines else [content]
         return Vocabulary(self.required_file, _sha256(content), frozenset(map(_sha256, spellings)))
 
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
-        """These files, or the other's if there are none; keeps the casing.
+        """These files, or the other's with their rules if there are none; keeps the casing.
 
         Raises UserError if the other has a vocabulary of each kind, since either could be the right
         one.
@@ -183,41 +251,84 @@ class TokenizerFiles:
                 f"{other.vocab_file} and {other.spm_model_file} are two vocabularies of one model; "
                 "give the one that it was trained with as --vocab_file or --spm_model_file."
             )
-        return dataclasses.replace(other, do_lower_case=self.do_lower_case)
+        return dataclasses.replace(
+            other, do_lower_case=self.do_lower_case, strip_accents=self.strip_accents
+        )
 
-    def with_casing(self, stated: bool | None) -> TokenizerFiles:
+    def with_casing(self, stated: TokenizerFiles | None = None) -> TokenizerFiles:
         """These files with a known casing: their own, the model's or that of the entries.
 
         Args:
-          stated: the casing recorded in the model's files, if any.
+          stated: the model's, with the casing that is recorded there, if any.
 
         Raises:
           UserError: two of these contradict each other.
         """
-        from bert_tf.text.vocabulary import resolve_casing
+        if self.rules is not None:
+            if self.strip_accents is not None:
+                raise UserError(
+                    f"--strip_accents: {self.file} comes with rules of its own, which decide that; "
+                    "leave the flag out."
+                )
+            stated = TokenizerFiles(do_lower_case=lower_cases(self.rules))
+        stated = stated or TokenizerFiles()
+        agreed = self._agreed(stated)
+        if stated.do_lower_case is None:
+            agreed["do_lower_case"] = resolve_casing(self.do_lower_case, vocab_file=self.vocab_file)
+        if agreed["strip_accents"] == agreed["do_lower_case"]:
+            agreed["strip_accents"] = None
+        return dataclasses.replace(self, **agreed)
 
-        casing = resolve_casing(self.do_lower_case, stated=stated, vocab_file=self.vocab_file)
-        return dataclasses.replace(self, do_lower_case=casing)
+    def _agreed(self, stated: TokenizerFiles) -> dict[str, bool | None]:
+        """The casing of these files, or else the stated one; UserError if they contradict."""
+        lower_case, strip_accents = stated.do_lower_case, stated.strip_accents
+        known = {"do_lower_case": lower_case, "strip_accents": stated.strips_accents}
+        for name, value in known.items():
+            given = getattr(self, name)
+            if None not in (given, value) and given != value:
+                raise UserError(
+                    f"--{name}={str(given).lower()}, but the files of the model or vocabulary "
+                    f"state {str(value).lower()}; leave the flag out."
+                )
+        return {
+            "do_lower_case": lower_case if self.do_lower_case is None else self.do_lower_case,
+            "strip_accents": strip_accents if self.strip_accents is None else self.strip_accents,
+        }
 
     def copy_to(self, directory: Path) -> None:
-        """Copies the vocabulary to ``vocab.txt`` or ``spm.model``, replacing either.
+        """Copies the vocabulary to the file of its kind, replacing those of other kinds.
 
-        Does nothing if there is no vocabulary.
+        These are ``vocab.txt``, ``spm.model``, and ``tokenizer.json`` for the rules of one. Does
+        nothing if there is no vocabulary.
         """
         if self.file is None:
             return
-        name, other = (VOCAB_NAME, SPM_NAME) if self.vocab_file else (SPM_NAME, VOCAB_NAME)
+        content, name = self._content(), VOCAB_NAME if self.vocab_file else SPM_NAME
+        if self.rules is not None:
+            name, content = file_of_document(self.rules)
         target = directory / name
-        if not target.exists() or not target.samefile(self.file):
+        if not target.exists() or target.read_bytes() != content:
             with atomic_open(target, "wb") as writer:
-                writer.write(self._content())
-        (directory / other).unlink(missing_ok=True)
+                writer.write(content)
+        for other in {VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME} - {name}:
+            (directory / other).unlink(missing_ok=True)
+
+    def settings(self) -> dict[str, Any]:
+        """What tokenizer_config.json says of the casing and the rules."""
+        if self.rules is not None:
+            return settings_of_document(self.rules)
+        casing = {"do_lower_case": self.do_lower_case, "strip_accents": self.strip_accents}
+        return {name: value for name, value in casing.items() if value is not None}
+
+    @staticmethod
+    def names_in(directory: Path) -> tuple[str, ...]:
+        """The files of a model directory that decide the ids of a text, as they were written."""
+        names = (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME, TOKENIZER_CONFIG_NAME)
+        return tuple(name for name in names if (directory / name).is_file())
 
     def _content(self) -> bytes:
-        """The bytes of the file, or of the vocab.txt that it stands for."""
-        from bert_tf.text.vocabulary import vocab_content
-
-        return vocab_content(self.required_file)
+        """The bytes of the file, of the vocab.txt that it stands for, or of the rules."""
+        return vocab_content(self.required_file) if self.rules is None else self.rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,26 +336,39 @@ class TokenizerContent:
     """A tokenizer as bytes, for processes that may not have access to its file.
 
     Attributes:
-      kind: the kind of file, ``vocab_file`` or ``spm_model_file``.
-      content: the bytes of the file.
+      kind: the tokenizer's.
+      content: the bytes of the file, or the rules.
       do_lower_case: whether text is lower-cased.
+      strip_accents: whether it loses its accents; None if exactly when it is lower-cased.
     """
 
     kind: str
     content: bytes
     do_lower_case: bool
+    strip_accents: bool | None
 
     def load(self) -> Tokenizer:
         """Opens the vocabulary."""
         with TemporaryDirectory("vocabulary") as directory:
             path = Path(directory, self.kind)
             path.write_bytes(self.content)
-            return load_tokenizer(**{self.kind: path}, do_lower_case=self.do_lower_case)
+            return TokenizerFiles.of_kind(
+                self.kind, path, lower_case=self.do_lower_case, strip_accents=self.strip_accents
+            ).load()
+
+
+def tokenizer_of_document(document: bytes, *, source: Path) -> Tokenizer:
+    """The tokenizer with the rules and entries of a document; UserError if it is malformed."""
+    if kind_of(document) == JAPANESE:
+        from bert_tf.text.japanese import JapaneseTokenizer
+
+        return JapaneseTokenizer.from_document(document, source=source)
+    from bert_tf.text.library import LibraryTokenizer
+
+    return LibraryTokenizer.from_document(document, source=source)
 
 
 def _note_unusual_entries(path: Path) -> None:
-    from bert_tf.text.vocabulary import unusual_entries
-
     found = unusual_entries(path)
     if found and found not in _noted and launched_rank() == 0:
         _noted.add(found)

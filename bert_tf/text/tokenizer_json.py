@@ -1,33 +1,32 @@
 """A vocabulary as ``tokenizer.json``, the file of Hugging Face's tokenizers library.
 
 It describes each rule as data: a normalizer, a splitter into words, a model for their pieces, a
-template for special tokens, and the way back to text. The library's own rules for BERT drop or keep
-a few other characters than google-research/bert's (see ``wordpiece.py``), so the rules of
-``basic.py`` are written as patterns of characters instead, which gives the same ids. What differs
-is intended there: the name of a special token in a text, such as [MASK], means that token.
+template for special tokens, and the way back to text. BERT's own rules are written as google's.
+What differs is intended there: the name of a special token in a text means that token.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bert_tf.text.basic import IDEOGRAPHS
+from bert_tf.text.library_format import (
+    Json,
+    added_token,
+    googles_rules,
+    python_lower_case,
+    replace,
+    wordpiece_values,
+)
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_rules import JAPANESE
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 
-_Json = dict[str, Any]
-
-# Rule 1 of basic.py.
-_DROPPED = "(?![\\t\\n\\r])[\\p{Cc}\\p{Cf}\ufffd]"
-# The end of a word, as Python's str.lower and the Unicode standard (section 3.13) determine it.
-_FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
-_ACCENT = r"\p{Mn}"
-_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
 _EXTRA_SPACES = "^ +| +$|(?<= ) +"
 
 # Categories of characters for which SentencePiece's rules may differ from NFKC.
@@ -36,12 +35,19 @@ _UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")
 _WIDE_TILDE, _STAND_IN = "\uff5e", "\ufdd0"
 
 
-def tokenizer_json(files: TokenizerFiles) -> tuple[_Json | None, str]:
+def tokenizer_json(files: TokenizerFiles) -> tuple[Json | None, str]:
     """The content of the file for a vocabulary whose casing is known; or None, and why not.
+
+    The reason is "" where the file is not needed.
 
     Raises UserError if the vocabulary is malformed.
     """
     tokenizer = files.load()
+    if tokenizer.kind == JAPANESE:
+        return None, ""  # transformers' own class reads vocab.txt and tokenizer_config.json
+    if files.rules is not None:
+        values = json.loads(files.rules)
+        return {**values, "post_processor": values["post_processor"] or _template(tokenizer)}, ""
     if files.spm_model_file is None:
         return _wordpiece(tokenizer), ""
     from bert_tf.text.sentencepiece_model import CONTROL, UNKNOWN, read_sentencepiece_model
@@ -55,47 +61,28 @@ def tokenizer_json(files: TokenizerFiles) -> tuple[_Json | None, str]:
     return _sentencepiece(files.spm_model_file, tokenizer, model, special), ""
 
 
-def _wordpiece(tokenizer: Tokenizer) -> _Json:
-    ideographs = "".join(f"{chr(low)}-{chr(high)}" for low, high in IDEOGRAPHS)
+def _wordpiece(tokenizer: Tokenizer) -> Json:
     entries = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
-    strip = [{"type": "NFD"}, _replace(_ACCENT, "")] if tokenizer.lower_case else []
-    return _tokenizer(
-        tokenizer,
-        special=tokenizer.special_ids,
-        normalizers=[_replace(_DROPPED, ""), *_lower_case(tokenizer), *strip],
-        pre_tokenizer={
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "WhitespaceSplit"},
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": f"[{_PUNCTUATION}{ideographs}]"},
-                    "behavior": "Isolated",
-                    "invert": False,
-                },
-            ],
-        },
-        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
-        model={
-            "type": "WordPiece",
-            "unk_token": entries[tokenizer.unk_id],
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": MAX_CHARS_PER_WORD,
-            "vocab": {entry: index for index, entry in enumerate(entries)},
-        },
+    return wordpiece_values(
+        {entry: index for index, entry in enumerate(entries)},
+        googles_rules(lower_case=tokenizer.lower_case, strip_accents=tokenizer.strips_accents),
+        unk_token=entries[tokenizer.unk_id],
+        max_chars=MAX_CHARS_PER_WORD,
+        added=_added(tokenizer, tokenizer.special_ids),
+        post_processor=_template(tokenizer),
     )
 
 
-def _sentencepiece(path: Path, tokenizer: Tokenizer, model: Any, special: Iterable[int]) -> _Json:
+def _sentencepiece(path: Path, tokenizer: Tokenizer, model: Any, special: Iterable[int]) -> Json:
     from bert_tf.text.sentencepiece import WORD_START
     from bert_tf.text.sentencepiece_model import IDENTITY, NORMAL, USER_DEFINED
 
     spec = model.normalizer_spec
     best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
-    normalizers = _lower_case(tokenizer)
+    normalizers = python_lower_case() if tokenizer.lower_case else []
     if spec.name != IDENTITY:
         normalizers += _compatibility_form(path)
-    normalizers.append(_replace(_EXTRA_SPACES, ""))
+    normalizers.append(replace(_EXTRA_SPACES, ""))
     blank = {
         "type": "Metaspace",
         "replacement": WORD_START,
@@ -104,13 +91,16 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer, model: Any, special: Iterab
         "split": any(piece.piece == WORD_START for piece in model.pieces)
         and not any(WORD_START in piece.piece[1:] for piece in model.pieces),
     }
-    return _tokenizer(
-        tokenizer,
-        special=special,
-        normalizers=normalizers,
-        pre_tokenizer=blank,
-        decoder=blank,
-        model={
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added(tokenizer, special),
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": blank,
+        "post_processor": _template(tokenizer),
+        "decoder": blank,
+        "model": {
             "type": "Unigram",
             "unk_id": tokenizer.unk_id,
             "byte_fallback": False,
@@ -125,10 +115,10 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer, model: Any, special: Iterab
                 for piece in model.pieces
             ],
         },
-    )
+    }
 
 
-def _compatibility_form(path: Path) -> list[_Json]:
+def _compatibility_form(path: Path) -> list[Json]:
     """NFKC, with the model's own rules for white space and characters that are not shown.
 
     The model's table of all rules could be written as it is, but the library applies that to whole
@@ -146,12 +136,12 @@ def _compatibility_form(path: Path) -> list[_Json]:
             normal = processor.normalize(f"a{char}b").lstrip(WORD_START)
             dropped += char if normal == "ab" else ""
             blank += char if normal == f"a{WORD_START}b" else ""
-    rules = [_replace(f"[{blank}]", " ")]
+    rules = [replace(f"[{blank}]", " ")]
     if dropped:
-        rules.append(_replace(f"[{dropped}]", ""))
+        rules.append(replace(f"[{dropped}]", ""))
     if processor.normalize(_WIDE_TILDE).lstrip(WORD_START) != _WIDE_TILDE:
         return [*rules, {"type": "NFKC"}]
-    hidden, shown = _replace(_WIDE_TILDE, _STAND_IN), _replace(_STAND_IN, _WIDE_TILDE)
+    hidden, shown = replace(_WIDE_TILDE, _STAND_IN), replace(_STAND_IN, _WIDE_TILDE)
     return [*rules, hidden, {"type": "NFKC"}, shown]
 
 
@@ -176,47 +166,19 @@ def _why_not(model: Any) -> str:
     return ""
 
 
-def _tokenizer(
-    tokenizer: Tokenizer,
-    *,
-    special: Iterable[int],
-    normalizers: list[_Json],
-    pre_tokenizer: _Json,
-    decoder: _Json,
-    model: _Json,
-) -> _Json:
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {
-                "id": index,
-                "content": tokenizer.convert_ids_to_tokens([index])[0],
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for index in sorted(special)
-        ],
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": _template(tokenizer),
-        "decoder": decoder,
-        "model": model,
-    }
+def _added(tokenizer: Tokenizer, special: Iterable[int]) -> list[Json]:
+    names = zip(sorted(special), tokenizer.convert_ids_to_tokens(sorted(special)))
+    return [added_token(name, index, {"special": True}) for index, name in names]
 
 
-def _template(tokenizer: Tokenizer) -> _Json:
+def _template(tokenizer: Tokenizer) -> Json:
     """[CLS] first text [SEP], or [CLS] first text [SEP] second text [SEP], with segments."""
     cls, sep = tokenizer.convert_ids_to_tokens([tokenizer.cls_id, tokenizer.sep_id])
 
-    def token(name: str, segment: int) -> _Json:
+    def token(name: str, segment: int) -> Json:
         return {"SpecialToken": {"id": name, "type_id": segment}}
 
-    def text(name: str, segment: int) -> _Json:
+    def text(name: str, segment: int) -> Json:
         return {"Sequence": {"id": name, "type_id": segment}}
 
     single = [token(cls, 0), text("A", 0), token(sep, 0)]
@@ -229,12 +191,3 @@ def _template(tokenizer: Tokenizer) -> _Json:
             for name, index in ((cls, tokenizer.cls_id), (sep, tokenizer.sep_id))
         },
     }
-
-
-def _lower_case(tokenizer: Tokenizer) -> list[_Json]:
-    """str.lower of Python; the library's rule for a character does not look at its neighbours."""
-    return [_replace(_FINAL_SIGMA, "ς"), {"type": "Lowercase"}] if tokenizer.lower_case else []
-
-
-def _replace(pattern: str, replacement: str) -> _Json:
-    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": replacement}

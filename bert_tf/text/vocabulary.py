@@ -113,30 +113,23 @@ def _words(entries: Sequence[str]) -> list[str]:
     return [entry for entry in entries if (entry[:1], entry[-1:]) not in (("[", "]"), ("<", ">"))]
 
 
-def resolve_casing(given: bool | None, *, stated: bool | None, vocab_file: PathLike | None) -> bool:
-    """Determines whether to lower-case text.
+def resolve_casing(given: bool | None, *, vocab_file: PathLike | None) -> bool:
+    """Determines whether to lower-case text where no file of the model states it.
 
     Args:
       given: the user's choice, if any.
-      stated: the casing recorded in the model's files, if any.
       vocab_file: WordPiece entries, which reveal it in most languages; None for SentencePiece.
 
       Raises:
-        UserError: two of these contradict each other; scores would be low for no apparent reason.
+        UserError: the two contradict each other; scores would be low for no apparent reason.
     """
-    if given is not None and stated is not None and given != stated:
-        raise UserError(
-            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json states "
-            f"{str(stated).lower()}; drop the flag, or correct that file if it is wrong."
-        )
     cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None
-    lower_case = stated if given is None else given
-    if lower_case is None:
+    if given is None:
         return cased is not True
-    if cased is not None and lower_case == cased:
+    if cased is not None and given == cased:
         found = "entries with capitals" if cased else "no entry with a capital"
         raise UserError(
             f"{vocab_file} has {found}, which contradicts --do_lower_case="
-            f"{str(lower_case).lower()}; give the other value, or the vocabulary of the model."
+            f"{str(given).lower()}; give the other value, or the vocabulary of the model."
         )
-    return lower_case
+    return given

@@ -35,24 +35,42 @@ _CHUNK = re.compile(rf"(?:\S|{_JOINING.pattern})+")
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Greedy longest-match-first tokenizer that marks pieces inside a word with ``##``."""
+    """Greedy longest-match-first tokenizer that marks pieces inside a word with ``##``.
+
+    Attributes:
+      basic: splits text into words.
+    """
 
     kind = "wordpiece"
 
     def __init__(
-        self, entries: Sequence[str], *, special: SpecialIds, lower_case: bool, vocab_sha256: str
+        self,
+        entries: Sequence[str],
+        *,
+        special: SpecialIds,
+        lower_case: bool,
+        vocab_sha256: str,
+        strip_accents: bool | None = None,
     ):
-        super().__init__(entries, special=special, lower_case=lower_case, vocab_sha256=vocab_sha256)
+        super().__init__(
+            entries,
+            special=special,
+            lower_case=lower_case,
+            vocab_sha256=vocab_sha256,
+            strip_accents=strip_accents,
+        )
         self._continues = [entry.startswith("##") for entry in entries]
         self._inner = {entry[2:]: index for entry, index in self._ids.items() if entry[:2] == "##"}
         self._longest = max(map(len, entries))
-        self._basic = BasicTokenizer(lower_case=lower_case)
+        self.basic = BasicTokenizer(lower_case=lower_case, strip_accents=strip_accents)
         self._ids_of_word = _WordCache(self._encode_word)  # for words of BasicTokenizer
         self._ids_of_chunk = _WordCache(self._encode_chunk)  # for text between white space
         self._encoding_of_chunk = _WordCache(self._align_chunk)  # with offsets within the chunk
 
     @classmethod
-    def from_file(cls, path: Path, *, lower_case: bool) -> WordPieceTokenizer:
+    def from_file(
+        cls, path: Path, *, lower_case: bool, strip_accents: bool | None = None
+    ) -> WordPieceTokenizer:
         """Reads a vocab.txt; raises UserError if it is malformed."""
         entries = read_vocab_file(path)
         return cls(
@@ -60,12 +78,13 @@ class WordPieceTokenizer(Tokenizer):
             special=find_special_ids(entries, path=path),
             lower_case=lower_case,
             vocab_sha256=sha256_of_file(path),
+            strip_accents=strip_accents,
         )
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens around them."""
         if is_simple(text):
-            parts = map(self._ids_of_word.__getitem__, self._basic.words(text))
+            parts = map(self._ids_of_word.__getitem__, self.basic.words(text))
         else:  # words are slower to find, so a second cache is worth its memory
             if _JOINING.search(text):
                 text = _JOINING.sub("", text)
@@ -97,12 +116,12 @@ class WordPieceTokenizer(Tokenizer):
     def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
         if chunk.isascii() and chunk.isalnum():  # a shortcut for most chunks
             return self._ids_of_word[chunk.lower() if self.lower_case else chunk]
-        words = self._basic.words(chunk)
+        words = self.basic.words(chunk)
         return tuple(itertools.chain.from_iterable(map(self._ids_of_word.__getitem__, words)))
 
     def _align_chunk(self, chunk: str) -> Encoding:
         encoding = Encoding([], [], [])
-        for word in self._basic.aligned_words(chunk):
+        for word in self.basic.aligned_words(chunk):
             ids = self._ids_of_word[word.text]
             bounds = self._piece_bounds(word, ids)
             encoding.ids.extend(ids)

@@ -9,7 +9,7 @@ from typing import Any
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json_object
 
-_ADVICE = "restore it, or give a vocab.txt"
+ADVICE = "restore it, or give a vocab.txt"
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
@@ -34,17 +34,17 @@ def wordpiece_entries(path: PathLike) -> list[str]:
         last = max(by_id)
         broken = next(filter(_HALF_A_PAIR.search, ids), None)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise UserError(f"vocabulary {path} is malformed; {_ADVICE}.") from None
+        raise UserError(f"vocabulary {path} is malformed; {ADVICE}.") from None
     is_counted = all(isinstance(index, int) and index >= 0 for index in by_id)
     if not is_counted or len(by_id) < len(ids) or last >= 2 * len(ids):
         raise UserError(
             f"vocabulary {path}: the ids of {len(ids)} entries are not 0 to {len(ids) - 1}; "
-            f"{_ADVICE}."
+            f"{ADVICE}."
         )
     if broken is not None:
         raise UserError(
             f"vocabulary {path}: the entry {short_repr(broken)} has half of a surrogate pair, "
-            f"which is not text; {_ADVICE}."
+            f"which is not text; {ADVICE}."
         )
     return [by_id.get(index, "") for index in range(last + 1)]
 
@@ -57,6 +57,6 @@ def added_tokens(values: Mapping[str, Any], path: PathLike) -> list[dict[str, An
         if not (isinstance(token, dict) and isinstance(token.get("content"), str)):
             raise UserError(
                 f"vocabulary {path}: its added_tokens have {short_repr(token)}, not an entry with "
-                f"its content; {_ADVICE}."
+                f"its content; {ADVICE}."
             )
     return listed

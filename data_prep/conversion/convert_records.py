@@ -206,8 +206,7 @@ def _vocabulary(
     copy = directory / entry.file_name
     if not copy.is_file() or sha256_of_file(copy) != entry.sha256:
         return entry, None
-    name = "vocab_file" if entry.kind == "wordpiece" else "spm_model_file"
-    return entry, TokenizerFiles(**{name: copy}, do_lower_case=entry.lower_case)
+    return entry, entry.tokenizer_files(copy)
 
 
 def _output_layout(settings: Settings, origin: KnownRecords) -> Layout:
@@ -327,5 +326,5 @@ def define_flags(values: flags.FlagValues | None = None) -> None:
 def run_from_flags(values: flags.FlagValues) -> None:
     """Runs the command with the settings that the flags give."""
     files = TokenizerFiles.from_flags(from_flags(VocabularyFiles, values))
-    chosen = files.with_casing(None) if files.file else None
+    chosen = files.with_casing() if files.file else None
     run(from_flags(Settings, values, tokenizer_files=chosen))

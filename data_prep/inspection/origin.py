@@ -112,9 +112,7 @@ def _tokenizer(
     copy = directory / entry.file_name
     if not copy.is_file() or sha256_of_file(copy) != entry.sha256:
         return None
-    if entry.kind == "wordpiece":
-        return TokenizerFiles(vocab_file=copy).load()
-    return TokenizerFiles(spm_model_file=copy).load()
+    return entry.tokenizer_files(copy).load()
 
 
 def _continues(tokenizer: Tokenizer) -> np.ndarray:

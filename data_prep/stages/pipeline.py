@@ -33,6 +33,7 @@ from data_prep.stages.order import STAGES
 from data_prep.stages.settings import FileSettings
 from data_prep.stages.stage import define_settings
 from data_prep.stages.vocabulary_flags import VocabularyFiles, chosen_vocabulary
+from data_prep.text.languages import DEFAULT_LANGUAGE
 from data_prep.text.wikitext_corpus import PLAIN
 
 
@@ -87,11 +88,14 @@ def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
             values,
             input_file=str(shards_in / "train-*.txt"),
             output_dir=str(root / "vocabulary"),
+            # The text's own language, if it is known before it is read.
+            language=values.language or (DEFAULT_LANGUAGE if values.source else None),
             do_lower_case=values.do_lower_case is not False,
+            strip_accents=values.strip_accents,
         )
         flag = "vocab_file" if values.tokenizer == "wordpiece" else "spm_model_file"
         trained = root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer]
-        chosen = TokenizerFiles(**{flag: trained}, do_lower_case=vocabulary_settings.do_lower_case)
+        chosen = TokenizerFiles(**{flag: trained}, **vocabulary_settings.casing)
 
     def records(kind: str, **others: object) -> create_pretraining_data.Settings:
         return from_flags(
@@ -225,7 +229,12 @@ def define_flags(values: flags.FlagValues | None = None) -> None:
         FileSettings,
         *(row.module.Settings for row in STAGES.values()),
         values=values,
-        without=(create_pretraining_data.CallFiles, "checksum_file", "do_lower_case"),
+        without=(
+            create_pretraining_data.CallFiles,
+            "checksum_file",
+            "do_lower_case",
+            "strip_accents",
+        ),
         optional=("input_file", "vocab_size", "keep_languages"),
         input_file="Text, dumps, JSON, Parquet, WARC or archives: comma-separated files, globs "
         "and directories.",

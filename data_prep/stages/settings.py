@@ -112,7 +112,7 @@ class LanguageSettings(Settings):
         None,
         "The code of the text's language, such as de: of the Wikipedia to download, and of the "
         "rules by which sentences end. By default that of the dump which the text is from, else "
-        f"{DEFAULT_LANGUAGE}.",
+        f"{DEFAULT_LANGUAGE}. It also decides whether accents are stripped by default.",
         kind=str,
     )
 

@@ -20,15 +20,21 @@ from bert_tf.config import declared
 from bert_tf.config.declared import AT_LEAST_ONE, setting
 from bert_tf.stages.stage import Built, run_stage
 from bert_tf.text.basic import BasicTokenizer
+from bert_tf.text.tokenizer_rules import TOKENIZER_CONFIG_NAME
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import atomic_open
+from bert_tf.util.files import atomic_open, write_json
 from bert_tf.util.options import Interval
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import UNICODE, maker
-from data_prep.stages.settings import CallSettings, FileSettings, output_parameters
+from data_prep.stages.settings import (
+    CallSettings,
+    FileSettings,
+    LanguageSettings,
+    output_parameters,
+)
 from data_prep.stages.stage import define_settings, find_text_files
 from data_prep.text.documents import (
     Decoder,
@@ -38,6 +44,7 @@ from data_prep.text.documents import (
     read_parts,
     require_few_nulls,
 )
+from data_prep.text.languages import accents_tell_words_apart, validate_language
 from data_prep.text.wikitext_corpus import WIKITEXT, MarkupSettings, without_unknown_words
 
 STAGE = "vocabulary"
@@ -64,7 +71,13 @@ class VocabularyRules(declared.Settings):
         advice=f"{len(SPECIAL_TOKENS)} are the special entries",
     )
     tokenizer: str = setting("wordpiece", "Kind of vocabulary to train.", choices=TOKENIZERS)
-    do_lower_case: bool = setting(True, "Lower-case the text; WordPiece also strips its accents.")
+    do_lower_case: bool = setting(True, "Lower-case the text.")
+    strip_accents: bool | None = setting(
+        None,
+        "WordPiece: strip the text's accents, all combining marks of any script. By default only "
+        "if it is lower-cased and in a --language whose accents tell no words apart, such as en.",
+        kind=bool,
+    )
     character_coverage: float = setting(
         0.9999,
         "Share of the text whose characters become entries, the most frequent ones first; words "
@@ -85,8 +98,26 @@ class VocabularyRules(declared.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(CallSettings, MarkupSettings, VocabularyRules, FileSettings):
+class Settings(CallSettings, LanguageSettings, MarkupSettings, VocabularyRules, FileSettings):
     """Settings of the stage; the text has one sentence per line."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Raises UserError for what is not the code of a language."""
+        if self.language is not None:
+            validate_language(self.language)
+        if self.strip_accents and self.tokenizer == "sentencepiece":
+            yield "--strip_accents is for WordPiece; SentencePiece has rules of its own"
+        yield from super().contradictions()
+
+    @property
+    def casing(self) -> dict[str, bool]:
+        """What tokenizer_config.json says: by default, accents go exactly when lower-casing."""
+        stripped = self.strip_accents
+        if stripped is None:
+            stripped = self.do_lower_case and not accents_tell_words_apart(self.language)
+        is_usual = stripped == self.do_lower_case or self.tokenizer == "sentencepiece"
+        others = {} if is_usual else {"strip_accents": stripped}
+        return {"do_lower_case": self.do_lower_case, **others}
 
 
 class SampleRule(NamedTuple):
@@ -115,7 +146,8 @@ class Sample(NamedTuple):
 def run(settings: Settings) -> Path:
     """Trains the vocabulary; returns the path of its file."""
     files = find_text_files(settings.input_file)
-    parameters = output_parameters(settings, "markup") | settings.markup_parameters
+    parameters = output_parameters(settings, "markup", "language", "strip_accents")
+    parameters |= settings.markup_parameters | settings.casing
     directory = run_stage(
         STAGE,
         settings.output_dir,
@@ -141,7 +173,7 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
     share = 1.0 if total_bytes <= max_bytes else 0.98 * max_bytes / total_bytes
     rule = SampleRule(int(share * (1 << 32)), max_bytes)
     kind = WordCounter if settings.tokenizer == "wordpiece" else LineSampler
-    worker = functools.partial(kind, rule, settings.do_lower_case, settings.markup)
+    worker = functools.partial(kind, rule, settings.markup, **settings.casing)
     chunks = (chunk for path in files for chunk in read_lines(path))
     samples = settings.executor.map(worker, chunks, what=STAGE)
     counts = {"sample_bytes": 0}
@@ -157,8 +189,9 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
         model = train_sentencepiece(lines, settings)
         with atomic_open(path, "wb") as file:
             file.write(model)
+    write_json(directory / TOKENIZER_CONFIG_NAME, settings.casing)
     counts["entries"] = settings.vocab_size
-    return Built({path.name: settings.vocab_size}, counts)
+    return Built({path.name: settings.vocab_size, TOKENIZER_CONFIG_NAME: None}, counts)
 
 
 def _until_limit(
@@ -188,10 +221,17 @@ def read_lines(path: Path) -> Iterator[Part]:
 class WordCounter:
     """Counts the words in the sample of a chunk."""
 
-    def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
+    def __init__(
+        self,
+        rule: SampleRule,
+        markup: str,
+        *,
+        do_lower_case: bool,
+        strip_accents: bool | None = None,
+    ):
         self._rule = rule
         self._markup = markup
-        self._basic = BasicTokenizer(lower_case=do_lower_case)
+        self._basic = BasicTokenizer(lower_case=do_lower_case, strip_accents=strip_accents)
 
     def __call__(self, chunk: Part) -> Sample:
         """Counts words, in the order in which they first appear."""
@@ -203,7 +243,7 @@ class WordCounter:
 class LineSampler:
     """Extracts the sampled lines of a chunk."""
 
-    def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
+    def __init__(self, rule: SampleRule, markup: str, *, do_lower_case: bool):
         self._rule = rule
         self._markup = markup
         self._do_lower_case = do_lower_case

@@ -33,6 +33,12 @@ class VocabularyFiles(Settings):
         "Lower-case the text, for uncased models; by default decided by the vocabulary.",
         kind=bool,
     )
+    strip_accents: bool | None = setting(
+        None,
+        "WordPiece: strip the accents of the text; by default as the files beside the vocabulary "
+        "state or, without any, exactly when lower-casing.",
+        kind=bool,
+    )
 
 
 def chosen_vocabulary(given: VocabularyFiles, max_seq_length: int) -> TokenizerFiles | None:
@@ -48,7 +54,7 @@ def chosen_vocabulary(given: VocabularyFiles, max_seq_length: int) -> TokenizerF
     files = TokenizerFiles.from_flags(given)
     if given.init_checkpoint:
         return _model_vocabulary(given.init_checkpoint, files, max_seq_length)
-    return files.with_casing(None) if files.file else None
+    return files.with_casing() if files.file else None
 
 
 def _model_vocabulary(
@@ -71,7 +77,7 @@ def _model_vocabulary(
     _check_sizes(checkpoint, files, stored, max_seq_length)
     for note in notes:
         report(note)
-    return files.with_casing(stored.tokenizer_files.do_lower_case)
+    return files.with_casing(stored.tokenizer_files)
 
 
 def _check_sizes(

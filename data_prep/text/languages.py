@@ -90,6 +90,25 @@ _CODE_IN_DUMPS = {
 }
 
 
+# Languages in Latin letters whose accents tell no words apart: nothing is lost without them.
+_WITHOUT_ACCENTS = {
+    "en": "they are in words from other languages: café, naïve",
+    "ia": "they are in words from other languages",
+    "id": "é shows beginners how e is spoken, and is not written otherwise",
+    "ms": "as in Indonesian",
+    "min": "as in Indonesian",
+    "la": "macrons show how a vowel is spoken, and are not written otherwise",
+    "rn": "tones are not written",
+    "rw": "tones are not written",
+    "sn": "tones are not written",
+    "so": "it is written without accents",
+    "ss": "tones are not written",
+    "sw": "it is written without accents",
+    "xh": "tones are not written",
+    "zu": "tones are not written",
+}
+
+
 class Choice(NamedTuple):
     """A language, and a phrase that says where it comes from."""
 
@@ -146,6 +165,11 @@ def choose_language(given: str | None, of_text: Collection[str]) -> Choice:
     if of_text:
         return Choice(next(iter(of_text)), "the language of the dump")
     return Choice(DEFAULT_LANGUAGE, "the default; --language names another")
+
+
+def accents_tell_words_apart(language: str | None) -> bool:
+    """Whether a text loses words without its accents; so does one in an unknown language."""
+    return language is None or _main(language) not in _WITHOUT_ACCENTS
 
 
 def contradicts(language: str, of_text: Collection[str]) -> bool:

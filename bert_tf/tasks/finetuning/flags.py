@@ -98,6 +98,7 @@ def define_model_flags(define: Definer) -> None:
     define.string("spm_model_file", None, f"SentencePiece model{default}")
     define.per_host("bert_config_file", "vocab_file", "spm_model_file")
     define.boolean("do_lower_case", None, "Lower-case the text (default: as the vocabulary).")
+    define.boolean("strip_accents", None, "Strip its accents (default: as the model states).")
 
 
 @flag_group("Fine-tuning")

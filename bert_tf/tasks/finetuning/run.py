@@ -197,7 +197,9 @@ def data_entries(
         "sha256": train.sha256 if train else "none",
         **hashes,
         "vocabulary_sha256": model.vocabulary and model.vocabulary.sha256,
+        "tokenizer": model.tokenizer_files.kind,
         "lower_case": model.tokenizer_files.do_lower_case,
+        "strip_accents": model.tokenizer_files.strips_accents,
         "length_buckets": settings.length_buckets,
         "train_records": len(train) if train else 0,
     }

@@ -107,6 +107,7 @@ class RunRecords:
             "sha256": train.info.data_sha256 if train else "none",
             "eval_sha256": held_out.info.data_sha256 if held_out else "none",
             "vocabulary_sha256": vocabulary_sha256,
+            "tokenizer": self.vocabulary.entry.kind if self.vocabulary else None,
             "train_records": len(train.record_set) if train else 0,
             "eval_records": len(held_out.record_set) if held_out else 0,
             "sentence_pairs": ", ".join(self.pair_tasks),

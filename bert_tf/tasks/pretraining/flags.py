@@ -94,6 +94,9 @@ def _define_model_flags(define: Definer) -> None:
         "Whether the records' text was lower-cased (default: as their manifest or the model "
         "states).",
     )
+    define.boolean(
+        "strip_accents", None, "Whether it lost its accents (default: as --do_lower_case)."
+    )
     default = "(default: the configuration file's, or BERT-base's without one)"
     define.per_host("bert_config_file", "vocab_file", "spm_model_file")
     kinds = {"int": define.integer, "float": define.number, "str": define.string}

@@ -71,7 +71,7 @@ def _find_model(
             f"in {settings.run.output_dir}; give --vocab_file to save it"
         )
         remarks.append(Note(Grade.HINT, "vocabulary", unsaved))
-    files = _with_casing(files, records, of_model=stored.tokenizer_files.do_lower_case)
+    files = _with_casing(files, records, stored.tokenizer_files)
     run.report(notes, part="configuration")
     for remark in remarks:
         run.remark(remark.sentence, part=remark.part)
@@ -166,8 +166,7 @@ def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirec
 def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) -> TokenizerFiles:
     """The vocabulary file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
-        is_wordpiece, file = records.entry.kind == "wordpiece", records.file
-        return TokenizerFiles(file) if is_wordpiece else TokenizerFiles(spm_model_file=file)
+        return records.entry.tokenizer_files(records.file)
     known = stored.tokenizer_files.vocabulary()
     if records is not None and known is not None and records.entry.sha256 not in known.spellings:
         return TokenizerFiles()
@@ -175,24 +174,30 @@ def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) 
 
 
 def _with_casing(
-    files: TokenizerFiles, records: RecordVocabulary | None, *, of_model: bool | None
+    files: TokenizerFiles, records: RecordVocabulary | None, of_model: TokenizerFiles
 ) -> TokenizerFiles:
     """The files with the casing of the records or, without a manifest, of the model.
 
     Raises UserError if the flag or the model contradicts the records.
     """
-    given = files.do_lower_case
     if records is None:
-        if files.vocab_file is None and given is None and of_model is None:
-            return files
-        return files.with_casing(of_model)
-    of_records = records.entry.lower_case
-    others = {"--do_lower_case": given, "the model's do_lower_case": of_model}
-    for source, value in others.items():
-        if value not in (None, of_records):
-            raise UserError(
-                f"{source} is {str(value).lower()}, but the records of "
-                f"{records.manifest_file} were made with {str(of_records).lower()}; make them "
-                "again with the model's casing, or give another --init_checkpoint."
-            )
-    return dataclasses.replace(files, do_lower_case=of_records)
+        stated = (files.do_lower_case, of_model.do_lower_case)
+        return (
+            files
+            if files.vocab_file is None and stated == (None, None)
+            else (files.with_casing(of_model))
+        )
+    lower_case, strip_accents = records.entry.lower_case, records.entry.strip_accents
+    of_records = {
+        "do_lower_case": lower_case,
+        "strip_accents": lower_case if strip_accents is None else strip_accents,
+    }
+    for source, given in {"--": files, "the model's ": of_model}.items():
+        for name, value in of_records.items():
+            if getattr(given, name) not in (None, value):
+                raise UserError(
+                    f"{source}{name} is {str(getattr(given, name)).lower()}, but the records of "
+                    f"{records.manifest_file} were made with {str(value).lower()}; make them "
+                    "again with the model's casing, or give another --init_checkpoint."
+                )
+    return dataclasses.replace(files, do_lower_case=lower_case, strip_accents=strip_accents)

@@ -188,6 +188,7 @@ def _plan(
         **chosen.described(),
         "--batch_size": settings.batch_size,
         "--do_lower_case": model.tokenizer.lower_case,
+        "--strip_accents": model.tokenizer.strips_accents,
         **entries_of_plan(run, arithmetic),
         "sha256 of the texts": texts.sha256,
         "sha256 of the vocabulary": model.tokenizer.vocab_sha256,

@@ -232,51 +232,10 @@ def test_an_untied_masked_lm_head_is_left_out(tmp_path, model, changed):
     assert f"cls.predictions.{changed} differs from " in source.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("value", "notes"),
-    [("false", ["turns tokenize_chinese_chars off, but"]), ("true", []), ("null", [])],
-)
-def test_a_tokenizer_that_leaves_chinese_characters_joined_is_told(theirs, value, notes):
-    (theirs / "tokenizer_config.json").write_text(f'{{"tokenize_chinese_chars": {value}}}')
-    found = open_source(theirs).notes
-    assert len(found) == len(notes)
-    assert all(words in note for words, note in zip(notes, found))
-
-
 def test_settings_that_our_network_does_not_follow_are_told(theirs):
     change_json(theirs / "config.json", layer_norm_eps=1e-5)
-    (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true, "strip_accents": false}')
-    source = open_source(theirs)
-    assert len(source.notes) == 2
-    assert "layer_norm_eps 1e-05, but this network always uses 1e-12" in source.notes[0]
-    assert "strip_accents to False" in source.notes[1]
-
-
-def test_entries_apart_from_the_vocabulary_are_told(theirs):
-    """As tokenizer.add_tokens and save_pretrained of transformers leave them."""
-    vocab_file = theirs / "vocab.txt"
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "covid", "lockdown"]
-    vocab_file.write_text("".join(f"{entry}\n" for entry in entries[:-2]))
-    added = {entries[-1]: len(entries) - 1, entries[-2]: len(entries) - 2}
-    (theirs / "added_tokens.json").write_text(json.dumps({**added, "[MASK]": 4}))
-    (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     [note] = open_source(theirs).notes
-    assert f"added_tokens.json has entries that vocab.txt lacks ({list(added)!r}), so" in note
-    assert note.endswith("append those that are words to vocab.txt, each as line id + 1")
-    vocab_file.write_text("".join(f"{entry}\n" for entry in entries))
-    assert not open_source(theirs).notes
-
-
-def test_added_entries_that_are_not_words_are_told(theirs):
-    tokens = [{"content": name, "id": 0, "special": name == "[MASK]"} for name in WITH_NAMES]
-    (theirs / "vocab.txt").unlink(missing_ok=True)
-    (theirs / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
-    (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    [note] = open_source(theirs).notes
-    assert "tokenizer.json has added entries that are not words (['[E1]']), so" in note
-
-
-WITH_NAMES = ("[MASK]", "lockdown", "[E1]")
+    assert "layer_norm_eps 1e-05, but this network always uses 1e-12" in note
 
 
 def change_json(path, **changes):

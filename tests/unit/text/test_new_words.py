@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.new_words import (
     NewWord,
     broken_words,
@@ -63,10 +64,10 @@ def test_rare_words_numbers_and_unknown_words_are_left_out():
 def test_words_are_those_of_the_tokenizer(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\ufeffAb-ab, ÉÀ\nжЖ 中文 Ab\x00b", encoding="utf-8")
-    assert count_words([path], lower_case=True, flag="text") == {
+    assert count_words([path], BasicTokenizer(lower_case=True), flag="text") == {
         "ab": 2, "-": 1, ",": 1, "ea": 1, "жж": 1, "中": 1, "文": 1, "abb": 1
     }  # fmt: skip
-    cased = count_words([path], lower_case=False, flag="text")
+    cased = count_words([path], BasicTokenizer(lower_case=False), flag="text")
     assert {"Ab", "ab", "ÉÀ", "жЖ"} <= cased.keys()
 
 
@@ -74,7 +75,7 @@ def test_bytes_that_are_not_utf8_are_named(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"one\ntwo \xe9\n")
     with pytest.raises(UserError, match=r"--text: line 2 of .*text.txt is not UTF-8 \(byte 4"):
-        count_words([path], lower_case=True, flag="text")
+        count_words([path], BasicTokenizer(lower_case=True), flag="text")
 
 
 def test_unused_entries_are_replaced_first():

@@ -104,13 +104,13 @@ def test_properties_of_any_text(tokenizers, text, lower_case):
     assert starts == sorted(starts)
     assert ends == sorted(ends)
     assert all(0 <= start < end <= len(text) for start, end in zip(starts, ends))
-    words = [word.text for word in tokenizer._basic.aligned_words(text)]
-    assert words == tokenizer._basic.words(text)
+    words = [word.text for word in tokenizer.basic.aligned_words(text)]
+    assert words == tokenizer.basic.words(text)
 
 
 def _normalized(tokenizer, text):
     """The characters that are left of a text; one sigma, as a final one depends on what follows."""
-    return "".join(tokenizer._basic.words(text)).replace("ς", "σ")
+    return "".join(tokenizer.basic.words(text)).replace("ς", "σ")
 
 
 @settings(max_examples=500, deadline=None)

@@ -71,8 +71,8 @@ def test_a_directory_holds_the_vocabulary_that_was_copied_last(
         files.copy_to(directory)
         [path] = directory.iterdir()
         assert (path.name, path.read_bytes()) == (name, files.file.read_bytes())
-        found = TokenizerFiles.in_directory(directory, do_lower_case=True)
-        assert (found.file, found.do_lower_case) == (path, True)
+        found = TokenizerFiles.in_directory(directory)
+        assert (found.file, found.do_lower_case) == (path, None)
         assert found.vocabulary().is_same(files.vocabulary())
         found.copy_to(directory)  # onto itself, as a run that is resumed does
         assert path.read_bytes() == files.file.read_bytes()
@@ -81,8 +81,8 @@ def test_a_directory_holds_the_vocabulary_that_was_copied_last(
 
 
 def test_what_is_given_counts_first(vocab_file, tmp_path):
-    found = TokenizerFiles.in_directory(tmp_path, do_lower_case=True)
-    assert found == TokenizerFiles(do_lower_case=True)
+    found = TokenizerFiles.in_directory(tmp_path)
+    assert found == TokenizerFiles()
     assert found.vocabulary() is None
     given = TokenizerFiles(vocab_file, do_lower_case=False)
     assert given.with_vocabulary_of(TokenizerFiles(tmp_path / "other.txt")) is given

@@ -1,0 +1,279 @@
+"""transformers' BertJapaneseTokenizer: MeCab splits text into words, and these become pieces.
+
+The ids are those of that class. It has no offsets; here each character is followed through
+Unicode's compatibility form (NFKC).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_tf.text.library_format import (
+    USUAL_MAX_CHARS,
+    WORDPIECE_PREFIX,
+    Json,
+    librarys_rules,
+    wordpiece_values,
+)
+from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
+from bert_tf.text.tokenizer_rules import (
+    JAPANESE,
+    JAPANESE_CLASS,
+    SPECIAL_TOKENS,
+    Rules,
+    rules_of_values,
+    to_document,
+)
+from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
+from bert_tf.util.errors import UserError, first_line, short_repr
+from bert_tf.util.files import require_file
+
+_INSTALL = "pip install fugashi ipadic unidic-lite (the extra japanese)"
+_MECAB_KEYS = {"normalize_text", "mecab_dic", "mecab_option"}
+_DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
+
+
+def rules_of_config(config: Mapping[str, Any], vocab_file: Path) -> Rules:
+    """The rules that a tokenizer_config.json of the class states.
+
+    Raises UserError for words or pieces of a kind that is not supported.
+    """
+    vocab_file = require_file(vocab_file, flag="vocab_file")
+    words = config.get("word_tokenizer_type", "basic")
+    pieces = config.get("subword_tokenizer_type", "wordpiece")
+    off = [key for key in ("do_word_tokenize", "do_subword_tokenize") if config.get(key) is False]
+    if words not in ("basic", "mecab") or pieces not in ("wordpiece", "character") or off:
+        raise UserError(
+            f"the tokenizer of {vocab_file.parent} splits Japanese text with "
+            f"{' and '.join([str(words), str(pieces), *(f'{key}=false' for key in off)])}; "
+            "supported are words of basic or mecab, and pieces of wordpiece or character."
+        )
+    entries = read_vocab_file(vocab_file)
+    find_special_ids(entries, path=vocab_file)
+    lower_case = bool(config.get("do_lower_case", False))
+    if words == "basic":
+        return _of_basic_words(entries, lower_case, pieces, vocab_file)
+    values = {
+        "tokenizer_class": JAPANESE_CLASS,
+        "do_lower_case": lower_case,
+        "word_tokenizer_type": words,
+        "subword_tokenizer_type": pieces,
+        "mecab_kwargs": _mecab_settings(config, vocab_file),
+        "entries": entries,
+    }
+    return Rules(lower_case, None, to_document(values, vocab_file))
+
+
+def _of_basic_words(
+    entries: Sequence[str], lower_case: bool, pieces: str, vocab_file: Path
+) -> Rules:
+    """Rules that the library can run: those of BERT, but with ideographs as parts of words."""
+    rules = librarys_rules(lower_case=lower_case, strip_accents=None, chinese_chars=False)
+    normalizers = [{"type": "NFC"}, rules["normalizer"]]
+    splitters = [rules["pre_tokenizer"]]
+    ids = {entry: index for index, entry in enumerate(entries)}
+    values = wordpiece_values(ids, rules, unk_token="[UNK]")
+    if pieces == "character":
+        normalizers.append({"type": "NFKC"})
+        splitters.append(
+            {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
+        )
+        values["model"] = {"type": "WordLevel", "vocab": ids, "unk_token": "[UNK]"}
+    values["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
+    values["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": splitters}
+    return rules_of_values(values, {}, vocab_file)
+
+
+def _mecab_settings(config: Mapping[str, Any], vocab_file: Path) -> Json:
+    found = config.get("mecab_kwargs") or {}
+    used = {k: v for k, v in found.items() if k not in ("do_lower_case", "never_split")}
+    settings = {"normalize_text": True, "mecab_dic": "unidic_lite", "mecab_option": None, **used}
+    known = (*_DICTIONARIES, None)
+    if settings.keys() != _MECAB_KEYS or settings["mecab_dic"] not in known:
+        raise UserError(
+            f"the tokenizer of {vocab_file.parent} has the mecab_kwargs {short_repr(found)}; known "
+            f"are {', '.join(sorted(_MECAB_KEYS))}, and the dictionaries "
+            f"{', '.join(_DICTIONARIES)}."
+        )
+    return settings
+
+
+class _Followed(NamedTuple):
+    """A text with the range [start, end) of the original text for each of its characters."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    def normalized(self) -> _Followed:
+        """The text in Unicode's compatibility form."""
+        if unicodedata.is_normalized("NFKC", self.text):
+            return self
+        chars: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        for first, behind in _clusters(self.text):
+            normal = unicodedata.normalize("NFKC", self.text[first:behind])
+            chars.append(normal)
+            starts += [self.starts[first]] * len(normal)
+            ends += [self.ends[behind - 1]] * len(normal)
+        return _Followed("".join(chars), starts, ends)
+
+
+class JapaneseTokenizer(Tokenizer):
+    """MeCab's words, as WordPiece entries or single characters."""
+
+    kind = JAPANESE
+
+    def __init__(
+        self, settings: Json, tagger: Any, *, special: SpecialIds, vocab_sha256: str
+    ) -> None:
+        """``settings`` is a document of the rules, and ``tagger`` MeCab with its dictionary."""
+        super().__init__(
+            settings["entries"],
+            special=special,
+            lower_case=settings["do_lower_case"],
+            vocab_sha256=vocab_sha256,
+        )
+        self._tagger = tagger
+        self._normalize = settings["mecab_kwargs"]["normalize_text"]
+        self._by_character = settings["subword_tokenizer_type"] == "character"
+        self._longest = max(map(len, self._tokens))
+        self._names = re.compile(f"({'|'.join(map(re.escape, SPECIAL_TOKENS))})")
+
+    @classmethod
+    def from_document(cls, document: bytes, *, source: Path) -> JapaneseTokenizer:
+        """Starts MeCab; raises UserError if it or its dictionary is not installed."""
+        settings = json.loads(document)
+        return cls(
+            settings,
+            _start_mecab(settings["mecab_kwargs"], source),
+            special=find_special_ids(settings["entries"], path=source),
+            vocab_sha256=hashlib.sha256(document).hexdigest(),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without special tokens around them."""
+        return self.encode_with_offsets(text).ids
+
+    def encode_with_offsets(self, text: str) -> Encoding:
+        """Like :meth:`encode`, with the range of ``text`` that each id represents."""
+        encoding = Encoding([], [], [])
+        base = 0
+        for part in self._names.split(text):
+            behind = base + len(part)
+            if part in SPECIAL_TOKENS:
+                found = iter([(self._ids[part], base, behind)])
+            else:
+                found = self._pieces(self._follow(part, base))
+            for index, start, end in found:
+                encoding.ids.append(index)
+                encoding.starts.append(start)
+                encoding.ends.append(end)
+            base = behind
+        return encoding
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The entries, with spaces between words, as transformers writes them."""
+        return " ".join(self.convert_ids_to_tokens(ids)).replace(f" {WORDPIECE_PREFIX}", "")
+
+    def word_starts(self, ids: Sequence[int]) -> list[bool]:
+        """False for each ``##`` entry; single characters do not tell."""
+        return [not self._tokens[index].startswith(WORDPIECE_PREFIX) for index in ids]
+
+    def _follow(self, text: str, base: int) -> _Followed:
+        if self.lower_case:  # each by itself, so there is no final sigma
+            text = "".join(map(_lower_if_single, text))
+        places = range(base, base + len(text) + 1)
+        followed = _Followed(text, places[:-1], places[1:])
+        return followed.normalized() if self._normalize else followed
+
+    def _pieces(self, followed: _Followed) -> Iterator[tuple[int, int, int]]:
+        """Each id with the range of the original text that it represents."""
+        place = 0
+        for found in self._tagger(_text_only(followed.text)):
+            surface = found.surface
+            place = max(place, followed.text.find(surface, place))
+            word = _Followed(*(part[place : place + len(surface)] for part in followed))
+            place += len(surface)
+            if self._by_character:
+                word = word.normalized()
+            elif surface.isspace():
+                continue
+            first = 0
+            lowered = "".join(map(_lower_if_single, word.text)) if self.lower_case else word.text
+            for index, length in self._ids_of_word(lowered):
+                yield index, word.starts[first], word.ends[first + length - 1]
+                first += length
+
+    def _ids_of_word(self, word: str) -> list[tuple[int, int]]:
+        """The ids of a word's pieces, with their lengths."""
+        if self._by_character:
+            return [(self._ids.get(char, self.unk_id), 1) for char in word]
+        found, start = [], 0
+        while start < len(word) <= USUAL_MAX_CHARS:
+            prefix = WORDPIECE_PREFIX if start else ""
+            for end in range(min(len(word), start + self._longest), start, -1):
+                index = self._ids.get(prefix + word[start:end])
+                if index is not None:
+                    break
+            else:
+                break
+            found.append((index, end - start))
+            start = end
+        return found if found and start == len(word) else [(self.unk_id, len(word))]
+
+
+def _lower_if_single(char: str) -> str:
+    """In lower case, unless that takes more than one character, which no Japanese text has."""
+    lowered = char.lower()
+    return lowered if len(lowered) == 1 else char
+
+
+def _clusters(text: str) -> Iterator[tuple[int, int]]:
+    """Ranges of characters that compatibility forms do not join with those around them."""
+    start = 0
+    for place in range(1, len(text) + 1):
+        if place == len(text) or not _joins(text[start:place], text[place]):
+            yield start, place
+            start = place
+
+
+def _joins(before: str, char: str) -> bool:
+    normalize = unicodedata.normalize
+    apart = normalize("NFKC", before) + normalize("NFKC", char)
+    return bool(unicodedata.combining(char)) or normalize("NFKC", before + char) != apart
+
+
+def _text_only(text: str) -> str:
+    """Half a surrogate pair (from JSON) becomes an unknown character, not an error."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _start_mecab(settings: Json, source: Path) -> Any:
+    option, dictionary = settings["mecab_option"] or "", settings["mecab_dic"]
+    try:
+        fugashi = importlib.import_module("fugashi")
+        if dictionary is not None:
+            directory = importlib.import_module(dictionary).DICDIR
+            option = f'-d "{directory}" -r "{os.path.join(directory, "mecabrc")}" {option}'
+    except ImportError as error:
+        raise UserError(
+            f"the tokenizer of {source} splits Japanese text with MeCab ({first_line(error)}); "
+            f"{_INSTALL}."
+        ) from error
+    try:
+        return fugashi.GenericTagger(option)
+    except RuntimeError as error:
+        raise UserError(
+            f"MeCab does not start with {option.strip() or 'its own dictionary'} "
+            f"({first_line(error)}); {_INSTALL}."
+        ) from error
