@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.util.errors import UserError
-from bert_tf.util.pictures import COLOURS, stacked_panels
+from bert_tf.util.pictures import COLOURS, panels
 
 
 class Curve(NamedTuple):
@@ -127,8 +127,11 @@ def draw(
         (name, curve, colour, 1.2) for (name, curve), colour in zip(variants.items(), colours)
     ]
     ys = ("training loss, smoothed (nats)", "above fp32 (nats)")
-    size = {"inches": (8, 7), "layout": "constrained"}
-    with stacked_panels(path, x="updates", ys=ys, **size) as (above, below):
+    heights = {"nrows": 2, "sharex": True, "height_ratios": [2, 1]}
+    with panels(path, inches=(8, 7), layout="constrained", **heights) as (above, below):
+        for axes, y in zip((above, below), ys):
+            axes.set_ylabel(y)
+        below.set_xlabel("updates")
         above.plot(reference.steps, reference.losses, color="black", linewidth=2, label="fp32")
         below.axhline(0, color="black", linewidth=1)
         for name, curve, colour, width in styles:

@@ -46,7 +46,6 @@ _GROUPS = {
     },
     "Planning and starting a training": {
         "doctor": "bert_tf.commands.doctor:run",
-        "draw-schedule": "bert_tf.commands.draw_schedule:run",
         "recipe": "bert_tf.commands.recipe:run",
         "from-deepspeed": "bert_tf.commands.from_deepspeed:run",
         "launch": "bert_tf.commands.launch:run",

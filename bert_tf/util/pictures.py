@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +64,3 @@ def picture(
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         yield axes
-
-
-@contextlib.contextmanager
-def stacked_panels(
-    path: Path, *, x: str, ys: Sequence[str], inches: tuple[float, float], layout: str = "tight"
-) -> Iterator[list[Any]]:
-    """Like :func:`picture`, with stacked panels: yields one pair of axes for each of ``ys``.
-
-    They share the horizontal axis, and the first panel is as high as two others.
-    """
-    heights = [2, *[1] * (len(ys) - 1)]
-    columns = {"nrows": len(ys), "sharex": True, "squeeze": False, "height_ratios": heights}
-    with panels(path, inches=inches, layout=layout, **columns) as grid:
-        for axes, y in zip(grid[:, 0], ys):
-            axes.set_ylabel(y)
-        grid[-1, 0].set_xlabel(x)
-        yield list(grid[:, 0])

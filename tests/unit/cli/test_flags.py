@@ -20,7 +20,6 @@ COMMANDS = [
     "bert_tf.commands.average_checkpoints",
     "bert_tf.commands.extend_vocabulary",
     "bert_tf.commands.from_deepspeed",
-    "bert_tf.commands.draw_schedule",
     "bert_tf.commands.doctor",
     "bert_tf.commands.export",
     "bert_tf.commands.export_squad",

@@ -6,7 +6,6 @@ from absl import flags as absl_flags
 
 from bert_tf.cli import training_flags as flags
 from bert_tf.cli.settings_flags import Definer
-from bert_tf.tasks.pretraining.schedule_curve import planned_curve, short_table
 from bert_tf.train.ledger import schedule_entries
 from bert_tf.train.plan import schedule_of
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow
@@ -61,17 +60,6 @@ def test_its_options_arrive_in_the_schedule_and_in_the_ledger():
     np.testing.assert_array_equal(schedule.rate(np.arange(5)), [1, 1, 0.25, 0.25, 0.0625])
     entries = schedule_entries(schedule)
     assert (entries["stair_steps"], entries["stair_factor"]) == (2, 0.25)
-
-
-def test_its_curve_is_drawn():
-    curve = planned_curve(
-        settings(*STAIRCASE, "--scale_steps_by_ranks=false"),
-        num_ranks=1,
-        scaled=False,
-        num_records=None,
-    )
-    assert curve.title().startswith("staircase, peak 1, stair_factor 0.25: 16 updates")
-    assert short_table(curve).splitlines()[-1].split()[-1] == "0.01562"
 
 
 @pytest.mark.parametrize(
