@@ -19,6 +19,7 @@ from bert_tf.model.config import (
 )
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, read_record
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
+from bert_tf.text.rules_of_files import read_tokenizer_config
 from bert_tf.text.tokenizer_files import (
     SPM_NAME,
     VOCABULARY_SHA256_KEY,
@@ -30,7 +31,6 @@ from bert_tf.text.tokenizer_rules import (
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_JSON_NAME,
     VOCAB_NAME,
-    read_tokenizer_config,
 )
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, require_file

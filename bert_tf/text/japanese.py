@@ -113,6 +113,9 @@ class _Followed(NamedTuple):
     starts: Sequence[int]
     ends: Sequence[int]
 
+    def part(self, places: slice) -> _Followed:
+        return _Followed(self.text[places], self.starts[places], self.ends[places])
+
     def normalized(self) -> _Followed:
         """The text in Unicode's compatibility form."""
         if unicodedata.is_normalized("NFKC", self.text):
@@ -202,7 +205,7 @@ class JapaneseTokenizer(Tokenizer):
         for found in self._tagger(_text_only(followed.text)):
             surface = found.surface
             place = max(place, followed.text.find(surface, place))
-            word = _Followed(*(part[place : place + len(surface)] for part in followed))
+            word = followed.part(slice(place, place + len(surface)))
             place += len(surface)
             if self._by_character:
                 word = word.normalized()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.text.rules_of_files import read_rules, read_tokenizer_config
 from bert_tf.text.tokenizer_rules import (
     JAPANESE,
     LIBRARY,
@@ -18,8 +19,6 @@ from bert_tf.text.tokenizer_rules import (
     file_of_document,
     kind_of,
     lower_cases,
-    read_rules,
-    read_tokenizer_config,
     settings_of_document,
 )
 from bert_tf.text.vocabulary import resolve_casing, unusual_entries, vocab_content
@@ -140,7 +139,8 @@ class TokenizerFiles:
         found = {name: require_file(path, flag=name) for name, path in files.items() if path}
         given = cls(None, None, values.do_lower_case, getattr(values, "strip_accents", None))
         stated = cls._with_rules(**found)
-        return dataclasses.replace(stated, **given._agreed(stated))
+        lower_case, strip_accents = given._agreed(stated)
+        return dataclasses.replace(stated, do_lower_case=lower_case, strip_accents=strip_accents)
 
     @classmethod
     def in_directory(cls, directory: Path) -> TokenizerFiles:
@@ -187,7 +187,9 @@ class TokenizerFiles:
         """The kind of tokenizer that reads the file; None without one."""
         if self.rules is not None:
             return kind_of(self.rules)
-        return self.file and ("wordpiece" if self.vocab_file else "sentencepiece")
+        if self.file is None:
+            return None
+        return "wordpiece" if self.vocab_file else "sentencepiece"
 
     @property
     def strips_accents(self) -> bool | None:
@@ -272,14 +274,13 @@ class TokenizerFiles:
                 )
             stated = TokenizerFiles(do_lower_case=lower_cases(self.rules))
         stated = stated or TokenizerFiles()
-        agreed = self._agreed(stated)
+        lower_case, strip_accents = self._agreed(stated)
         if stated.do_lower_case is None:
-            agreed["do_lower_case"] = resolve_casing(self.do_lower_case, vocab_file=self.vocab_file)
-        if agreed["strip_accents"] == agreed["do_lower_case"]:
-            agreed["strip_accents"] = None
-        return dataclasses.replace(self, **agreed)
+            lower_case = resolve_casing(self.do_lower_case, vocab_file=self.vocab_file)
+        strip_accents = None if strip_accents == lower_case else strip_accents
+        return dataclasses.replace(self, do_lower_case=lower_case, strip_accents=strip_accents)
 
-    def _agreed(self, stated: TokenizerFiles) -> dict[str, bool | None]:
+    def _agreed(self, stated: TokenizerFiles) -> tuple[bool | None, bool | None]:
         """The casing of these files, or else the stated one; UserError if they contradict."""
         lower_case, strip_accents = stated.do_lower_case, stated.strip_accents
         known = {"do_lower_case": lower_case, "strip_accents": stated.strips_accents}
@@ -290,10 +291,10 @@ class TokenizerFiles:
                     f"--{name}={str(given).lower()}, but the files of the model or vocabulary "
                     f"state {str(value).lower()}; leave the flag out."
                 )
-        return {
-            "do_lower_case": lower_case if self.do_lower_case is None else self.do_lower_case,
-            "strip_accents": strip_accents if self.strip_accents is None else self.strip_accents,
-        }
+        return (
+            lower_case if self.do_lower_case is None else self.do_lower_case,
+            strip_accents if self.strip_accents is None else self.strip_accents,
+        )
 
     def copy_to(self, directory: Path) -> None:
         """Copies the vocabulary to the file of its kind, replacing those of other kinds.
@@ -311,7 +312,8 @@ class TokenizerFiles:
             with atomic_open(target, "wb") as writer:
                 writer.write(content)
         for other in {VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME} - {name}:
-            (directory / other).unlink(missing_ok=True)
+            if directory / other != self.file:  # a published model may be in its own directory
+                (directory / other).unlink(missing_ok=True)
 
     def settings(self) -> dict[str, Any]:
         """What tokenizer_config.json says of the casing and the rules."""

@@ -93,9 +93,13 @@ def settings_from_pipeline_flags(values: flags.FlagValues) -> Settings:
             do_lower_case=values.do_lower_case is not False,
             strip_accents=values.strip_accents,
         )
-        flag = "vocab_file" if values.tokenizer == "wordpiece" else "spm_model_file"
-        trained = root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer]
-        chosen = TokenizerFiles(**{flag: trained}, **vocabulary_settings.casing)
+        casing = vocabulary_settings.casing
+        chosen = TokenizerFiles.of_kind(
+            values.tokenizer,
+            root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer],
+            lower_case=casing["do_lower_case"],
+            strip_accents=casing.get("strip_accents"),
+        )
 
     def records(kind: str, **others: object) -> create_pretraining_data.Settings:
         return from_flags(

@@ -200,7 +200,7 @@ def test_a_sentencepiece_model_is_refused(directory, text, tmp_path):
         minloglevel=2,
     )
     (directory / "vocab.txt").unlink()
-    with pytest.raises(UserError, match=r"SentencePiece model.*WordPiece vocabularies only"):
+    with pytest.raises(UserError, match=r"of the kind sentencepiece; .*BERT's own rules only"):
         extended(directory, tmp_path / "out", text=str(text))
 
 

@@ -75,6 +75,7 @@ def test_layout(made):
     expected = {f"{name}/manifest.json" for name in ("sentences", "shards", "vocabulary")}
     expected |= {f"records/{kind}/manifest.json" for kind in ("train", "heldout")}
     expected |= {"sentences/sentences-00000.txt", "vocabulary/vocab.txt"}
+    expected |= {"vocabulary/tokenizer_config.json"}
     expected |= {"shards/train-00000.txt", "shards/heldout-00000.txt"}
     names = [f"train/records-0000{n}-of-00002" for n in (0, 1)] + ["heldout/records-00000-of-00001"]
     expected |= {f"records/{name}.tfrecord" for name in names}

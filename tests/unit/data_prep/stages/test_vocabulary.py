@@ -38,7 +38,7 @@ def _text(num_lines=600, seed=0):
 def _run(tmp_path, text, vocab_size=120, name="out", **options):
     path = tmp_path / "input.txt"
     path.write_text(text, encoding="utf-8")
-    options.setdefault("num_workers", 1)
+    options = {"num_workers": 1, "language": "en", **options}
     return run(Settings(str(path), str(tmp_path / name), vocab_size, **options))
 
 
@@ -137,7 +137,7 @@ def test_output_is_the_same_in_other_processes(tmp_path, kind):
         out = tmp_path / f"threads{threads}"
         command = [sys.executable, "-m", "data_prep.vocabulary", "--vocab_size=120"]
         command += [f"--input_file={tmp_path / 'input.txt'}", f"--output_dir={out}"]
-        command += [f"--tokenizer={kind}", "--num_workers=1"]
+        command += [f"--tokenizer={kind}", "--num_workers=1", "--language=en"]
         environment = {**os.environ, "RAYON_NUM_THREADS": threads}
         subprocess.run(command, cwd=ROOT, env=environment, check=True)
         assert (out / path.name).read_bytes() == path.read_bytes()

@@ -77,7 +77,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (["--do_lower_case"], "--do_lower_case=true, but the model's tokenizer_config.json states"),
+        (["--do_lower_case"], "--do_lower_case=true, but the files of the model or voc"),
         (
             ["--max_seq_length=17"],
             "--max_seq_length=17 is more than the model's max_position_embeddings=16",
