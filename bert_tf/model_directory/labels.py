@@ -6,7 +6,6 @@ head has the same variables, so the labels also tell which of the two a checkpoi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ LABELS_NAME = "labels.txt"
 TEXT_CLASSES_NAME = "text_classes.json"  # of a head for whole texts, see text_classes.py
 
 _MOST_UNNAMED = 1_000_000  # which take 0.3 s; damaged files may have any number
-
-HALF_A_PAIR = re.compile("[\ud800-\udfff]")  # JSON may have half of a surrogate pair
 
 # A label's number is its index.
 Labels = tuple[str, ...]
@@ -49,11 +46,8 @@ def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
     if labels is None:
         path.unlink(missing_ok=True)
         return
-    for label in labels:
-        if "\n" in label or "\r" in label:
-            raise UserError(
-                f"the label {short_repr(label)} has a line end, which {path} cannot hold."
-            )
+    if not {"\n", "\r"}.isdisjoint("".join(labels)):
+        raise UserError(f"{path} cannot hold {short_repr(labels)}: a label has a line end.")
     with atomic_open(path) as file:
         file.writelines(f"{label}\n" for label in labels)
 
@@ -74,6 +68,8 @@ def find_labels(directory: Path, settings: Mapping[str, Any], source: Path | Non
 
 def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
     """The labels in Hugging Face's settings; unnamed ones get transformers' default names."""
+    from bert_tf.text.wordpiece_entries import HALF_A_PAIR
+
     named = settings.get("id2label")
     if named is None:
         count = settings.get("num_labels", 2)

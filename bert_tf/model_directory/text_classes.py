@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.model_directory.labels import HALF_A_PAIR, TEXT_CLASSES_NAME, labels_of_settings
+from bert_tf.model_directory.labels import TEXT_CLASSES_NAME, labels_of_settings
+from bert_tf.text.wordpiece_entries import HALF_A_PAIR
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 

@@ -72,7 +72,7 @@ def test_malformed_settings(tmp_path, named):
 
 @pytest.mark.parametrize("label", ["B-a\nO", "B-a\rO"])
 def test_a_label_with_a_line_end_would_shift_the_others(tmp_path, label):
-    with pytest.raises(UserError, match=r"has a line end, which .*labels\.txt cannot hold"):
+    with pytest.raises(UserError, match=r"labels\.txt cannot hold .*: a label has a line end"):
         write_labels(tmp_path, ["O", label])
     assert not (tmp_path / "labels.txt").exists()
 
