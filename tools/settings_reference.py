@@ -18,6 +18,7 @@ from tools.flag_reference import ROOT, as_markdown, output_argument, write_if_ch
 _MODULES_OF_TASKS = (
     *("settings.py", "replaced_tokens/objective.py"),
     *("classification/long_texts.py", "classification/own_files.py", "finetuning/layer_rates.py"),
+    "classification/thresholds.py",
 )
 
 

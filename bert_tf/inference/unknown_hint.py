@@ -30,10 +30,10 @@ class _HintingTokenizer(CountingTokenizer):
         super().__init__(tokenizer)
         self._source, self._is_done = source, False
 
-    def _count(self, text: str, ids: Sequence[int], encoding: Encoding | None) -> None:
+    def _add_unknown(self, text: str, ids: Sequence[int], encoding: Encoding | None) -> None:
         if self._is_done:
             return
-        super()._count(text, ids, encoding)
+        super()._add_unknown(text, ids, encoding)
         found = self._found
         is_hint = found.unknown >= _LEAST_UNKNOWN and bool(found.remark)
         if is_hint:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_tf.text.wordpiece_entries import HALF_A_PAIR
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.sealed_json import read_sealed_json
 
@@ -29,7 +29,6 @@ DEFAULT_THRESHOLD = 0.5
 THRESHOLD_KEY = "multi_label_threshold"
 
 _MOST_UNNAMED = 1_000_000  # which take 0.3 s; damaged files may have any number
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 # Those of earlier versions.
 _LABELS_NAME, _TEXT_CLASSES_NAME = "labels.txt", "text_classes.json"
@@ -51,11 +50,13 @@ class Classes:
 
     def __post_init__(self) -> None:
         """Raises UserError for values that no head has."""
-        is_text = all(isinstance(n, str) and n and not _HALF_A_PAIR.search(n) for n in self.labels)
+        is_text = all(isinstance(n, str) and n and not HALF_A_PAIR.search(n) for n in self.labels)
+        if is_text and self.of_words:  # each is the end of a line in a file of predictions
+            is_text = {"\n", "\r"}.isdisjoint("".join(self.labels))
         if self.kind not in (WORD_LABELS, *TEXT_KINDS):
             raise UserError(f"{short_repr(self.kind)} is not a kind of classes.")
         if not is_text or len(set(self.labels)) < len(self.labels):
-            raise UserError("its classes must have names, all of them different.")
+            raise UserError("its classes must have names that are text, all of them different.")
         if (self.kind == REGRESSION) != (not self.labels):
             raise UserError("a rating has no classes, and all other kinds have some.")
         if len(self.thresholds) != (len(self.labels) if self.kind == MULTI_LABEL else 0):

@@ -133,7 +133,7 @@ class Manifest:
     def to_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """The manifest as JSON values; unless ``whole``, without what no output depends on."""
         parts = [part.to_dict(whole=whole) for part in self.parts]
-        made_by = dict(self.made_by) if whole else {}
+        said = {"made_by": dict(self.made_by), "remark": self.remark} if whole else {}
         return {
             "version": self.version,
             "stage": self.stage,
@@ -145,8 +145,7 @@ class Manifest:
             "inputs": [dict(vars(entry)) for entry in self.inputs],
             "outputs": [dict(vars(entry)) for entry in self.outputs],
             **({"parts": parts} if parts else {}),
-            **({"made_by": made_by} if made_by else {}),
-            **({"remark": self.remark} if self.remark and whole else {}),
+            **{name: value for name, value in said.items() if value},
         }
 
     @property

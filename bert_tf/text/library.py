@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ import tokenizers
 
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.text.tokenizer_rules import LIBRARY, SPELLINGS, lower_cases, special_names
-from bert_tf.text.wordpiece_entries import ADVICE
+from bert_tf.text.wordpiece_entries import ADVICE, HALF_A_PAIR
 from bert_tf.util.errors import UserError, first_line
 
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")  # the library takes text only
 _BYTE_LEVEL_SPACE = "Ġ"
 
 
@@ -94,7 +92,7 @@ class LibraryTokenizer(Tokenizer):
         return Encoding(found.ids, [*starts], [*ends])
 
     def _encode(self, text: str) -> Any:
-        return self._library.encode(_HALF_A_PAIR.sub("\ufffd", text), add_special_tokens=False)
+        return self._library.encode(HALF_A_PAIR.sub("\ufffd", text), add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, by the rules' decoder; special tokens appear by name."""

@@ -93,19 +93,23 @@ class CountingTokenizer(Tokenizer):
     def __init__(self, tokenizer: Tokenizer) -> None:
         vars(self).update(vars(tokenizer))
         self.kind = tokenizer.kind
-        self._counted = tokenizer
+        self._counted, self._encode_counted = tokenizer, tokenizer.encode
         self._found = UnknownTokens()
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens around them."""
-        ids = self._counted.encode(text)
-        self._count(text, ids, None)
+        ids = self._encode_counted(text)
+        self._found.tokens += len(ids)
+        if self.unk_id in ids:
+            self._add_unknown(text, ids, None)
         return ids
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """Like :meth:`encode`, with the range of ``text`` that each id represents."""
         encoding = self._counted.encode_with_offsets(text)
-        self._count(text, encoding.ids, encoding)
+        self._found.tokens += len(encoding.ids)
+        if self.unk_id in encoding.ids:
+            self._add_unknown(text, encoding.ids, encoding)
         return encoding
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -121,13 +125,9 @@ class CountingTokenizer(Tokenizer):
         found, self._found = self._found, UnknownTokens()
         return found
 
-    def _count(self, text: str, ids: Sequence[int], encoding: Encoding | None) -> None:
+    def _add_unknown(self, text: str, ids: Sequence[int], encoding: Encoding | None) -> None:
         found = self._found
-        found.tokens += len(ids)
-        unknown = ids.count(self.unk_id)
-        if not unknown:
-            return
-        found.unknown += unknown
+        found.unknown += ids.count(self.unk_id)
         if sum(found.pieces.values()) >= _PIECES_AT_ONCE:
             return
         for token, start, end in zip(*(encoding or self._counted.encode_with_offsets(text))):

@@ -142,20 +142,17 @@ class RunLog:
         self._add_summaries(step, tags)
 
     def evaluation(
-        self, step: int, figures: Mapping[str, float], *, note: str = "", weights: str = ""
+        self, step: int, figures: Mapping[str, float], *, note: str = "", of: str = ""
     ) -> None:
-        """Logs an evaluation of the ``weights`` at ``step``, replacing an earlier one."""
-        history = read_history(self._output_dir, EVALUATIONS)
-        others = [record for record in history if record["step"] != step]
+        """Logs an evaluation of the weights at ``step``, named ``of``, replacing an earlier one."""
+        others = [r for r in read_history(self._output_dir, EVALUATIONS) if r["step"] != step]
         self._rewrite(EVALUATIONS, [*others, _record(step, figures)])
         self._add_summaries(step, figures, prefix="eval/")
         self._add_dllog_line(step, figures)
         # Results of SQuAD 2.0 have one metric under two names, one from each official script.
-        printed = {name: v for name, v in figures.items() if name != "exact"}
-        shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in printed.items())
-        self.message(
-            f"evaluation {f'of {weights}' if weights else f'at step {step}'}: {shown}{note}"
-        )
+        printed = (f"{name} {_show_exactly(v)}" for name, v in figures.items() if name != "exact")
+        of = f"of {of}" if of else f"at step {step}"
+        self.message(f"evaluation {of}: {'  '.join(printed)}{note}")
 
     def _append(self, name: str, record: Mapping[str, object]) -> None:
         path = self._output_dir / name

@@ -190,9 +190,8 @@ class Trainer:
         )
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
         figures = {name: value for name, value in results.items() if name != "global_step"}
-        step = int(results["global_step"])
-        given = "" if step or settings.do_train else settings.start.init_checkpoint or ""
-        log.evaluation(step, figures, note=note, weights=given)
+        step, given = int(results["global_step"]), settings.start.init_checkpoint or ""
+        log.evaluation(step, figures, note=note, of="" if step or settings.do_train else given)
 
     @property
     def _reads_weights(self) -> bool:

@@ -36,9 +36,10 @@ def words(*labels):
     ("kind", "labels", "thresholds", "sentence"),
     [
         ("other", ("a",), (), "'other' is not a kind"),
-        (WORD_LABELS, ("O", "O"), (), "must have names, all of them different"),
+        (WORD_LABELS, ("O", "O"), (), "must have names that are text, all of them different"),
         (WORD_LABELS, ("O", ""), (), "must have names"),
         (WORD_LABELS, ("O", 5), (), "must have names"),
+        (WORD_LABELS, ("O", "B-a\nO"), (), "must have names"),
         (SINGLE_LABEL, ("a", "\ud800"), (), "must have names"),
         (REGRESSION, ("a",), (), "a rating has no classes"),
         (SINGLE_LABEL, (), (), "and all other kinds have some"),

@@ -100,7 +100,7 @@ def test_evaluations_have_a_file_and_tags_of_their_own(tmp_path, capsys):
 
 
 def test_an_evaluation_of_given_weights_names_them(tmp_path, capsys):
-    RunLog(tmp_path).evaluation(0, {"loss": 1.25}, weights="models/rated")
+    RunLog(tmp_path).evaluation(0, {"loss": 1.25}, of="models/rated")
     assert capsys.readouterr().out == "evaluation of models/rated: loss 1.2500\n"
 
 

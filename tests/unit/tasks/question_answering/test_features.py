@@ -326,3 +326,14 @@ def test_the_first_questions_have_separate_records(tmp_path, vocab_file):
     for count, expected in ((1, 2), (2, 4), (99, 7)):
         features = _build(tmp_path, vocab_file, training=False, squad=squad.first(count))
         assert len(_records(features)) == expected
+
+
+def test_unknown_tokens_of_contexts_and_questions_are_said(tmp_path, vocab_file, capsys):
+    context = "The red barn stands on the hill above the lake. " * 5 + "영화가"
+    questions = [_question("a", "Where is 石?", ("hill", 27)), _question("b", "Who?", ("hill", 27))]
+    data = [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]
+    _stage(tmp_path, vocab_file, squad=_squad(tmp_path, data)).build(tmp_path / "out")
+    expected = (
+        "3.2% of the 62 tokens are unknown to the vocabulary ([UNK]), most often '영화가' (1)"
+    )
+    assert f"squad.json: {expected}, '石' (1)" in capsys.readouterr().out

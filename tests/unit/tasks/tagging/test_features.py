@@ -201,3 +201,22 @@ def test_lengths_without_room_for_a_word(file, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "labels": LABELS}
     with pytest.raises(UserError, match=r"--max_seq_length=2 has no room for \[CLS\], a word and"):
         feature_stage(file, windows=WindowSettings(2), **options)
+
+
+def test_unknown_words_are_said(tmp_path, tokenizer_files, capsys):
+    path = tmp_path / "train.txt"
+    path.write_text("anna A\nby O\n\n" * 40 + "영화가 A\n石 O\n\n" * 3)
+    found = read_tagged(path, flag="f", needs_labels=True)
+    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
+    feature_stage(found, **options).build(tmp_path / "out")
+    expected = "train.txt: 7.0% of the 86 tokens are unknown to the vocabulary ([UNK]), most often"
+    assert f"{expected} '영화가' (3), '石' (3)" in capsys.readouterr().out
+
+
+def test_words_that_are_mostly_unknown_are_refused(tmp_path, tokenizer_files):
+    path = tmp_path / "train.txt"
+    path.write_text("영화가 A\n石 O\n\n" * 30)
+    found = read_tagged(path, flag="f", needs_labels=True)
+    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
+    with pytest.raises(UserError, match=r"train\.txt: 100\.0% of the 60 tokens are unknown"):
+        feature_stage(found, **options).build(tmp_path / "out")
