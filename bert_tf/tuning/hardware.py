@@ -144,7 +144,10 @@ def check_computed(policy: PrecisionPolicy, hardware: Hardware) -> None:
     """Raises UserError for bfloat16 on a processor on which TensorFlow crashes in it."""
     crashes = not hardware.has_gpu and not hardware.processor.computes_bfloat16
     if crashes and policy.classes_in("bf16"):
-        raise UserError(f"this is {hardware.describe()}; use float32.")
+        raise UserError(
+            f"TensorFlow crashes in bfloat16 products on this machine, {hardware.processor.name}; "
+            "lift the limit, or use float32."
+        )
 
 
 def settled(runtime: RuntimeSettings, hardware: Hardware) -> RuntimeSettings:
