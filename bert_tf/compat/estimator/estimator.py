@@ -38,7 +38,8 @@ class Estimator:
     returns a tf.data.Dataset or the tensors of a batch, with (features, labels) or only features. A
     ``model_fn`` is passed ``features`` and, if named, ``labels`` and the same three arguments.
 
-    Hooks given to a method run before those of the EstimatorSpec; TypeError for a wrong type.
+    The methods' ``hooks`` run before those of the EstimatorSpec; TypeError for a wrong type. Their
+    ``checkpoint_path`` is None for the newest; if there is none, variables are initialised.
     """
 
     def __init__(
@@ -122,8 +123,6 @@ class Estimator:
         """Trains from the newest checkpoint until the input ends or a step is reached.
 
         Args:
-          input_fn: the data.
-          hooks: see the class.
           steps: updates in this call, or
           max_steps: ``global_step`` at which to stop; a checkpoint at that step is kept as it is.
           saving_listeners: called for the checkpoints requested by RunConfig.
@@ -240,10 +239,8 @@ class Estimator:
         """Yields predictions, arrays or dictionaries of them, until the input ends.
 
         Args:
-          input_fn: the data; labels are ignored.
+          input_fn: its labels are ignored.
           predict_keys: names of predictions to yield; None for all.
-          hooks: see the class.
-          checkpoint_path: None for the newest; if there is none, variables are initialised.
           yield_single_examples: whether to split batches along their first dimension.
 
         Raises ValueError, with the first prediction, if ``predict_keys`` match no prediction, or
@@ -279,10 +276,7 @@ class Estimator:
         Also writes them as summaries to ``eval_dir(name)``.
 
         Args:
-          input_fn: the data.
           steps: number of batches; None for all.
-          hooks: see the class.
-          checkpoint_path: None for the newest; if there is none, variables are initialised.
           name: name of the evaluation, if there are several.
 
         Raises ValueError if ``steps`` is below 1, or a metric is named ``loss`` or ``global_step``;

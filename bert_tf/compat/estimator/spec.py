@@ -23,7 +23,6 @@ from bert_tf.util.errors import UserError
 _UNSET: Any = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
 
-
 # Which values of a setting are accepted, if it is not None, and what it says of others.
 _NOT_NEGATIVE = (lambda number: number >= 0, "must be at least 0")
 _POSITIVE = (lambda number: number > 0, "must be greater than 0")
@@ -215,17 +214,17 @@ class EstimatorSpec(_Fields):
             for field in cls._fields
             if field.endswith("_hooks")
         }
-        completed = spec._replace(
-            loss=loss,
-            predictions=predictions,
-            eval_metric_ops=_checked_metrics(spec.eval_metric_ops or {}),
-            scaffold=scaffold,
+        fields = {
+            **spec._asdict(),
             **hooks,
-        )
+            "loss": loss,
+            "predictions": predictions,
+            "eval_metric_ops": _checked_metrics(spec.eval_metric_ops or {}),
+            "scaffold": scaffold,
+        }
         if spec.mode == ModeKeys.PREDICT:
-            outputs = get_export_outputs(spec.export_outputs, predictions)
-            completed = completed._replace(export_outputs=outputs)
-        return super().__new__(cls, *completed)
+            fields["export_outputs"] = get_export_outputs(spec.export_outputs, predictions)
+        return super().__new__(cls, **fields)
 
     def _replace(self, **changes: Any) -> EstimatorSpec:
         """A checked copy with changes; raises ValueError for another mode."""
