@@ -14,6 +14,7 @@ from typing import Any
 
 from bert_tf.text.wordpiece_entries import HALF_A_PAIR
 from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import hash_of_json
 from bert_tf.util.sealed_json import read_sealed_json
 
 # Classes of words, and Hugging Face's names of what a head for whole texts predicts (problem_type).
@@ -81,6 +82,11 @@ class Classes:
     def num_outputs(self) -> int:
         """The outputs of the head."""
         return len(self.labels) or 1
+
+    @property
+    def sha256(self) -> str:
+        """A digest of the kind and the labels, in their order."""
+        return hash_of_json([self.kind, *self.labels])
 
     def described(self) -> str:
         """For messages."""

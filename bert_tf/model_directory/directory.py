@@ -118,13 +118,15 @@ class ModelDirectory:
             read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
             config = read(values, source=str(config_file)).with_explicit_gelu()
             notes += config_notes(values, source=config_file)
+        run_record = read_run_record(directory)
+        _check_trained_classes(record, run_record)
         return cls(
             config=config,
             config_file=config_file,
             tokenizer_files=TokenizerFiles.in_directory(directory),
             notes=tuple(notes),
             settings=values,
-            run_record=read_run_record(directory),
+            run_record=run_record,
             named_vocabulary=_named_vocabulary(directory),
             record=record,
             classes=_classes(directory, record, values, config_file),
@@ -223,6 +225,21 @@ def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
     if huggingface:
         names.reverse()
     return next(filter(None, (_if_exists(directory / name) for name in names)), None)
+
+
+def _check_trained_classes(record: ModelRecord | None, run_record: RunRecord | None) -> None:
+    """Raises UserError if the run that trained the weights had other classes than the record.
+
+    Classes in another order change every prediction, and nothing else shows it.
+    """
+    if record is None or record.classes is None or run_record is None:
+        return
+    trained = run_record.ledger.get("data", {}).get("classes_sha256")
+    if trained not in (None, record.classes.sha256):
+        raise UserError(
+            f"{record.path} names other classes than those of the training in {run_record.path}; "
+            "restore the file that was changed."
+        )
 
 
 def _classes(

@@ -179,7 +179,11 @@ class OpenedFiles:
         return JobData(
             training_data(settings, model.config, train, max_seq_length=self.max_seq_length),
             evaluation,
-            entries={"task": task.name, **entries},
+            entries={
+                "task": task.name,
+                **entries,
+                "classes_sha256": model.classes and model.classes.sha256,
+            },
             names={"eval_sha256": "development set", "predict_sha256": "file to predict"},
             prediction=prediction,
         )

@@ -16,7 +16,7 @@ from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import write_sealed_json
 from tests.helpers.model_records import set_record
-from tests.helpers.small_span_model import write_model
+from tests.helpers.small_span_model import CONFIG, write_model
 from tests.helpers.small_task_models import write_classifier
 
 CLASSES = Classes(MULTI_LABEL, ("a,b", "日本\n"), (0.25, 0.5))
@@ -145,6 +145,18 @@ def test_a_hugging_face_directory_whose_classes_were_changed(tmp_path):
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"names the classes bad, good, neither, and model\.json"):
         open_source(tmp_path / "theirs")
+
+
+def test_classes_in_another_order_than_in_training(tmp_path):
+    """With a valid digest, as if the file were written by hand."""
+    source = write_classifier(tmp_path / "ours")
+    classes = ModelDirectory.of(source).classes
+    ledger = {"data": {"classes_sha256": classes.sha256}}
+    (source / "run.json").write_text(json.dumps({"ledger": ledger, "model": CONFIG.to_dict()}))
+    ModelDirectory.of(source)
+    set_record(source, classes=Classes(SINGLE_LABEL, tuple(reversed(classes.labels))))
+    with pytest.raises(UserError, match=r"names other classes than those of the training in .*run"):
+        ModelDirectory.of(source)
 
 
 def test_other_classes_than_the_head_has(tmp_path):
