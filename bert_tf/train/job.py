@@ -86,6 +86,7 @@ class RunModel:
             "classes": self.classes,
             "settings": {**self.kept, **precision} if self.kept else {},
             "chosen_on": self.chosen_on,
+            "vocabulary_sha256": self.vocabulary and self.vocabulary.sha256,
         }
 
 

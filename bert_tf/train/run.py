@@ -259,7 +259,7 @@ def _begin(
     decided = settled(runtime, hardware)
     notes: list[str] = []
     if "precision" in kept and not settings.do_train:
-        from bert_tf.train.kept_settings import with_kept_precision
+        from bert_tf.train.kept_precision import with_kept_precision
 
         decided, notes = with_kept_precision(decided, kept, settings.command, hardware)
     log = None

@@ -51,10 +51,10 @@ from bert_tf.tasks.finetuning.directory_run import (
     read_files,
     run_on_files,
 )
+from bert_tf.tasks.finetuning.kept_settings import as_stored
 from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
 from bert_tf.train.checks import check_model_files, check_trains
 from bert_tf.train.evaluation import Results
-from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bert_tf.config.declared import settings_of_model
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.tasks.finetuning.kept_settings import as_stored
 from bert_tf.tasks.finetuning.run import (
     data_entries,
     directory_of_new_records,
@@ -26,7 +27,6 @@ from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
 from bert_tf.train.job import JobData, RunModel
-from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError

@@ -22,6 +22,7 @@ from bert_tf.tasks.finetuning.directory_run import (
     read_files,
     run_on_files,
 )
+from bert_tf.tasks.finetuning.kept_settings import as_stored
 from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
 from bert_tf.tasks.tagging.chunks import without_prefix, without_type
 from bert_tf.tasks.tagging.features import feature_stage
@@ -47,7 +48,6 @@ from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
 from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.train.checks import check_has_heads, check_model_files, check_trains
 from bert_tf.train.evaluation import Results
-from bert_tf.train.kept_settings import as_stored
 from bert_tf.train.run import Run, begin
 from bert_tf.util.errors import UserError, short_repr
 

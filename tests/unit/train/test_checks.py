@@ -95,7 +95,7 @@ def test_the_record_knows_the_network_where_its_file_was_replaced(settings):
     (settings.run.output_dir / "bert_config.json").write_text(json.dumps(other))
     refuse(
         changed(settings, config={"num_attention_heads": 4}),
-        f"{settings.run.output_dir / 'run.json'} describes a different network",
+        f"{settings.run.output_dir / 'model.json'} describes a different network",
     )
 
 
@@ -157,7 +157,7 @@ def test_another_vocabulary_is_refused(settings, other_records, evaluates):
     refuse(
         alone(settings) if evaluates else settings,
         "cannot resume from",
-        f"a different vocabulary ({settings.run.output_dir / 'run.json'}) than "
+        f"a different vocabulary ({settings.run.output_dir / 'model.json'}) than "
         f"{other_records.with_name('manifest.json')}",
     )
 
@@ -167,7 +167,7 @@ def test_weights_of_another_vocabulary_are_refused(settings, other_records, tmp_
     refuse(
         from_weights_of(settings, tmp_path / "new"),
         "cannot start from",
-        f"a different vocabulary ({settings.run.output_dir / 'run.json'}) than "
+        f"a different vocabulary ({settings.run.output_dir / 'model.json'}) than "
         f"{other_records.with_name('manifest.json')}",
     )
 
@@ -177,7 +177,8 @@ def test_what_cannot_be_compared_is_reported(settings, tmp_path, capsys):
     records = write_records(tmp_path / "foreign", vocabulary=VOCABULARY)
     offsets = records.with_name(f"{records.name}.offsets")
     offsets.unlink()
-    (settings.run.output_dir / "run.json").unlink()
+    for name in ("run.json", "model.json"):
+        (settings.run.output_dir / name).unlink()
     pretraining.run(changed(settings, train_files=(records,), dry_run=True))
     lines = capsys.readouterr().out.splitlines()
     line = "the vocabulary was not compared: no file of the model states which one was used"

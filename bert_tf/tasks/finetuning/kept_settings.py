@@ -1,25 +1,20 @@
 """Settings that are stored with a model, for runs that resume it or use it as it is.
 
-One model has one answer: a command that does not say otherwise reads texts, chooses answers and
-computes as the run did that trained the model.
+One model has one answer: a command that does not say otherwise reads texts and chooses answers as
+the run did that trained the model.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from bert_tf.config.declared import Settings, settings_of_model, with_settings_of_model
-from bert_tf.config.settings import CommandLine, RuntimeSettings
 from bert_tf.train.run import Run
-from bert_tf.tuning.hardware import Hardware, usable_precision
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import shown
 
 Kind = TypeVar("Kind", bound=Settings)
-
-_PRECISION_FLAGS = {"precision", "precision_policy", "amp", "use_fp16"}
 
 
 def as_stored(
@@ -58,26 +53,6 @@ def as_stored(
                 part="settings",
             )
     return found
-
-
-def with_kept_precision(
-    runtime: RuntimeSettings, kept: Mapping[str, Any], command: CommandLine, hardware: Hardware
-) -> tuple[RuntimeSettings, list[str]]:
-    """The runtime with the precision of a model's training, unless the user gave one; and notes."""
-    stored, numerics = kept["precision"], runtime.numerics
-    changes = kept.get("precision_policy", {})
-    if not command.defaulted.issuperset(_PRECISION_FLAGS & command.values.keys()):
-        if (numerics.precision, numerics.policy_changes) in ((stored, changes), ("auto", changes)):
-            return runtime, []
-        return runtime, [
-            f"warning: --precision={numerics.precision}, but the model was trained with {stored}; "
-            "other commands and load_model predict with that"
-        ]
-    precision, note = usable_precision(stored, hardware)
-    numerics = dataclasses.replace(
-        numerics, precision=precision, policy_changes={} if note else changes
-    )
-    return dataclasses.replace(runtime, numerics=numerics), [note] if note else []
 
 
 def _listed(values: Mapping[str, Any]) -> str:
