@@ -333,5 +333,7 @@ def test_unknown_tokens_of_contexts_and_questions_are_said(tmp_path, vocab_file,
     questions = [_question("a", "Where is 石?", ("hill", 27)), _question("b", "Who?", ("hill", 27))]
     data = [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]
     _stage(tmp_path, vocab_file, squad=_squad(tmp_path, data)).build(tmp_path / "out")
-    expected = "3.2% of the 62 tokens are unknown to the vocabulary ([UNK]), most often '영화가' (1)"
+    expected = (
+        "3.2% of the 62 tokens are unknown to the vocabulary ([UNK]), most often '영화가' (1)"
+    )
     assert f"squad.json: {expected}, '石' (1)" in capsys.readouterr().out
