@@ -28,5 +28,5 @@ def test_averaged_points():
 
 def test_the_loss_has_its_unit():
     log = [{"step": step, "loss": 2.0 / step} for step in range(1, 9)]
-    assert "loss (nats)" in loss_chart(log, [])
-    assert "loss (squared error)" in loss_chart(log, [], unit="squared error")
+    assert "loss (nats)" in log_charts.loss_chart(log, [])
+    assert "loss (squared error)" in log_charts.loss_chart(log, [], unit="squared error")
