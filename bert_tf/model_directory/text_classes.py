@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.model_directory.labels import TEXT_CLASSES_NAME, labels_of_settings
-from bert_tf.text.wordpiece_entries import HALF_A_PAIR
 from bert_tf.util.errors import UserError
 from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
@@ -82,7 +81,6 @@ def read_text_classes(directory: Path) -> TextClasses | None:
         content.get("kind") not in KINDS
         or not isinstance(labels, list)
         or not all(isinstance(label, str) for label in labels)
-        or any(map(HALF_A_PAIR.search, labels))
         or not isinstance(threshold, float)
     ):
         raise UserError(f"classes {path}: kind, labels or threshold are not valid; {advice}.")

@@ -10,7 +10,7 @@ from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json_object
 
 _ADVICE = "restore it, or give a vocab.txt"
-HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def wordpiece_entries(path: PathLike) -> list[str]:
@@ -32,7 +32,7 @@ def wordpiece_entries(path: PathLike) -> list[str]:
         ids.update((token["content"], token["id"]) for token in added_tokens(values, path))
         by_id = {index: entry for entry, index in ids.items()}
         last = max(by_id)
-        broken = next(filter(HALF_A_PAIR.search, ids), None)
+        broken = next(filter(_HALF_A_PAIR.search, ids), None)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"vocabulary {path} is malformed; {_ADVICE}.") from None
     is_counted = all(isinstance(index, int) and index >= 0 for index in by_id)

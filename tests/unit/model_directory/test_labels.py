@@ -59,22 +59,11 @@ def test_labels_of_transformers(tmp_path, settings, labels):
 
 
 @pytest.mark.parametrize(
-    "named",
-    [
-        *({"1": "a"}, {"0": "a", "2": "b"}, {"0": "a", "1": "a"}, {"0": 5}, {}, ["a"], "a"),
-        *({"0": "\ud83d"}, {"0": "O", "1": "B-\ude00x"}),
-    ],
+    "named", [{"1": "a"}, {"0": "a", "2": "b"}, {"0": "a", "1": "a"}, {"0": 5}, {}, ["a"], "a"]
 )
 def test_malformed_settings(tmp_path, named):
     with pytest.raises(UserError, match="its id2label must name classes 0, 1, 2 and so on"):
         find_labels(tmp_path, {**TOKENS, "id2label": named}, tmp_path / "config.json")
-
-
-@pytest.mark.parametrize("label", ["B-a\nO", "B-a\rO"])
-def test_a_label_with_a_line_end_would_shift_the_others(tmp_path, label):
-    with pytest.raises(UserError, match=r"labels\.txt cannot hold .*: a label has a line end"):
-        write_labels(tmp_path, ["O", label])
-    assert not (tmp_path / "labels.txt").exists()
 
 
 @pytest.mark.parametrize("count", [10**9, 0, -1, "3", None, 2.0])

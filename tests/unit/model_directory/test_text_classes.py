@@ -48,12 +48,6 @@ def test_valid_digests_of_other_content(tmp_path, content):
         read_text_classes(tmp_path)
 
 
-def test_half_a_character_is_no_class(tmp_path):
-    write_text_classes(tmp_path, TextClasses(SINGLE_LABEL, ("no", "\ud83d")))
-    with pytest.raises(UserError, match="kind, labels or threshold are not valid"):
-        read_text_classes(tmp_path)
-
-
 def huggingface(**settings):
     return {"architectures": ["BertForSequenceClassification"], **settings}
 
