@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from bert_tf.text.tokenizer import Encoding, Tokenizer
+from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError, short_repr
 
 MOST_UNKNOWN = 0.01  # a larger share is worth a sentence
@@ -68,6 +69,11 @@ class UnknownTokens:
         """Raises UserError if most tokens of ``source``, the name of a text, are unknown."""
         if self.remark and self.share > MOST_USABLE:
             raise UserError(f"{source}: {self.remark}.")
+
+    def say(self, source: str) -> None:
+        """Warns of an unusual share."""
+        if self.remark:
+            warn(f"{source}: {self.remark}", part="text")
 
     def _most_frequent(self) -> str:
         seen = sum(self.pieces.values())

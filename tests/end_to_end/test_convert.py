@@ -144,7 +144,7 @@ def test_the_hash_of_a_vocabulary_without_a_file_is_kept(tmp_path, google, targe
     problem, _ = other_vocabulary(
         ModelDirectory.of(second), TokenizerFiles(vocab_file).vocabulary()
     )
-    named = f"a different vocabulary ({second / 'tokenizer_config.json'}) than {vocab_file}"
+    named = f"a different vocabulary ({second / 'model.json'}) than {vocab_file}"
     assert problem == f"it has {named}"
     casing = json.loads((google / "tokenizer_config.json").read_text())["do_lower_case"]
     assert ModelDirectory.of(second).tokenizer_files.do_lower_case is casing

@@ -43,6 +43,7 @@ from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import CopyScores, Work, WorkSettings, sum_losses
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import vocabulary_named_in
+from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
@@ -170,7 +171,10 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
             )
         return sequences_of_records(records, info, model.tokenizer, wanted)
     texts = read_texts(settings.input_files, settings.texts, flag="input_file")
-    return sequences_of_texts(texts, model.tokenizer, wanted)
+    counting = CountingTokenizer(model.tokenizer)
+    sequences = sequences_of_texts(texts, counting, wanted)
+    counting.take().say(", ".join(map(str, settings.input_files)))
+    return sequences
 
 
 def _word_beginnings(tokenizer: Tokenizer) -> np.ndarray:

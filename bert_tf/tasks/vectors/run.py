@@ -31,7 +31,6 @@ from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
-from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import hash_of_json, sha256_of_file
 from bert_tf.util.progress import Progress
@@ -67,8 +66,7 @@ def _require_known(path: Path, texts: Texts, tokenizer: Tokenizer) -> None:
             counting.encode(text)
     found = counting.take()
     found.require_known(str(path))
-    if found.remark:
-        warn(f"{path}: {found.remark}", part="text")
+    found.say(str(path))
 
 
 def description_file(output_file: Path) -> Path:

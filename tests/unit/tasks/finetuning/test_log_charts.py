@@ -24,3 +24,9 @@ def test_averaged_points():
     assert log_charts.averaged(points, most=10) == (points, 1)
     assert log_charts.averaged(points, most=5) == ([(0.5 + 2 * i, 0.5) for i in range(5)], 2)
     assert log_charts.averaged([], most=5) == ([], 1)
+
+
+def test_the_loss_has_its_unit():
+    log = [{"step": step, "loss": 2.0 / step} for step in range(1, 9)]
+    assert "loss (nats)" in log_charts.loss_chart(log, [])
+    assert "loss (squared error)" in log_charts.loss_chart(log, [], unit="squared error")

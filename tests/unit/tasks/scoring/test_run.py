@@ -346,3 +346,12 @@ def test_a_default_length_follows_the_network(directory, tmp_path, capsys):
     assert run(tmp_path / "default", 17, **unasked) == run(tmp_path / "given", 16)
     said = "--max_seq_length: 16, the model's max_position_embeddings, instead of the default 17"
     assert said in capsys.readouterr().out
+
+
+def test_unknown_tokens_are_said(directory, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("w1 w2 w3 石\n" * 20)
+    scoring.run(settings_of(directory, tmp_path / "out", input_files=(tmp_path / "texts.txt",)))
+    said = (
+        "texts.txt: 25.0% of the 80 tokens are unknown to the vocabulary ([UNK]), most often '石'"
+    )
+    assert said in capsys.readouterr().out
