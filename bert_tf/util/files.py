@@ -257,23 +257,8 @@ def sync_file(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-@contextlib.contextmanager
-def atomic_directory(target: Path, inside: Path) -> Iterator[Path]:
-    """Yields where to make a directory, which is renamed to ``target`` when the block succeeds.
-
-    It is in ``inside``, a directory on the same disk that the caller holds. An exception leaves
-    nothing behind; what a killed process leaves there, the next holder removes.
-    """
-    temporary = inside / f".{target.name}.{os.getpid()}.tmp"
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def remove_partial_files(directory: PathLike) -> list[str]:
-    """Removes what :func:`atomic_open` and :func:`atomic_directory` left in killed processes.
+    """Removes what killed processes left of :func:`atomic_open` and ``atomic_directory``.
 
     No other process may be writing to ``directory``. Returns the removed names.
     """

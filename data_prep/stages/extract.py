@@ -98,7 +98,7 @@ def _check_variant(variant: str, languages: list[str]) -> None:
     if variant and variant not in known:
         advice = f"give one of {', '.join(sorted(known))}" if known else "leave the flag out"
         raise UserError(
-            f"--variant={variant} is no way to write the language of the dumps "
+            f"--variant={variant} does not fit the language of the dumps "
             f"({', '.join(languages) or 'which they do not name'}); {advice}."
         )
 

@@ -150,12 +150,12 @@ FAMILIES: tuple[tuple[str, re.Pattern[str], Rule], ...] = (
     # {{XXe siècle}}, {{IIIe République}}, {{2e|régiment}}, {{1er janvier}}, {{Louis XIV}}
     (
         "fr",
-        re.compile(r"(?:\d+|[IVXLCDM]+)(?:er|re|e|nd|nde|d|de|ème)(?: .+)?"),
+        re.compile(r"(?:\d+|[IVX][IVXLC]*|[LCDM][IVXLCDM]+)(?:er|re|e|nd|nde|d|de|ème)(?: .+)?"),
         pattern("{0}< {1}>"),
     ),
     ("fr", re.compile(r"[A-ZÉ][\w'’-]+ (?:[IVXL]{1,6}|Ier|Ire)"), pattern("{0}")),
     # {{ang.|river}}
     ("pl", re.compile(r"[A-Za-złśń]{1,6}\."), pattern("{1}")),
     # {{link-en|河流|river}}
-    ("zh", re.compile(r"(?:[Ll]ink|[Ll]an|[Ii]nternal link helper/)-?[a-z-]+"), pattern("{3|1}")),
+    ("zh", re.compile(r"(?:[Ll]ink-|[Ll]an-|[Ii]nternal link helper/)[a-z-]+"), pattern("{3|1}")),
 )

@@ -248,28 +248,6 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == mine
 
 
-def test_a_directory_appears_whole_and_what_a_kill_left_is_removed(tmp_path):
-    def make(directory):
-        directory.mkdir()
-        for name in "ab":
-            (directory / name).write_text(name)
-
-    def write():
-        with files.atomic_directory(tmp_path / "model", tmp_path) as directory:
-            make(directory)
-
-    for number in range(3):
-        assert killed_at(number + 1, write)
-        assert [path.name[:7] for path in tmp_path.iterdir()] == [".model."]
-        assert len(files.remove_partial_files(tmp_path)) == 1
-    (tmp_path / "model").mkdir()
-    write()
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["a", "b"]
-    with pytest.raises(OSError, match="not empty"):
-        write()
-    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
-
-
 @pytest.mark.parametrize("most_bytes", [0, 4096])
 def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, most_bytes):
     path = tmp_path / "run.json"
