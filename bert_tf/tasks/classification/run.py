@@ -102,7 +102,7 @@ def open_classification(
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
     taught = settings.distillation if settings.run.do_train else None
-    check_model_files(run, settings.bert_config_file, taught and taught.teacher_files)
+    check_model_files(run, settings.bert_config_file, taught.teacher_files if taught else None)
     # A published task has its own columns and labels.
     settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
     glue = settings.glue

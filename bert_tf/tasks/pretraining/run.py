@@ -241,7 +241,7 @@ class OpenedPretraining:
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
     """Opens records and network and checks that they match. Collective. Raises UserError."""
     distillation = settings.distillation if settings.run.do_train else None
-    teacher_files = distillation and distillation.teacher_files
+    teacher_files = distillation.teacher_files if distillation else None
     check_model_files(run, settings.bert_config_file, teacher_files)
     records = open_run_records(settings)
     data = _with_lengths_of_records(settings, run, records)
