@@ -41,8 +41,8 @@ def load_tokenizer(
     do_lower_case: bool = True,
 ) -> Tokenizer:
     """Opens a vocabulary with BERT's own rules; see :meth:`TokenizerFiles.load`."""
-    files = (Path(path) if path else None for path in (vocab_file, spm_model_file))
-    return TokenizerFiles(*files, do_lower_case=do_lower_case).load()
+    vocab, spm = (Path(path) if path else None for path in (vocab_file, spm_model_file))
+    return TokenizerFiles(vocab, spm, do_lower_case).load()
 
 
 @dataclasses.dataclass(frozen=True)
