@@ -1,4 +1,4 @@
-"""Reads the rules of a vocabulary from the files beside it.
+"""Reads the rules of a vocabulary from the files next to it.
 
 Where they leave a choice, that of transformers 4.57 is taken.
 """
@@ -113,7 +113,7 @@ def _of_json(path: Path, config: Mapping[str, Any]) -> Rules:
     values = read_json_object(path, what="vocabulary")
     for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model"):
         if not isinstance(values.setdefault(key, None), (dict, type(None))):
-            raise UserError(f"vocabulary {path} is malformed; {ADVICE} ({key} is no object).")
+            raise UserError(f"vocabulary {path} is malformed; {ADVICE} ({key} has another type).")
     is_bert = bool(config) and config.get("tokenizer_class") not in AS_IT_IS
     normalizer = values["normalizer"] or {}
     if is_bert and normalizer.get("type") == "BertNormalizer":

@@ -92,7 +92,7 @@ class TokenizerFiles:
     def from_flags(cls, values: Any) -> TokenizerFiles:
         """Reads --vocab_file, --spm_model_file, --do_lower_case and --strip_accents.
 
-        A vocabulary's rules and casing are those of the files beside it, if they are stated there.
+        A vocabulary's rules and casing are those of the files next to it, if they are stated there.
         Raises UserError if both files are given, the given one does not exist, or a flag
         contradicts its rules.
         """
@@ -135,7 +135,7 @@ class TokenizerFiles:
     def _with_rules(
         cls, vocab_file: Path | None = None, spm_model_file: Path | None = None
     ) -> TokenizerFiles:
-        """The files with what those beside them say."""
+        """The files with what those next to them say."""
         files = [path for path in (vocab_file, spm_model_file) if path]
         names = (TOKENIZER_CONFIG_NAME, TOKENIZER_JSON_NAME, ADDED_TOKENS_NAME)
         beside = (path.with_name(name) for path in files for name in names)

@@ -1,4 +1,4 @@
-"""By which rules text is split into a vocabulary's entries, as the files beside them say.
+"""By which rules text is split into a vocabulary's entries, as the files next to them say.
 
 BERT's own rules are run by ``wordpiece.py``. Others are kept whole, as one document: the content
 of a tokenizer.json, which ``library.py`` runs, or the settings of a BertJapaneseTokenizer with its

@@ -300,7 +300,7 @@ def test_words_of_byte_pairs(tmp_path, model, splitter, starts):
     [
         ({"model": None}, "is malformed; restore it"),
         ({"normalizer": {"type": "New"}}, r"is malformed; restore it, or install the version of"),
-        ({"pre_tokenizer": 7}, r"is malformed; restore it.* \(pre_tokenizer is no object\)"),
+        ({"pre_tokenizer": 7}, r"is malformed; restore it.* \(pre_tokenizer has another type\)"),
         (
             {"model": {"type": "WordLevel", "vocab": {"a": 0, "<unk>": 1}, "unk_token": "<unk>"}},
             r"has no \[PAD\] or <pad>, no \[CLS\] or <s>",
