@@ -19,18 +19,17 @@ from bert_tf.model.config import (
 )
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, read_record
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
-from bert_tf.text.rules_of_files import read_tokenizer_config
-from bert_tf.text.tokenizer_files import (
+from bert_tf.text.names import (
     SPM_NAME,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_JSON_NAME,
+    VOCAB_NAME,
+)
+from bert_tf.text.tokenizer_files import (
     VOCABULARY_SHA256_KEY,
     TokenizerFiles,
     Vocabulary,
     vocabulary_named_in,
-)
-from bert_tf.text.tokenizer_rules import (
-    TOKENIZER_CONFIG_NAME,
-    TOKENIZER_JSON_NAME,
-    VOCAB_NAME,
 )
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, require_file
@@ -276,6 +275,10 @@ def _if_exists(path: Path) -> Path | None:
 
 def _named_vocabulary(directory: Path) -> Vocabulary | None:
     path = directory / TOKENIZER_CONFIG_NAME
+    if not path.is_file():
+        return None
+    from bert_tf.text.rules_of_files import read_tokenizer_config
+
     sha256 = read_tokenizer_config(directory).get(VOCABULARY_SHA256_KEY)
     if not isinstance(sha256, (str, type(None))):
         raise UserError(

@@ -70,25 +70,23 @@ class BasicTokenizer:
         self.lower_case = lower_case
         self.strip_accents = lower_case if strip_accents is None else strip_accents
         self._first = _CharacterTable(_clean)
-        self._second: _CharacterTable | None = _CharacterTable(
+        self._second = _CharacterTable(
             (lambda char: _split(_strip_accent(char))) if self.strip_accents else _split
         )
-        if not lower_case and not self.strip_accents:  # nothing comes between the two
-            self._first = _CharacterTable(lambda char: _split(_clean(char)))
-            self._second = None
+        self._only = _CharacterTable(lambda char: _split(_clean(char)))  # if nothing is between
 
     def words(self, text: str) -> list[str]:
         """The words of a text; none is empty."""
         if is_simple(text):
             return _ASCII_WORD.findall(text.lower() if self.lower_case else text)
+        if not (self.lower_case or self.strip_accents):
+            return text.translate(self._only).split()
         text = text.translate(self._first)
         if self.lower_case:
             text = text.lower()
         if self.strip_accents and not text.isascii():
             text = unicodedata.normalize("NFD", text)
-        if self._second is not None:
-            text = text.translate(self._second)
-        return text.split()
+        return text.translate(self._second).split()
 
     def aligned_words(self, text: str) -> list[AlignedWord]:
         """Like :meth:`words`, with origins; a dropped accent belongs to its letter."""
@@ -107,8 +105,7 @@ class BasicTokenizer:
             chars = list(_lower(chars))
         if self.strip_accents:
             chars = _join_accents(_decompose(chars))
-        if self._second is not None:
-            chars = _translate(chars, self._second)
+        chars = _translate(chars, self._second)
         words = []
         for is_blank, run in itertools.groupby(chars, key=lambda aligned: aligned.char.isspace()):
             if not is_blank:

@@ -6,9 +6,7 @@ Unicode's compatibility form (NFKC).
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import os
 import re
 import unicodedata
@@ -23,14 +21,14 @@ from bert_tf.text.library_format import (
     librarys_rules,
     wordpiece_values,
 )
+from bert_tf.text.names import JAPANESE
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.text.tokenizer_rules import (
-    JAPANESE,
     JAPANESE_CLASS,
     SPECIAL_TOKENS,
+    Document,
     Rules,
     rules_of_values,
-    to_document,
 )
 from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
 from bert_tf.util.errors import UserError, first_line, short_repr
@@ -69,7 +67,7 @@ def rules_of_config(config: Mapping[str, Any], vocab_file: Path) -> Rules:
         "mecab_kwargs": _mecab_settings(config, vocab_file),
         "entries": entries,
     }
-    return Rules(lower_case, None, to_document(values, vocab_file))
+    return Rules(lower_case, None, Document.of(values, vocab_file))
 
 
 def _of_basic_words(
@@ -153,14 +151,14 @@ class JapaneseTokenizer(Tokenizer):
         self._names = re.compile(f"({'|'.join(map(re.escape, SPECIAL_TOKENS))})")
 
     @classmethod
-    def from_document(cls, document: bytes, *, source: Path) -> JapaneseTokenizer:
+    def from_document(cls, document: Document, *, source: Path) -> JapaneseTokenizer:
         """Starts MeCab; raises UserError if it or its dictionary is not installed."""
-        settings = json.loads(document)
+        settings = document.values
         return cls(
             settings,
             _start_mecab(settings["mecab_kwargs"], source),
             special=find_special_ids(settings["entries"], path=source),
-            vocab_sha256=hashlib.sha256(document).hexdigest(),
+            vocab_sha256=document.sha256,
         )
 
     def encode(self, text: str) -> list[int]:

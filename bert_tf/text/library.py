@@ -7,16 +7,15 @@ token, such as [MASK], means that token.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
+from bert_tf.text.names import LIBRARY
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
-from bert_tf.text.tokenizer_rules import LIBRARY, SPELLINGS, lower_cases, special_names
+from bert_tf.text.tokenizer_rules import SPELLINGS, Document, special_names
 from bert_tf.text.wordpiece_entries import ADVICE, HALF_A_PAIR
 from bert_tf.util.errors import UserError, first_line
 
@@ -46,20 +45,19 @@ class LibraryTokenizer(Tokenizer):
         self._begins, self._ends = _word_borders(entries, added, rules)
 
     @classmethod
-    def from_document(cls, document: bytes, *, source: Path) -> LibraryTokenizer:
+    def from_document(cls, document: Document, *, source: Path) -> LibraryTokenizer:
         """Opens the content of a tokenizer.json.
 
         Raises UserError if the library cannot read it, or a special token is missing.
         """
         try:
-            library = tokenizers.Tokenizer.from_buffer(document)
+            library = tokenizers.Tokenizer.from_buffer(document.content)
             library.encode("a")  # a model without an entry for unknown words fails here
         except Exception as error:  # the library raises nothing more specific
             raise UserError(
                 f"vocabulary {source} is malformed; restore it, or install the version of the "
                 f"tokenizers library that wrote it ({tokenizers.__version__}: {first_line(error)})."
             ) from error
-        rules = json.loads(document)
         ids = library.get_vocab(with_added_tokens=True)
         names = special_names(ids, {})
         missing = [" or ".join(found) for role, found in SPELLINGS.items() if role not in names]
@@ -76,9 +74,9 @@ class LibraryTokenizer(Tokenizer):
         return cls(
             library,
             special=SpecialIds(**{role: ids[name] for role, name in names.items()}),
-            lower_case=lower_cases(document),
-            vocab_sha256=hashlib.sha256(document).hexdigest(),
-            rules=rules,
+            lower_case=document.lower_case,
+            vocab_sha256=document.sha256,
+            rules=document.values,
         )
 
     def encode(self, text: str) -> list[int]:

@@ -73,9 +73,8 @@ class Extension:
         content = "".join(f"{entry}\n" for entry in self.entries).encode()
         return WordPieceTokenizer(
             self.entries,
+            before.basic,
             special=special,
-            lower_case=before.lower_case,
-            strip_accents=before.strip_accents,
             vocab_sha256=hashlib.sha256(content).hexdigest(),
         )
 

@@ -1,4 +1,4 @@
-"""Reads the rules of a vocabulary from the files beside it.
+"""Reads the rules of a vocabulary from the files next to it.
 
 Where they leave a choice, that of transformers 4.57 is taken.
 """
@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.text.library_format import Json, librarys_rules, wordpiece_values
+from bert_tf.text.names import (
+    ADDED_TOKENS_NAME,
+    JAPANESE,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_JSON_NAME,
+    VOCAB_NAME,
+)
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_rules import (
     AS_IT_IS,
     JAPANESE_CLASS,
     PREFIX_SPACE,
     SPELLINGS,
-    TOKENIZER_CONFIG_NAME,
-    TOKENIZER_JSON_NAME,
-    VOCAB_NAME,
+    Document,
     Rules,
     rules_of_values,
     special_names,
@@ -28,7 +34,6 @@ from bert_tf.text.wordpiece_entries import ADVICE, wordpiece_entries
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json_object
 
-_ADDED_NAME = "added_tokens.json"  # entries that were added to a vocab.txt, with their ids
 _SPECIAL_NAME = "special_tokens_map.json"
 
 # Its other classes with BERT's rules, of which tokenizer_config.json has the settings.
@@ -44,6 +49,17 @@ _CONFIG_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "tokenizer_class": ((str, type(None)), "a string"),
     "added_tokens_decoder": ((dict,), "an object"),
 }
+
+
+def tokenizer_of(document: Document, *, source: Path) -> Tokenizer:
+    """The tokenizer with these rules; UserError, which names their source, if it cannot run."""
+    if document.kind == JAPANESE:
+        from bert_tf.text.japanese import JapaneseTokenizer
+
+        return JapaneseTokenizer.from_document(document, source=source)
+    from bert_tf.text.library import LibraryTokenizer
+
+    return LibraryTokenizer.from_document(document, source=source)
 
 
 def read_rules(vocab_file: Path) -> Rules:
@@ -97,7 +113,7 @@ def _of_json(path: Path, config: Mapping[str, Any]) -> Rules:
     values = read_json_object(path, what="vocabulary")
     for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model"):
         if not isinstance(values.setdefault(key, None), (dict, type(None))):
-            raise UserError(f"vocabulary {path} is malformed; {ADVICE} ({key} is no object).")
+            raise UserError(f"vocabulary {path} is malformed; {ADVICE} ({key} has another type).")
     is_bert = bool(config) and config.get("tokenizer_class") not in AS_IT_IS
     normalizer = values["normalizer"] or {}
     if is_bert and normalizer.get("type") == "BertNormalizer":
@@ -115,7 +131,7 @@ def _of_json(path: Path, config: Mapping[str, Any]) -> Rules:
 
 def _of_settings(vocab_file: Path, config: Mapping[str, Any]) -> Rules:
     """The rules of a vocab.txt without a tokenizer.json: BERT's own but for a few settings."""
-    path = vocab_file.with_name(_ADDED_NAME)
+    path = vocab_file.with_name(ADDED_TOKENS_NAME)
     if "added_tokens_decoder" not in config and path.is_file():
         added = read_json_object(path, what="list of added tokens")
         listed = {str(index): {"content": name} for name, index in added.items()}

@@ -56,11 +56,11 @@ class Tokenizer(abc.ABC):
     def __init__(
         self,
         tokens: Sequence[str],
+        lower_case: bool,
+        strip_accents: bool | None = None,
         *,
         special: SpecialIds,
-        lower_case: bool,
         vocab_sha256: str,
-        strip_accents: bool | None = None,
     ):
         self._tokens = tuple(tokens)
         self._ids = {token: index for index, token in enumerate(self._tokens)}

@@ -9,29 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.text.rules_of_files import read_rules, read_tokenizer_config
-from bert_tf.text.tokenizer_rules import (
-    JAPANESE,
-    LIBRARY,
+from bert_tf.text.names import (
+    ADDED_TOKENS_NAME,
+    SENTENCEPIECE,
+    SPM_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_JSON_NAME,
     VOCAB_NAME,
-    file_of_document,
-    kind_of,
-    lower_cases,
-    settings_of_document,
+    WORDPIECE,
 )
-from bert_tf.text.vocabulary import resolve_casing, unusual_entries, vocab_content
 from bert_tf.util.console import Grade, Note, report, say_note
 from bert_tf.util.environment import launched_rank
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, atomic_open, require_file
-from bert_tf.util.temporary import TemporaryDirectory
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
-
-SPM_NAME = "spm.model"
+    from bert_tf.text.tokenizer_rules import Document
 
 # In the tokenizer_config.json of a model without its vocabulary.
 VOCABULARY_SHA256_KEY = "vocabulary_sha256"
@@ -45,40 +39,10 @@ def load_tokenizer(
     vocab_file: PathLike | None = None,
     spm_model_file: PathLike | None = None,
     do_lower_case: bool = True,
-    strip_accents: bool | None = None,
 ) -> Tokenizer:
-    """Opens a vocabulary with BERT's own rules; exactly one of the two files must be given.
-
-    Args:
-      vocab_file: WordPiece entries, one per line (BERT's vocab.txt), or in a tokenizer.json.
-      spm_model_file: a SentencePiece model.
-      do_lower_case: lower-case the text; SentencePiece: before the model, which has all other
-        normalization.
-      strip_accents: WordPiece: strip accents; by default exactly when lower-casing, like
-        google-research/bert.
-
-    Raises:
-      UserError: not exactly one file is given, or it is missing, malformed or lacks special tokens.
-    """
-    if vocab_file and not spm_model_file:
-        from bert_tf.text.wordpiece import WordPieceTokenizer
-
-        path = require_file(vocab_file, flag="vocab_file")
-        return WordPieceTokenizer.from_file(
-            path, lower_case=do_lower_case, strip_accents=strip_accents
-        )
-    if vocab_file or not spm_model_file:
-        given = "both were given" if vocab_file else "neither was given"
-        raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
-    if strip_accents:
-        raise UserError(
-            "--strip_accents is for WordPiece; a SentencePiece model has its own rules."
-        )
-    # Imported here, since sentencepiece is needed only for its own files.
-    from bert_tf.text.sentencepiece import SentencePieceTokenizer
-
-    path = require_file(spm_model_file, flag="spm_model_file")
-    return SentencePieceTokenizer.from_file(path, lower_case=do_lower_case)
+    """Opens a vocabulary with BERT's own rules; see :meth:`TokenizerFiles.load`."""
+    vocab, spm = (Path(path) if path else None for path in (vocab_file, spm_model_file))
+    return TokenizerFiles(vocab, spm, do_lower_case).load()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,20 +79,20 @@ class TokenizerFiles:
       spm_model_file: a SentencePiece model instead.
       do_lower_case: whether text is lower-cased; None if unknown.
       strip_accents: whether it loses its accents; None if exactly when it is lower-cased.
-      rules: rules other than BERT's own, with the entries; see ``tokenizer_rules.py``.
+      rules: rules other than BERT's own, with the entries.
     """
 
     vocab_file: Path | None = None
     spm_model_file: Path | None = None
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
-    rules: bytes | None = dataclasses.field(default=None, repr=False)
+    rules: Document | None = None
 
     @classmethod
     def from_flags(cls, values: Any) -> TokenizerFiles:
         """Reads --vocab_file, --spm_model_file, --do_lower_case and --strip_accents.
 
-        A vocabulary's rules and casing are those of the files beside it, if they are stated there.
+        A vocabulary's rules and casing are those of the files next to it, if they are stated there.
         Raises UserError if both files are given, the given one does not exist, or a flag
         contradicts its rules.
         """
@@ -159,16 +123,27 @@ class TokenizerFiles:
         cls, kind: str, path: Path, *, lower_case: bool, strip_accents: bool | None
     ) -> TokenizerFiles:
         """The tokenizer of a file that has everything but its casing: see :attr:`content`."""
-        if kind == "sentencepiece":
+        if kind == SENTENCEPIECE:
             return cls(None, path, lower_case)
-        rules = path.read_bytes() if kind in (LIBRARY, JAPANESE) else None
-        return cls(path, None, lower_case, strip_accents, rules)
+        if kind == WORDPIECE:
+            return cls(path, None, lower_case, strip_accents)
+        from bert_tf.text.tokenizer_rules import Document
+
+        return cls(path, None, lower_case, strip_accents, Document(path.read_bytes()))
 
     @classmethod
     def _with_rules(
         cls, vocab_file: Path | None = None, spm_model_file: Path | None = None
     ) -> TokenizerFiles:
-        """The files with what those beside them say."""
+        """The files with what those next to them say."""
+        files = [path for path in (vocab_file, spm_model_file) if path]
+        names = (TOKENIZER_CONFIG_NAME, TOKENIZER_JSON_NAME, ADDED_TOKENS_NAME)
+        beside = (path.with_name(name) for path in files for name in names)
+        if not any(path.is_file() for path in [*beside, *files] if path.suffix == ".json"):
+            return cls(vocab_file, spm_model_file)
+        # Imported here, since few vocabularies come with such files.
+        from bert_tf.text.rules_of_files import read_rules, read_tokenizer_config
+
         if vocab_file:
             rules = read_rules(vocab_file)
             is_usual = rules.strip_accents == rules.lower_case
@@ -186,10 +161,10 @@ class TokenizerFiles:
     def kind(self) -> str | None:
         """The kind of tokenizer that reads the file; None without one."""
         if self.rules is not None:
-            return kind_of(self.rules)
+            return self.rules.kind
         if self.file is None:
             return None
-        return "wordpiece" if self.vocab_file else "sentencepiece"
+        return WORDPIECE if self.vocab_file else SENTENCEPIECE
 
     @property
     def strips_accents(self) -> bool | None:
@@ -206,28 +181,34 @@ class TokenizerFiles:
     def load(self) -> Tokenizer:
         """Opens the vocabulary; text is lower-cased unless ``do_lower_case`` is False.
 
-        With other rules than BERT's own, these decide it. A note names unusual entries, once per
-        program. Raises UserError unless there is exactly one file, and if it is missing or
-        malformed.
+        SentencePiece models have all other normalization; ``rules`` decide everything. A note names
+        unusual entries, once per program. Raises UserError unless there is exactly one file, and if
+        it is missing, malformed or lacks special tokens.
         """
+        # Imported here, since each is needed for its own files only.
+        lower_case = self.do_lower_case is not False
         if self.rules is not None:
-            return tokenizer_of_document(self.rules, source=self.required_file)
-        tokenizer = load_tokenizer(
-            vocab_file=self.vocab_file,
-            spm_model_file=self.spm_model_file,
-            do_lower_case=self.do_lower_case is not False,
-            strip_accents=self.strip_accents,
-        )
-        if self.vocab_file and multiprocessing.parent_process() is None:
-            _note_unusual_entries(self.vocab_file)
-        return tokenizer
+            from bert_tf.text.rules_of_files import tokenizer_of
 
-    def read(self) -> TokenizerContent:
-        """Reads the one file, after checking it like :meth:`load`."""
-        kind = self.load().kind
-        return TokenizerContent(
-            kind, self._content(), self.do_lower_case is not False, self.strip_accents
-        )
+            return tokenizer_of(self.rules, source=self.required_file)
+        if self.vocab_file and self.spm_model_file:
+            raise UserError("give one of --vocab_file and --spm_model_file; both were given.")
+        if self.vocab_file:
+            from bert_tf.text.wordpiece import WordPieceTokenizer
+
+            path = require_file(self.vocab_file, flag="vocab_file")
+            tokenizer = WordPieceTokenizer.from_file(
+                path, lower_case=lower_case, strip_accents=self.strip_accents
+            )
+            if multiprocessing.parent_process() is None:
+                _note_unusual_entries(path)
+            return tokenizer
+        if self.strip_accents:
+            raise UserError("--strip_accents is for WordPiece; SentencePiece has its own rules.")
+        from bert_tf.text.sentencepiece import SentencePieceTokenizer
+
+        path = require_file(self.required_file, flag="spm_model_file")
+        return SentencePieceTokenizer.from_file(path, lower_case=lower_case)
 
     def vocabulary(self) -> Vocabulary | None:
         """The vocabulary with its hashes; None without a file; OSError if it cannot be read."""
@@ -235,7 +216,7 @@ class TokenizerFiles:
 
     def required_vocabulary(self) -> Vocabulary:
         """Like :meth:`vocabulary`, but UserError without a file."""
-        content = self._content()
+        content = self.content()
         is_lines = self.vocab_file and self.rules is None
         spellings = _spellings(content) if is_lines else [content]
         return Vocabulary(self.required_file, _sha256(content), frozenset(map(_sha256, spellings)))
@@ -272,10 +253,12 @@ class TokenizerFiles:
                     f"--strip_accents: {self.file} comes with rules of its own, which decide that; "
                     "leave the flag out."
                 )
-            stated = TokenizerFiles(do_lower_case=lower_cases(self.rules))
+            stated = TokenizerFiles(do_lower_case=self.rules.lower_case)
         stated = stated or TokenizerFiles()
         lower_case, strip_accents = self._agreed(stated)
         if stated.do_lower_case is None:
+            from bert_tf.text.vocabulary import resolve_casing
+
             lower_case = resolve_casing(self.do_lower_case, vocab_file=self.vocab_file)
         strip_accents = None if strip_accents == lower_case else strip_accents
         return dataclasses.replace(self, do_lower_case=lower_case, strip_accents=strip_accents)
@@ -304,9 +287,9 @@ class TokenizerFiles:
         """
         if self.file is None:
             return
-        content, name = self._content(), VOCAB_NAME if self.vocab_file else SPM_NAME
+        content, name = self.content(), VOCAB_NAME if self.vocab_file else SPM_NAME
         if self.rules is not None:
-            name, content = file_of_document(self.rules)
+            name, content = self.rules.file
         target = directory / name
         if not target.exists() or target.read_bytes() != content:
             with atomic_open(target, "wb") as writer:
@@ -318,7 +301,7 @@ class TokenizerFiles:
     def settings(self) -> dict[str, Any]:
         """What tokenizer_config.json says of the casing and the rules."""
         if self.rules is not None:
-            return settings_of_document(self.rules)
+            return self.rules.settings
         casing = {"do_lower_case": self.do_lower_case, "strip_accents": self.strip_accents}
         return {name: value for name, value in casing.items() if value is not None}
 
@@ -328,49 +311,18 @@ class TokenizerFiles:
         names = (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME, TOKENIZER_CONFIG_NAME)
         return tuple(name for name in names if (directory / name).is_file())
 
-    def _content(self) -> bytes:
+    def content(self) -> bytes:
         """The bytes of the file, of the vocab.txt that it stands for, or of the rules."""
-        return vocab_content(self.required_file) if self.rules is None else self.rules
+        if self.rules is not None:
+            return self.rules.content
+        from bert_tf.text.vocabulary import vocab_content
 
-
-@dataclasses.dataclass(frozen=True)
-class TokenizerContent:
-    """A tokenizer as bytes, for processes that may not have access to its file.
-
-    Attributes:
-      kind: the tokenizer's.
-      content: the bytes of the file, or the rules.
-      do_lower_case: whether text is lower-cased.
-      strip_accents: whether it loses its accents; None if exactly when it is lower-cased.
-    """
-
-    kind: str
-    content: bytes
-    do_lower_case: bool
-    strip_accents: bool | None
-
-    def load(self) -> Tokenizer:
-        """Opens the vocabulary."""
-        with TemporaryDirectory("vocabulary") as directory:
-            path = Path(directory, self.kind)
-            path.write_bytes(self.content)
-            return TokenizerFiles.of_kind(
-                self.kind, path, lower_case=self.do_lower_case, strip_accents=self.strip_accents
-            ).load()
-
-
-def tokenizer_of_document(document: bytes, *, source: Path) -> Tokenizer:
-    """The tokenizer with the rules and entries of a document; UserError if it is malformed."""
-    if kind_of(document) == JAPANESE:
-        from bert_tf.text.japanese import JapaneseTokenizer
-
-        return JapaneseTokenizer.from_document(document, source=source)
-    from bert_tf.text.library import LibraryTokenizer
-
-    return LibraryTokenizer.from_document(document, source=source)
+        return vocab_content(self.required_file)
 
 
 def _note_unusual_entries(path: Path) -> None:
+    from bert_tf.text.vocabulary import unusual_entries
+
     found = unusual_entries(path)
     if found and found not in _noted and launched_rank() == 0:
         _noted.add(found)

@@ -7,7 +7,6 @@ What differs is intended there: the name of a special token in a text means that
 
 from __future__ import annotations
 
-import json
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -22,9 +21,9 @@ from bert_tf.text.library_format import (
     replace,
     wordpiece_values,
 )
+from bert_tf.text.names import JAPANESE
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.text.tokenizer_rules import JAPANESE
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 
 _EXTRA_SPACES = "^ +| +$|(?<= ) +"
@@ -46,7 +45,7 @@ def tokenizer_json(files: TokenizerFiles) -> tuple[Json | None, str]:
     if tokenizer.kind == JAPANESE:
         return None, ""  # transformers' own class reads vocab.txt and tokenizer_config.json
     if files.rules is not None:
-        values = json.loads(files.rules)
+        values = files.rules.values
         return {**values, "post_processor": values["post_processor"] or _template(tokenizer)}, ""
     if files.spm_model_file is None:
         return _wordpiece(tokenizer), ""

@@ -1,4 +1,4 @@
-"""By which rules text is split into a vocabulary's entries, as the files beside them say.
+"""By which rules text is split into a vocabulary's entries, as the files next to them say.
 
 BERT's own rules are run by ``wordpiece.py``. Others are kept whole, as one document: the content
 of a tokenizer.json, which ``library.py`` runs, or the settings of a BertJapaneseTokenizer with its
@@ -8,6 +8,8 @@ entries, which ``japanese.py`` runs. Where the files leave a choice, transformer
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,15 +23,11 @@ from bert_tf.text.library_format import (
     librarys_rules,
     wordpiece_values,
 )
+from bert_tf.text.names import JAPANESE, LIBRARY, TOKENIZER_JSON_NAME, VOCAB_NAME
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.text.wordpiece_entries import ADVICE, added_tokens
 from bert_tf.util.errors import UserError
-
-VOCAB_NAME = "vocab.txt"
-TOKENIZER_JSON_NAME = "tokenizer.json"
-TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-LIBRARY, JAPANESE = "tokenizer.json", "japanese"  # kinds of tokenizers
 
 # Names of the special tokens of other models, by role.
 SPELLINGS = {
@@ -48,40 +46,63 @@ PREFIX_SPACE = "add_prefix_space"
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
-    """What files say about the rules of a vocabulary.
+class Document:
+    """Rules other than BERT's own, with the entries.
 
     Attributes:
-      lower_case: whether text is lower-cased; None if nothing says so.
-      strip_accents: whether it loses its accents; None if exactly when it is lower-cased.
-      document: rules other than BERT's own, with the entries, as JSON; None for BERT's own.
+      content: JSON, with the same bytes for the same rules.
     """
 
-    lower_case: bool | None = None
-    strip_accents: bool | None = None
-    document: bytes | None = None
+    content: bytes = dataclasses.field(repr=False)
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any], path: Path) -> Document:
+        """The document with these values from a file; UserError if an entry is not text."""
+        try:
+            content = json.dumps(values, ensure_ascii=False, sort_keys=True) + "\n"
+            return cls(content.encode())
+        except UnicodeEncodeError:
+            raise UserError(
+                f"vocabulary {path} has an entry with half of a surrogate pair, which is not text; "
+                f"{ADVICE}."
+            ) from None
 
-def to_document(values: Mapping[str, Any], path: Path) -> bytes:
-    """The same bytes for the same rules; UserError if an entry is not text."""
-    try:
-        return (json.dumps(values, ensure_ascii=False, sort_keys=True) + "\n").encode()
-    except UnicodeEncodeError:
-        raise UserError(
-            f"vocabulary {path} has an entry with half of a surrogate pair, which is not text; "
-            f"{ADVICE}."
-        ) from None
+    @functools.cached_property
+    def values(self) -> Json:
+        """The content as a JSON object."""
+        return json.loads(self.content)
 
+    @property
+    def kind(self) -> str:
+        """The kind of tokenizer that runs the rules."""
+        return LIBRARY if "model" in self.values else JAPANESE
 
-def kind_of(document: bytes) -> str:
-    """The kind of tokenizer that runs a document."""
-    return JAPANESE if "model" not in json.loads(document) else LIBRARY
+    @property
+    def sha256(self) -> str:
+        """The hash of the rules and entries."""
+        return hashlib.sha256(self.content).hexdigest()
 
+    @property
+    def lower_case(self) -> bool:
+        """Whether the rules lower-case text, as far as they say so by name."""
+        normalizer = self.values.get("normalizer") or {}
+        return bool(self.values.get("do_lower_case")) or _lower_cases(normalizer)
 
-def lower_cases(document: bytes) -> bool:
-    """Whether the rules lower-case text, as far as they say so by name."""
-    values = json.loads(document)
-    return bool(values.get("do_lower_case")) or _lower_cases(values.get("normalizer") or {})
+    @property
+    def file(self) -> tuple[str, bytes]:
+        """The file that a model directory has for the rules, and its content."""
+        if self.kind == LIBRARY:
+            return TOKENIZER_JSON_NAME, self.content
+        return VOCAB_NAME, "".join(f"{entry}\n" for entry in self.values["entries"]).encode()
+
+    @property
+    def settings(self) -> Json:
+        """What a model directory's tokenizer_config.json says of the rules."""
+        if self.kind == JAPANESE:
+            return {name: value for name, value in self.values.items() if name != "entries"}
+        splitter = self.values["pre_tokenizer"] or {}
+        others = {PREFIX_SPACE: True} if splitter.get(PREFIX_SPACE) else {}
+        return {"do_lower_case": self.lower_case, "tokenizer_class": LIBRARY_CLASS, **others}
 
 
 def _lower_cases(normalizer: Json) -> bool:
@@ -93,24 +114,19 @@ def _lower_cases(normalizer: Json) -> bool:
     )
 
 
-def file_of_document(document: bytes) -> tuple[str, bytes]:
-    """The file that a model directory has for a document, and its content."""
-    if kind_of(document) == LIBRARY:
-        return TOKENIZER_JSON_NAME, document
-    entries = json.loads(document)["entries"]
-    return VOCAB_NAME, "".join(f"{entry}\n" for entry in entries).encode()
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What files say about the rules of a vocabulary.
 
+    Attributes:
+      lower_case: whether text is lower-cased; None if nothing says so.
+      strip_accents: whether it loses its accents; None if exactly when it is lower-cased.
+      document: rules other than BERT's own; None for these.
+    """
 
-def settings_of_document(document: bytes) -> Json:
-    """What a model directory's tokenizer_config.json says of a document."""
-    if kind_of(document) == LIBRARY:
-        splitter = json.loads(document)["pre_tokenizer"] or {}
-        others = {PREFIX_SPACE: True} if splitter.get(PREFIX_SPACE) else {}
-        casing = lower_cases(document)
-        return {"do_lower_case": casing, "tokenizer_class": LIBRARY_CLASS, **others}
-    values = json.loads(document)
-    del values["entries"]
-    return values
+    lower_case: bool | None = None
+    strip_accents: bool | None = None
+    document: Document | None = None
 
 
 def special_names(known: Mapping[str, int], config: Mapping[str, Any]) -> dict[str, str]:
@@ -137,8 +153,8 @@ def rules_of_values(values: Json, config: Mapping[str, Any], path: Path) -> Rule
         values["post_processor"] = None
     if values["model"]:
         values["model"].pop("dropout", None)  # which would draw another split each time
-    document = to_document(values, path)
-    return Rules(lower_cases(document), None, document)
+    document = Document.of(values, path)
+    return Rules(document.lower_case, None, document)
 
 
 def _more_tokens(values: Json, added: list[Json], config: Mapping[str, Any]) -> Iterator[Json]:

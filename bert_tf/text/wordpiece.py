@@ -46,23 +46,17 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(
         self,
         entries: Sequence[str],
+        basic: BasicTokenizer,
         *,
         special: SpecialIds,
-        lower_case: bool,
         vocab_sha256: str,
-        strip_accents: bool | None = None,
     ):
-        super().__init__(
-            entries,
-            special=special,
-            lower_case=lower_case,
-            vocab_sha256=vocab_sha256,
-            strip_accents=strip_accents,
-        )
+        casing = basic.lower_case, basic.strip_accents
+        super().__init__(entries, *casing, special=special, vocab_sha256=vocab_sha256)
         self._continues = [entry.startswith("##") for entry in entries]
         self._inner = {entry[2:]: index for entry, index in self._ids.items() if entry[:2] == "##"}
         self._longest = max(map(len, entries))
-        self.basic = BasicTokenizer(lower_case=lower_case, strip_accents=strip_accents)
+        self.basic = basic
         self._ids_of_word = _WordCache(self._encode_word)  # for words of BasicTokenizer
         self._ids_of_chunk = _WordCache(self._encode_chunk)  # for text between white space
         self._encoding_of_chunk = _WordCache(self._align_chunk)  # with offsets within the chunk
@@ -75,10 +69,9 @@ class WordPieceTokenizer(Tokenizer):
         entries = read_vocab_file(path)
         return cls(
             entries,
+            BasicTokenizer(lower_case=lower_case, strip_accents=strip_accents),
             special=find_special_ids(entries, path=path),
-            lower_case=lower_case,
             vocab_sha256=sha256_of_file(path),
-            strip_accents=strip_accents,
         )
 
     def encode(self, text: str) -> list[int]:

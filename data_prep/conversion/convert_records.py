@@ -269,7 +269,7 @@ def _build(
     progress.finish()
     if origin.tokenizer_files is not None:
         name = origin.vocabulary.file_name
-        (directory / name).write_bytes(origin.tokenizer_files.read().content)
+        (directory / name).write_bytes(origin.tokenizer_files.content())
         outputs[name] = None
     return Built(outputs, {"records": total})
 

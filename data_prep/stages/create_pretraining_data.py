@@ -33,7 +33,8 @@ from bert_tf.records.tfrecord import (
 from bert_tf.stages.journal import Journal
 from bert_tf.stages.manifest import describe_vocabulary, intact_manifest, is_output_name
 from bert_tf.stages.stage import Built, SharedDirectory, run_stage
-from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
+from bert_tf.text.tokenizer_content import TokenizerContent
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.unknown_share import CountingTokenizer, UnknownTokens
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
@@ -144,7 +145,7 @@ def run(settings: Settings) -> Path:
     directory, names = _resolve_outputs(settings)
     files = find_text_files(settings.input_file)
     # Read now, since the file may change while records are made, and workers may not have it.
-    tokenizer = settings.tokenizer_files.read()
+    tokenizer = TokenizerContent.of(settings.tokenizer_files)
     vocabulary = describe_vocabulary(tokenizer.load())
     copy = {vocabulary.file_name: tokenizer.content}
 

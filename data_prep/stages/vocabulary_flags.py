@@ -35,7 +35,7 @@ class VocabularyFiles(Settings):
     )
     strip_accents: bool | None = setting(
         None,
-        "WordPiece: strip the accents of the text; by default as the files beside the vocabulary "
+        "WordPiece: strip the accents of the text; by default as the files next to the vocabulary "
         "state or, without any, exactly when lower-casing.",
         kind=bool,
     )

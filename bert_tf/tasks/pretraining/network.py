@@ -181,23 +181,21 @@ def _with_casing(
     Raises UserError if the flag or the model contradicts the records.
     """
     if records is None:
-        stated = (files.do_lower_case, of_model.do_lower_case)
-        return (
-            files
-            if files.vocab_file is None and stated == (None, None)
-            else (files.with_casing(of_model))
-        )
+        is_known = {files.do_lower_case, of_model.do_lower_case} != {None}
+        return files.with_casing(of_model) if files.vocab_file or is_known else files
     lower_case, strip_accents = records.entry.lower_case, records.entry.strip_accents
-    of_records = {
-        "do_lower_case": lower_case,
-        "strip_accents": lower_case if strip_accents is None else strip_accents,
+    strips = lower_case if strip_accents is None else strip_accents
+    others = {
+        "--do_lower_case": (files.do_lower_case, lower_case),
+        "--strip_accents": (files.strip_accents, strips),
+        "the model's do_lower_case": (of_model.do_lower_case, lower_case),
+        "the model's strip_accents": (of_model.strips_accents, strips),
     }
-    for source, given in {"--": files, "the model's ": of_model}.items():
-        for name, value in of_records.items():
-            if getattr(given, name) not in (None, value):
-                raise UserError(
-                    f"{source}{name} is {str(getattr(given, name)).lower()}, but the records of "
-                    f"{records.manifest_file} were made with {str(value).lower()}; make them "
-                    "again with the model's casing, or give another --init_checkpoint."
-                )
+    for source, (value, of_records) in others.items():
+        if value not in (None, of_records):
+            raise UserError(
+                f"{source} is {str(value).lower()}, but the records of {records.manifest_file} "
+                f"were made with {str(of_records).lower()}; make them again with the model's "
+                "casing, or give another --init_checkpoint."
+            )
     return dataclasses.replace(files, do_lower_case=lower_case, strip_accents=strip_accents)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model_pb2
 
+from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.sentencepiece_models import LINES, train_sentencepiece
@@ -192,7 +193,7 @@ def test_any_rules_give_the_librarys_ids_and_offsets(tmp_path_factory, values, t
     assert ours.decode(found.ids) == theirs.backend_tokenizer.decode(
         found.ids, skip_special_tokens=False
     )
-    copy = files.read().load()
+    copy = TokenizerContent.of(files).load()
     assert copy.encode(text) == found.ids
     assert copy.vocab_sha256 == files.required_vocabulary().sha256
 
@@ -299,7 +300,7 @@ def test_words_of_byte_pairs(tmp_path, model, splitter, starts):
     [
         ({"model": None}, "is malformed; restore it"),
         ({"normalizer": {"type": "New"}}, r"is malformed; restore it, or install the version of"),
-        ({"pre_tokenizer": 7}, r"is malformed; restore it.* \(pre_tokenizer is no object\)"),
+        ({"pre_tokenizer": 7}, r"is malformed; restore it.* \(pre_tokenizer has another type\)"),
         (
             {"model": {"type": "WordLevel", "vocab": {"a": 0, "<unk>": 1}, "unk_token": "<unk>"}},
             r"has no \[PAD\] or <pad>, no \[CLS\] or <s>",

@@ -29,7 +29,9 @@ LETTERS = "abcdeéßж"
 def tokenizer_of(*words, lower_case=True):
     entries = [*SPECIAL, "[unused0]", "[unused1]", *words]
     special = SpecialIds(0, 1, 2, 3, 4)
-    return WordPieceTokenizer(entries, special=special, lower_case=lower_case, vocab_sha256="")
+    return WordPieceTokenizer(
+        entries, BasicTokenizer(lower_case=lower_case), special=special, vocab_sha256=""
+    )
 
 
 def with_letters(*words, lower_case=True):

@@ -10,6 +10,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.errors import UserError
@@ -192,9 +193,9 @@ def test_entries_of_a_tokenizer_json_are_read(theirs, tmp_path):
     assert found.vocabulary().is_same(expected.vocabulary())
     for text in odd_and_plain_texts():
         assert found.load().encode(text) == expected.load().encode(text)
-    assert found.read().load().vocab_size == expected.load().vocab_size
+    assert TokenizerContent.of(found).load().vocab_size == expected.load().vocab_size
     found.copy_to(tmp_path)
-    assert TokenizerFiles.in_directory(tmp_path).read() == expected.read()
+    assert TokenizerFiles.in_directory(tmp_path).content() == expected.content()
 
 
 def test_entries_that_were_added_later_are_read(theirs):

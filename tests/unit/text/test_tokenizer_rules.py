@@ -16,6 +16,7 @@ import transformers
 from bert_tf.checkpoint.huggingface import _write_tokenizer
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_tokenizer_config
+from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -316,7 +317,7 @@ def test_a_model_directory_and_an_export_keep_the_tokenizer(row, tmp_path):
         assert (copy.kind, copy.do_lower_case) == (files.kind, files.do_lower_case)
         assert copy.strip_accents == files.strip_accents
         assert copy.load().encode(row.text) == expected.encode(row.text)
-    assert files.read().load().encode(row.text) == expected.encode(row.text)
+    assert TokenizerContent.of(files).load().encode(row.text) == expected.encode(row.text)
     theirs = transformers.AutoTokenizer.from_pretrained(export)
     assert theirs(row.text, add_special_tokens=False)["input_ids"] == expected.encode(row.text)
     assert theirs.pad_token_id == expected.pad_id

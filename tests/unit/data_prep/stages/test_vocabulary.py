@@ -21,7 +21,7 @@ from bert_tf.util.errors import UserError
 from data_prep.stages import vocabulary
 from data_prep.stages.vocabulary import Settings, choose_alphabet, run
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 KINDS = ("wordpiece", "sentencepiece")
 
 
@@ -188,6 +188,7 @@ def test_second_run_is_skipped_and_a_change_replaces_the_file(tmp_path, capsys):
     assert [file.name for file in sorted(path.parent.glob("[!.]*"))] == [
         "manifest.json",
         "spm.model",
+        "tokenizer_config.json",
     ]
 
 

@@ -1,0 +1,10 @@
+"""Names of a tokenizer's files in a model directory, and of the kinds of tokenizers."""
+
+VOCAB_NAME = "vocab.txt"
+SPM_NAME = "spm.model"
+TOKENIZER_JSON_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+ADDED_TOKENS_NAME = "added_tokens.json"  # entries that were added to a vocab.txt, with their ids
+
+WORDPIECE, SENTENCEPIECE = "wordpiece", "sentencepiece"
+LIBRARY, JAPANESE = "tokenizer.json", "japanese"
