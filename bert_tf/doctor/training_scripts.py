@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from bert_tf.cli.training_flags import optimization_settings
 from bert_tf.compat import nvidia_defaults
+from bert_tf.config.settings import OptimizationSettings
 from bert_tf.tasks.classification.flags import classification_settings, define_classification_flags
 from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.pretraining.distillation_flags import (
@@ -25,11 +27,13 @@ class TrainingScript(NamedTuple):
     Attributes:
       define_flags: defines its flags.
       settings: turns its flags into the settings of a run.
+      optimization: reads only the flags of batch, schedule, optimizer and length.
       of_nvidia: the script of NVIDIA's whose commands it accepts, if any.
     """
 
     define_flags: Callable[[flags.FlagValues], None]
     settings: Callable[[flags.FlagValues], Any]
+    optimization: Callable[[flags.FlagValues], OptimizationSettings]
     of_nvidia: nvidia_defaults.PeerScript | None = None
 
 
@@ -43,28 +47,34 @@ SCRIPTS = {
     PRETRAINING: TrainingScript(
         pretraining_flags.define_pretraining_flags,
         pretraining_flags.pretraining_settings,
+        pretraining_flags.pretraining_optimization,
         nvidia_defaults.PRETRAINING,
     ),
     DISTILLATION: TrainingScript(
         define_distillation_flags,
         distillation_settings,
+        pretraining_flags.pretraining_optimization,
     ),
     ELECTRA: TrainingScript(
         define_electra_flags,
         electra_settings,
+        pretraining_flags.pretraining_optimization,
     ),
     SQUAD: TrainingScript(
         define_squad_flags,
         squad_settings,
+        optimization_settings,
         nvidia_defaults.SQUAD,
     ),
     CLASSIFIER: TrainingScript(
         define_classification_flags,
         classification_settings,
+        optimization_settings,
     ),
     TAGGER: TrainingScript(
         define_tagging_flags,
         tagging_settings,
+        optimization_settings,
         nvidia_defaults.TAGGING,
     ),
 }
