@@ -26,7 +26,7 @@ from bert_tf.compat.estimator.spec import (
     checked_list,
     complete_config,
 )
-from bert_tf.util.finite import check_finite
+from bert_tf.util.files import check_finite
 
 Hooks = Sequence[tf.train.SessionRunHook]
 Listeners = Sequence[tf.train.CheckpointSaverListener]
