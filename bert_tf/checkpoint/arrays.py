@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.util.errors import UserError
-from bert_tf.util.finite import check_finite
+from bert_tf.util.files import check_finite
 
 Shape = tuple[int, ...]
 

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import LIST_NAME, is_complete, list_checkpoints
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import PathLike
 
 PREFIX = "model.ckpt"
 
@@ -144,3 +145,14 @@ def _checkpoint_files(directory: Path) -> list[tuple[Path, str]]:
 def step_of(checkpoint: str) -> int:
     """The step in the name or path of a run's checkpoint."""
     return int(checkpoint.rpartition("-")[2])
+
+
+def check_step(checkpoint: PathLike, step: int) -> None:
+    """Raises UserError if a run's checkpoint is named after another step than it holds."""
+    name = Path(checkpoint).name
+    if re.fullmatch(rf"{re.escape(PREFIX)}-\d+", name) and step_of(name) != step:
+        raise UserError(
+            f"checkpoint {checkpoint} is named after step {step_of(name)}, but its global_step is "
+            f"{step}: it was renamed, or its files are of two checkpoints; name all of its files "
+            f"{PREFIX}-{step}, or copy the checkpoint again."
+        )

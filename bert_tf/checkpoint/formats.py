@@ -37,6 +37,18 @@ ORIGINS = {
 _GELU_FORMS = {"gelu_tanh": "GELU in its tanh form", "gelu_erf": "exact GELU"}
 # A variable of an encoder layer, up to the layer number.
 _LAYER = re.compile(r"(?P<scope>bert/encoder/layer_)(?P<number>\d+)(?=/)")
+_SCOPE = "bert/"
+
+# A network's word embeddings, which it has once, after the prefix that a program put before them.
+_WORDS_STORED = re.compile(
+    r"(?P<prefix>(?:.*?[./])??)"
+    r"(?:(?:(?:distil)?bert\.)?embeddings\.word_embeddings\.weight"
+    r"|(?:bert/)?embeddings/word_embeddings)"
+)
+# Networks of transformers with BERT's names that compute, or may compute, something else.
+_OTHER_NETWORK = re.compile(
+    r"(^|[./])(\w*roberta\w*|electra|ernie|data2vec_text|layoutlm|nezha)[./]"
+)
 _HALF = ("float16", "bfloat16")
 _FLOATS = (*_HALF, "float32", "float64")
 
@@ -231,26 +243,25 @@ def _may_be_tensorflow(path: Path) -> bool:
 def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
     # Imported here, since finding a vocabulary or configuration does not need TensorFlow.
     from bert_tf.checkpoint import tensorflow_file as tensorflow
+    from bert_tf.checkpoint.directory import check_step
 
     checkpoint = tensorflow.TensorflowCheckpoint(tensorflow.resolve_checkpoint(path), objects=True)
     checkpoint.check_size()
     step = checkpoint.entries.get("global_step")
     if step is not None and step.shape == ():
-        tensorflow.check_step(checkpoint.path, int(checkpoint.read("global_step")))
+        check_step(checkpoint.path, int(checkpoint.read("global_step")))
     file: ArrayFile = checkpoint
     notes: tuple[str, ...] = ()
     if tensorflow.OBJECT_GRAPH in checkpoint.entries:
         from bert_tf.checkpoint.model_garden import open_model_garden
 
         file, notes = open_model_garden(checkpoint, files)
-    prefix = names.prefix_of(file.entries)
+    prefix = prefix_of(file.entries)
     stored = {name.removeprefix(prefix): StoredArray(file, name) for name in file.entries}
     notes += _notes_on_prefix(prefix)
-    if names.lacks_scope(stored):
-        stored = {names.with_scope(name): array for name, array in stored.items()}
-        notes += (
-            f"the network's variables are stored without the scope {names.SCOPE}, which is added",
-        )
+    if _lacks_scope(stored):
+        stored = {_with_scope(name): array for name, array in stored.items()}
+        notes += (f"the network's variables are stored without the scope {_SCOPE}, which is added",)
     origin = names.tensorflow_origin(list(stored))
     for name in stored:
         # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
@@ -260,7 +271,7 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
 
 def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
     located = _locate(path)
-    prefix = names.prefix_of(located)
+    prefix = prefix_of(located)
     naming = names.naming_of(name.removeprefix(prefix) for name in located)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
     classifies_texts = any(names.PRE_CLASSIFIER in name for name in located)
@@ -287,6 +298,39 @@ def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
             "of which this network has BERT's pooler, so the head is left out",
         )
     return Source(str(path), origin, files, stored, (*_notes_on_prefix(prefix), *notes))
+
+
+def prefix_of(stored: Iterable[str]) -> str:
+    """The prefix that a file puts before all variables of its network, such as ``_orig_mod.``.
+
+    Variables that are not the encoder's, such as a head's, may be stored without it. It is empty if
+    there is none, or if the file holds several networks or one of another kind.
+    """
+    known = set(stored)
+    found = {match["prefix"] for match in map(_WORDS_STORED.fullmatch, known) if match}
+    prefix = found.pop() if len(found) == 1 else ""
+    under = {name.removeprefix(prefix) for name in known if name.startswith(prefix)}
+    others = {name for name in known if not name.startswith(prefix)}
+    naming = names.naming_of(under)
+    rows = [
+        names.BERT.by_google(_with_scope(n)) or naming.by_huggingface(naming.canonical(n))
+        for n in others
+    ]
+    is_split = any(row is not None and row.google.startswith("bert/") for row in rows)
+    return "" if is_split or under & others or _OTHER_NETWORK.search(prefix) else prefix
+
+
+def _lacks_scope(stored: Iterable[str]) -> bool:
+    """Whether names without a prefix lack Google's scope ``bert/``, as if a program had cut it."""
+    known = set(stored)
+    return "embeddings/word_embeddings" in known and not any(
+        name.startswith(_SCOPE) for name in known
+    )
+
+
+def _with_scope(name: str) -> str:
+    """Adds ``bert/`` to a TensorFlow name of the encoder's that lacks it."""
+    return f"{_SCOPE}{name}" if name.startswith(("embeddings/", "encoder/", "pooler/")) else name
 
 
 def _notes_on_prefix(prefix: str) -> tuple[str, ...]:

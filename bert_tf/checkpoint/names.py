@@ -162,16 +162,6 @@ _GOOGLE_LAYER = re.compile(r"(?<=^bert/encoder/layer_)\d+(?=/)")
 _HUGGINGFACE_LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 _OLD_LAYER_NORM = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
 _MODERN = {"gamma": "weight", "beta": "bias"}
-# A network's word embeddings, which it has once, after the prefix that a program put before them.
-_WORDS_STORED = re.compile(
-    r"(?P<prefix>(?:.*?[./])??)"
-    r"(?:(?:(?:distil)?bert\.)?embeddings\.word_embeddings\.weight"
-    r"|(?:bert/)?embeddings/word_embeddings)"
-)
-# Networks of transformers with BERT's names that compute, or may compute, something else.
-_OTHER_NETWORK = re.compile(
-    r"(^|[./])(\w*roberta\w*|electra|ernie|data2vec_text|layoutlm|nezha)[./]"
-)
 # Constants that older versions of transformers saved among the weights.
 _CONSTANTS = re.compile(r"(distil)?bert\.embeddings\.(position_ids|token_type_ids)")
 
@@ -237,15 +227,14 @@ class Naming:
         """Converts a PyTorch checkpoint's name to the spelling of current classes with a head.
 
         Normalizes a bare network without :attr:`prefix`, ``gamma`` and ``beta`` of early releases,
-        and NVIDIA's ``dense_act``. ``name`` has no prefix of :func:`prefix_of`.
+        and NVIDIA's ``dense_act``. ``name`` has no prefix of ``formats.prefix_of``.
         """
         name = name.replace(".dense_act.", ".dense.")
         name = _OLD_LAYER_NORM.sub(lambda match: _MODERN[match.group()], name)
         return f"{self.prefix}{name}" if name.startswith(self._parts) else name
 
 
-SCOPE = "bert/"
-_WORDS = f"{SCOPE}embeddings/word_embeddings"
+_WORDS = "bert/embeddings/word_embeddings"
 BERT = Naming(
     "bert",
     "Bert",
@@ -268,36 +257,6 @@ def naming_of(stored: Iterable[str]) -> Naming:
     """Determines which naming the names in a PyTorch checkpoint follow."""
     marks = (DISTILBERT.prefix, "transformer.layer.")
     return DISTILBERT if any(name.startswith(marks) for name in stored) else BERT
-
-
-def prefix_of(stored: Iterable[str]) -> str:
-    """The prefix that a file puts before all variables of its network, such as ``_orig_mod.``.
-
-    Variables that are not the encoder's, such as a head's, may be stored without it. It is empty if
-    there is none, or if the file holds several networks or one of another kind.
-    """
-    names = set(stored)
-    found = {match["prefix"] for match in map(_WORDS_STORED.fullmatch, names) if match}
-    prefix = found.pop() if len(found) == 1 else ""
-    under = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
-    others = {name for name in names if not name.startswith(prefix)}
-    naming = naming_of(under)
-    rows = [
-        BERT.by_google(with_scope(n)) or naming.by_huggingface(naming.canonical(n)) for n in others
-    ]
-    is_split = any(row is not None and row.google.startswith("bert/") for row in rows)
-    return "" if is_split or under & others or _OTHER_NETWORK.search(prefix) else prefix
-
-
-def lacks_scope(stored: Iterable[str]) -> bool:
-    """Whether names without a prefix lack Google's scope ``bert/``, as if a program had cut it."""
-    names = set(stored)
-    return _WORDS.removeprefix(SCOPE) in names and not any(name.startswith(SCOPE) for name in names)
-
-
-def with_scope(name: str) -> str:
-    """Adds ``bert/`` to a TensorFlow name of the encoder's that lacks it."""
-    return f"{SCOPE}{name}" if name.startswith(("embeddings/", "encoder/", "pooler/")) else name
 
 
 def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | None:

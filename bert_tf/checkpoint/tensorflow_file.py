@@ -23,7 +23,6 @@ LIST_NAME = "checkpoint"
 
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-(\d{5})$")
 _FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-_OF_A_RUN = re.compile(r"model\.ckpt-(\d+)")
 _NUMBERED = re.compile(r"(.*)-(\d+)", re.DOTALL)
 # Written by tf.train.Checkpoint, whose names are paths of objects in a program.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -104,17 +103,6 @@ def warn_if_older(latest: str) -> None:
 
 
 _warn_once = functools.cache(warn)
-
-
-def check_step(checkpoint: PathLike, step: int) -> None:
-    """Raises UserError if a run's checkpoint is named after another step than it holds."""
-    name = _OF_A_RUN.fullmatch(Path(checkpoint).name)
-    if name is not None and int(name[1]) != step:
-        raise UserError(
-            f"checkpoint {checkpoint} is named after step {name[1]}, but its global_step is "
-            f"{step}: it was renamed, or its files are of two checkpoints; name all of its files "
-            f"model.ckpt-{step}, or copy the checkpoint again."
-        )
 
 
 def list_checkpoints(directory: Path, names: Sequence[str]) -> None:

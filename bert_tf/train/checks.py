@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -45,23 +46,16 @@ def check_start(
         check_trains(run)
 
 
-def check_model_files(
-    run: Run, config_file: PathLike | None, teacher: tuple[str, PathLike | None] | None
-) -> None:
-    """Raises UserError for malformed files of a run's models, before any data are read.
-
-    On rank 0 only. ``config_file`` is what the user gave as --bert_config_file; ``teacher`` is a
-    teacher's checkpoint, and what the user gave as --teacher_config_file.
-    """
+def check_model_files(run: Run, config_file: PathLike | None, distillation: Any) -> None:
+    """Raises UserError for malformed files of a model or its teacher, before data are read."""
     if not run.ranks.is_chief:
         return
     weights = run.start.checkpoint or run.settings.start.init_checkpoint
-    files = ModelDirectory.of(weights) if weights else ModelDirectory()
-    files.with_config_file(config_file)
-    if teacher is not None:
-        weights, config_file = teacher
+    (ModelDirectory.of(weights) if weights else ModelDirectory()).with_config_file(config_file)
+    if distillation is not None and run.settings.do_train:
+        weights, given = distillation.teacher_checkpoint, distillation.teacher_config_file
         require_checkpoint(weights, flag="teacher_checkpoint")
-        ModelDirectory.of(weights).with_config_file(config_file, flag="teacher_config_file")
+        ModelDirectory.of(weights).with_config_file(given, flag="teacher_config_file")
 
 
 @contextlib.contextmanager

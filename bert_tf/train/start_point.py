@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import LIST_NAME, newest_checkpoint
+from bert_tf.checkpoint.directory import LIST_NAME, check_step, newest_checkpoint
 from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, check_step, warn_if_older
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, warn_if_older
 from bert_tf.model.variables import load_value
 from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.update.batch_plan import BatchPlan

@@ -300,6 +300,19 @@ def write_json(path: PathLike, value: Any, *, durable: bool = False) -> None:
         file.write("\n")
 
 
+def check_finite(values: Any, name: str, weights: PathLike) -> None:
+    """Raises UserError if an array, the variable ``name`` of some weights, is not finite."""
+    import numpy as np  # few programs that read and write files need it
+
+    is_finite = np.isfinite(values)
+    if not is_finite.all():
+        count = values.size - np.count_nonzero(is_finite)
+        raise UserError(
+            f"weights {weights}: {count:,} of {values.size:,} values of {name} are NaN or "
+            "infinite; give other weights, such as an earlier checkpoint."
+        )
+
+
 def finite_or_null(value: Any) -> Any:
     """Replaces every infinity and NaN in ``value``, which JSON cannot represent, by None."""
     if isinstance(value, dict):

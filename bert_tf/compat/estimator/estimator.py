@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.compat.estimator import export, results
 from bert_tf.compat.estimator.calls import arguments, call, call_input_fn
 from bert_tf.compat.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list
-from bert_tf.util.finite import check_finite
+from bert_tf.util.files import check_finite
 
 Hooks = Sequence[tf.train.SessionRunHook]
 Listeners = Sequence[tf.train.CheckpointSaverListener]

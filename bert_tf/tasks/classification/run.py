@@ -101,8 +101,7 @@ def open_classification(
     settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
 ) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    taught = settings.distillation if settings.run.do_train else None
-    check_model_files(run, settings.bert_config_file, taught.teacher_files if taught else None)
+    check_model_files(run, settings.bert_config_file, settings.distillation)
     # A published task has its own columns and labels.
     settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
     glue = settings.glue

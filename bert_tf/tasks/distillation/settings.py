@@ -99,8 +99,3 @@ class DistillationSettings(Settings):
         "--restrict_ce_to_mask, a bound on the targets and no comparison of hidden states.",
         flag="cache_teacher",
     )
-
-    @property
-    def teacher_files(self) -> tuple[str, Path | None]:
-        """The teacher's weights, and the configuration that the user gave for it."""
-        return self.teacher_checkpoint, self.teacher_config_file

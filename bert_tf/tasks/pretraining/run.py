@@ -240,13 +240,12 @@ class OpenedPretraining:
 
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
     """Opens records and network and checks that they match. Collective. Raises UserError."""
-    distillation = settings.distillation if settings.run.do_train else None
-    teacher_files = distillation.teacher_files if distillation else None
-    check_model_files(run, settings.bert_config_file, teacher_files)
+    check_model_files(run, settings.bert_config_file, settings.distillation)
     records = open_run_records(settings)
     data = _with_lengths_of_records(settings, run, records)
-    of_network, teacher, make_targets = settings, None, None
-    if distillation is not None:
+    distillation, of_network = settings.distillation, settings
+    teacher = make_targets = None
+    if distillation is not None and settings.run.do_train:
         from bert_tf.tasks.pretraining.distillation import open_student
 
         teacher, of_network = open_student(settings, distillation, run, records)

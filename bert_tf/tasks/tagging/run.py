@@ -85,8 +85,7 @@ def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
     """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
     settings = as_stored(settings, run)
     WindowSettings(settings.max_seq_length).validate()
-    taught = settings.distillation if settings.run.do_train else None
-    check_model_files(run, settings.bert_config_file, taught.teacher_files if taught else None)
+    check_model_files(run, settings.bert_config_file, settings.distillation)
     check_trained_on(run, TASK_NAME)
     files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
     labels = _agree_on_labels(settings, run, files.train)

@@ -6,9 +6,8 @@ import tensorflow.compat.v1 as tf
 import torch
 from safetensors.torch import save_file
 
-from bert_tf.checkpoint.formats import open_source
+from bert_tf.checkpoint.formats import _lacks_scope, open_source, prefix_of
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
-from bert_tf.checkpoint.names import lacks_scope, prefix_of
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.inference.predictor import Predictor
@@ -106,7 +105,7 @@ def test_the_scope_of_a_tensorflow_checkpoint_may_be_missing(tmp_path, prefix):
     ],
 )
 def test_a_scope_is_added_if_no_variable_has_it(stored):
-    assert not lacks_scope(stored)
+    assert not _lacks_scope(stored)
 
 
 WORDS, KERNEL = "embeddings.word_embeddings.weight", "encoder.layer.0.output.dense.weight"
