@@ -33,7 +33,7 @@ BIN = $(VENV)/bin
 .PHONY: help python setup demo demo-qa gpu-check docs test lint clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make /make /p' Makefile
 
 setup: python
 	@$(SETUP)
