@@ -92,6 +92,12 @@ def read_rules(vocab_file: Path) -> Rules:
     return _of_settings(vocab_file, config)
 
 
+def read_casing(directory: Path) -> Rules:
+    """What a directory's tokenizer_config.json says of the casing, without a vocab.txt."""
+    config = read_tokenizer_config(directory)
+    return Rules(config.get("do_lower_case"), config.get("strip_accents"))
+
+
 def read_tokenizer_config(directory: Path) -> Json:
     """A directory's tokenizer_config.json, with the names in its special_tokens_map.json.
 

@@ -116,7 +116,7 @@ class TokenizerFiles:
             path if path.is_file() else None
             for path in (directory / name for name in (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME))
         )
-        return cls._with_rules(vocab or (None if spm else as_json), spm)
+        return cls._with_rules(vocab or (None if spm else as_json), spm, directory)
 
     @classmethod
     def of_kind(
@@ -133,24 +133,25 @@ class TokenizerFiles:
 
     @classmethod
     def _with_rules(
-        cls, vocab_file: Path | None = None, spm_model_file: Path | None = None
+        cls,
+        vocab_file: Path | None = None,
+        spm_model_file: Path | None = None,
+        directory: Path | None = None,
     ) -> TokenizerFiles:
         """The files with what those next to them say."""
-        files = [path for path in (vocab_file, spm_model_file) if path]
+        given = vocab_file or spm_model_file
+        directory = given.parent if given else directory
         names = (TOKENIZER_CONFIG_NAME, TOKENIZER_JSON_NAME, ADDED_TOKENS_NAME)
-        beside = (path.with_name(name) for path in files for name in names)
-        if not any(path.is_file() for path in [*beside, *files] if path.suffix == ".json"):
+        is_json = vocab_file is not None and vocab_file.suffix == ".json"
+        if not directory or not (is_json or any((directory / name).is_file() for name in names)):
             return cls(vocab_file, spm_model_file)
         # Imported here, since few vocabularies come with such files.
-        from bert_tf.text.rules_of_files import read_rules, read_tokenizer_config
+        from bert_tf.text.rules_of_files import read_casing, read_rules
 
-        if vocab_file:
-            rules = read_rules(vocab_file)
-            is_usual = rules.strip_accents == rules.lower_case
-            strip_accents = None if is_usual else rules.strip_accents
-            return cls(vocab_file, spm_model_file, rules.lower_case, strip_accents, rules.document)
-        config = read_tokenizer_config(spm_model_file.parent) if spm_model_file else {}
-        return cls(None, spm_model_file, config.get("do_lower_case"))
+        rules = read_rules(vocab_file) if vocab_file else read_casing(directory)
+        is_usual = spm_model_file or rules.strip_accents == rules.lower_case
+        strip_accents = None if is_usual else rules.strip_accents
+        return cls(vocab_file, spm_model_file, rules.lower_case, strip_accents, rules.document)
 
     @property
     def file(self) -> Path | None:

@@ -1,12 +1,15 @@
 """The files of a tokenizer and its casing, from flags into a directory and out of it."""
 
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
 import sentencepiece
 
+from bert_tf.stages.manifest import describe_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.errors import UserError
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "end"]
@@ -97,3 +100,60 @@ def test_two_vocabularies_of_one_model(vocab_file, spm_model_file):
         TokenizerFiles().with_vocabulary_of(both)
     given = TokenizerFiles(vocab_file)
     assert given.with_vocabulary_of(both) is given
+
+
+def test_accents_are_a_fact_of_their_own(vocab_file, tmp_path):
+    """The files next to a vocabulary state them; nothing means exactly when lower-casing."""
+    path = tmp_path / "vocab.txt"
+    path.write_text(vocab_file.read_text())
+    plain = TokenizerFiles.from_flags(flags(path)).with_casing()
+    assert (plain.do_lower_case, plain.strip_accents, plain.strips_accents) == (True, None, True)
+    assert plain.settings() == {"do_lower_case": True}
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"do_lower_case": true, "strip_accents": false}'
+    )
+    found = TokenizerFiles.from_flags(flags(path))
+    assert (found.do_lower_case, found.strip_accents) == (True, False)
+    assert found.settings() == {"do_lower_case": True, "strip_accents": False}
+    assert found.required_vocabulary() == plain.required_vocabulary()
+    entry = describe_vocabulary(found.load())
+    assert entry.strip_accents is False
+    assert entry.tokenizer_files(path) == found
+    assert "strip_accents" not in describe_vocabulary(plain.load()).to_dict()
+    given = SimpleNamespace(**vars(flags(path)), strip_accents=True)
+    with pytest.raises(UserError, match=r"--strip_accents=true, but the files .* state false"):
+        TokenizerFiles.from_flags(given)
+
+
+def test_two_files_of_one_vocabulary_have_to_agree(vocab_file, tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text(vocab_file.read_text())
+    content, _ = tokenizer_json(TokenizerFiles(vocab_file, None, True))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert TokenizerFiles.in_directory(tmp_path).kind == "wordpiece"
+    path.write_text(vocab_file.read_text().replace("the\nend", "end\nthe"))
+    with pytest.raises(UserError, match="have different entries; copy the one"):
+        TokenizerFiles.in_directory(tmp_path)
+
+
+def test_a_class_with_rules_of_its_own_is_refused_by_name(vocab_file, tmp_path):
+    (tmp_path / "vocab.txt").write_text(vocab_file.read_text())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "RoFormerTokenizer"}')
+    with pytest.raises(UserError, match="names RoFormerTokenizer, a class of transformers"):
+        TokenizerFiles.in_directory(tmp_path)
+
+
+def test_rules_leave_no_choice_to_flags(vocab_file, tmp_path):
+    (tmp_path / "vocab.txt").write_text(vocab_file.read_text())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenize_chinese_chars": false}')
+    files = TokenizerFiles.in_directory(tmp_path)
+    assert (files.kind, files.with_casing().do_lower_case) == ("tokenizer.json", True)
+    for given in (TokenizerFiles(do_lower_case=False), TokenizerFiles(strip_accents=True)):
+        with pytest.raises(UserError, match="leave the flag out"):
+            given.with_vocabulary_of(files).with_casing(files)
+    directory = tmp_path / "copy"
+    directory.mkdir()
+    files.copy_to(directory)
+    assert TokenizerFiles.names_in(directory) == ("tokenizer.json",)
+    files.copy_to(tmp_path)  # where vocab.txt is the source
+    assert (tmp_path / "vocab.txt").is_file()

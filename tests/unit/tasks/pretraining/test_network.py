@@ -262,3 +262,17 @@ def test_casing_of_records_and_model_must_agree(settings, tmp_path):
         )
     found = find(settings, records, bert_config_file=config_file(tmp_path))
     assert found.tokenizer_files.do_lower_case is False
+
+
+def test_accents_of_records_and_model_must_agree(settings, tmp_path):
+    directory = write_model(tmp_path / "published")
+    records = records_of(directory / "vocab.txt")
+    entry = dataclasses.replace(records.entry, strip_accents=False)
+    records = dataclasses.replace(records, entry=entry)
+    with pytest.raises(UserError, match="the model's strip_accents is true, but the records of"):
+        find(settings, records, init_checkpoint=directory)
+    options = {"bert_config_file": config_file(tmp_path)}
+    with pytest.raises(UserError, match=r"--strip_accents is true, .* made with false"):
+        given = TokenizerFiles(strip_accents=True)
+        find(settings, records, tokenizer_files=given, **options)
+    assert find(settings, records, **options).tokenizer_files.strip_accents is False
