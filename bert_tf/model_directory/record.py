@@ -1,7 +1,7 @@
 """``model.json``: what decides a model's predictions besides its weights, sealed.
 
 The classes of its head and their thresholds, the settings with which it reads texts, and digests of
-the files beside it that decide ids. Every command and ``load_model`` read it.
+the files next to it that decide ids. Every command and ``load_model`` read it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ModelRecord:
       network: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
       vocabulary_sha256: of the model's vocabulary; None if it is unknown.
       files: name -> SHA-256 of each file in the directory that decides ids.
-      classes: what the outputs of the head mean; None if they are no classes.
+      classes: what the outputs of the head mean; None without classes.
       settings: flag -> value (see ``config.declared.settings_of_model``), and the precision.
       chosen_on: the digest of the records for which the thresholds, and a checkpoint that is kept
         as the best, were chosen; None if nothing was.
@@ -130,7 +130,7 @@ def _record(content: Mapping[str, Any], directory: Path) -> ModelRecord:
 
 
 def _check_files(directory: Path, record: ModelRecord) -> None:
-    """Raises UserError for a file beside the record that is not the one of its digest."""
+    """Raises UserError for a file next to the record that is not the one of its digest."""
     from bert_tf.text.tokenizer_files import VOCAB_NAME, TokenizerFiles
 
     for name, digest in record.files.items():

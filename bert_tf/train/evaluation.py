@@ -155,15 +155,12 @@ def evaluation_results(sums: Mapping[str, Sums], task: Task) -> Results:
 def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
     """Writes ``eval_results.txt`` (``key = value`` lines) and ``eval_results.json``.
 
-    Results that are not finite are ``inf`` or ``nan`` in the first file, null in the second. Both
-    name the model's record in the directory, as ``model``.
+    Results that are not finite are ``inf`` or ``nan`` in the first file, null in the second.
     """
-    record = read_record(output_dir)
-    named: dict[str, object] = {**results, **({"model": record.name} if record else {})}
     with atomic_open(output_dir / f"{RESULTS}.txt") as file:
-        for name in sorted(named):
-            file.write(f"{name} = {named[name]}\n")
-    write_json(output_dir / f"{RESULTS}.json", named)
+        for name in sorted(results):
+            file.write(f"{name} = {results[name]}\n")
+    write_json(output_dir / f"{RESULTS}.json", dict(results))
 
 
 def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
@@ -205,7 +202,7 @@ def keep_if_best(
         record = read_record(best)
         chosen_on = record and record.chosen_on
         if chosen_on and evaluated_data and chosen_on != evaluated_data:
-            say(f"{best} was chosen on other data and stays; move it away to choose anew")
+            say(f"{best} was chosen on other data and stays; move it away to choose on these")
             return False
         if not figure.is_better(value, _value_of_best(previous, figure.name)):
             return False

@@ -195,7 +195,7 @@ class _Reception:
 
 
 def _proven_rank(connection: socket.socket, secret: bytes, until: float) -> int:
-    """The rank at the other end; raises OSError if it is no rank of this job, or does not stay."""
+    """The rank at the other end; raises OSError if it is not of this job, or does not stay."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(nonce)
     answer = receive(connection, _ANSWER_BYTES, until)

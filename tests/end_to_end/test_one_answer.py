@@ -87,7 +87,6 @@ def test_a_flag_that_differs_says_so(classifier, files, tmp_path):
 def test_a_threshold_is_chosen_on_the_development_file_only(classifier, files, tmp_path):
     before = classes_in(classifier)
     assert set(before.thresholds) == {results_of(classifier)["eval_threshold"]}
-    assert results_of(classifier)["model"] == read_record(classifier).name
     copy, done = evaluated(classifier, tmp_path, file="test", files=files)
     assert done.returncode == 0, done.stderr
     assert classes_in(copy) == before

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from bert_tf.tasks.classification.metrics import OF_RATINGS
-from bert_tf.tasks.classification.text_task import TextTask
+from bert_tf.tasks.classification.text_task import OF_RATINGS, TextTask
 from bert_tf.util.errors import UserError
 
 TRAIN, DEV, TEST = "train", "dev", "test"

@@ -83,8 +83,6 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 F1_OF_CLASSES = ("macro_f1", "micro_f1")
-CORRELATIONS = ("spearman", "pearson")
-OF_RATINGS = (*CORRELATIONS, "mean_absolute_error", "root_mean_squared_error")
 
 
 class Counts(NamedTuple):

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, Union
 
 from bert_tf.config.declared import Settings, setting
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
-from bert_tf.tasks.classification.metrics import OF_RATINGS
 from bert_tf.tasks.classification.tables import Table, TableRow, open_table
-from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
+from bert_tf.tasks.classification.text_task import OF_RATINGS, Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
 
 # In ledgers, where GLUE's tasks have their names: a model of the one is not used for the other.

@@ -10,12 +10,11 @@ import numpy as np
 
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.metrics import (
-    CORRELATIONS,
     calibration,
     counts_of,
     expected_calibration_error,
 )
-from bert_tf.tasks.classification.text_task import TextFile
+from bert_tf.tasks.classification.text_task import CORRELATIONS, TextFile
 from bert_tf.tasks.finetuning.report_sections import confusion_table, results_section
 from bert_tf.util.pages.charts import Line, histogram, line_chart
 from bert_tf.util.pages.plain_page import Section, Table, write_page

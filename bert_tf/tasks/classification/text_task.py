@@ -9,6 +9,10 @@ from typing import Any, NamedTuple, Union
 
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 
+# Metrics of ratings (``metrics.METRICS``).
+CORRELATIONS = ("spearman", "pearson")
+OF_RATINGS = (*CORRELATIONS, "mean_absolute_error", "root_mean_squared_error")
+
 # A class's number or a rating; or the numbers of all classes of a text, ascending.
 Label = Union[float, tuple[int, ...]]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from bert_tf.config.declared import Settings, setting
 from bert_tf.model_directory.record import require_record, write_record
-from bert_tf.tasks.classification.metrics import best_threshold
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _ALL = ""  # the name that stands for all classes
 
@@ -90,6 +91,9 @@ class ThresholdSettings(Settings):
           probabilities: [N, classes].
           digest: that of the file's records.
         """
+        # Imported here, because defining flags does not need numpy.
+        from bert_tf.tasks.classification.metrics import best_threshold
+
         record = require_record(output_dir)
         classes = record.required_classes
         found = (best_threshold(labels, probabilities),) * len(classes.labels)

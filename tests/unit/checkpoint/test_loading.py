@@ -43,12 +43,13 @@ def save(path, shapes, *, fill=1.0, optimizer=None, extra=None):
     """A checkpoint whose variables are full of ``fill``, after one update of ``optimizer``."""
     with tf.Graph().as_default(), tf.Session() as session:
         variables = create(shapes, fill=fill)
-        tf.train.create_global_step()
+        step = tf.train.create_global_step()
         if extra is not None:
             extra()
         if optimizer is not None:
             apply_gradients(optimizer, [(tf.zeros(v.shape), v) for v in variables])
         session.run(tf.global_variables_initializer())
+        session.run(step.assign(7))
         return tf.train.Saver().save(session, str(path), global_step=7)
 
 

@@ -98,7 +98,7 @@ def test_each_record_of_a_wet_file_is_a_document(tmp_path, name):
     assert text_of(out) == EXPECTED
     manifest = read_manifest(out)
     assert manifest.counts == {"articles": 3, "other_records": 1}
-    assert manifest.made_by == {"stage": "1", "warcio": importlib.metadata.version("warcio")}
+    assert manifest.made_by == {"stage": "2", "warcio": importlib.metadata.version("warcio")}
 
 
 def test_a_member_of_an_archive(tmp_path):

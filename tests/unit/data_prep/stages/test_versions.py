@@ -48,7 +48,7 @@ STAGES = {
     "clean": (clean, 1, "2c5b6157f6fec071"),
     "sentences": (sentences, 1, "5e660fe13933961a"),
     "shards": (shards, 1, "6d87740006f2c8fb"),
-    "vocabulary": (vocabulary, 1, "55be37c51dc1d492"),
+    "vocabulary": (vocabulary, 2, "94c0e6f728cbc6eb"),
     "create_pretraining_data": (create_pretraining_data, 1, "1f73fb45e4435b5e"),
     "convert_records": (convert_records, 1, "daa0284800d1452a"),
 }

@@ -206,7 +206,7 @@ def test_unknown_casing_is_inferred_from_the_vocabulary(tmp_path):
 
 
 def test_casing_that_contradicts_the_model_is_refused(model_dir):
-    with pytest.raises(UserError, match=r"--do_lower_case=false, but .* states true"):
+    with pytest.raises(UserError, match=r"--do_lower_case=false, but .* state true"):
         find_model(model_dir, tokenizer_files=TokenizerFiles(do_lower_case=False))
 
 

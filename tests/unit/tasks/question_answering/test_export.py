@@ -222,6 +222,9 @@ def test_without_the_library_one_sentence_says_what_to_install(tmp_path, monkeyp
 
 
 def test_no_room_for_an_export(parts, tmp_path):
-    with pytest.raises(UserError, match=f"cannot write {tmp_path}.*File too large"), no_room(2000):
+    with (
+        pytest.raises(UserError, match=f"cannot write to {tmp_path}.*File too large"),
+        no_room(2000),
+    ):
         export_squad(parts, tmp_path)
     assert list(tmp_path.iterdir()) == []
