@@ -19,12 +19,7 @@ from bert_tf.model.config import (
 )
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, read_record
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
-from bert_tf.text.names import (
-    SPM_NAME,
-    TOKENIZER_CONFIG_NAME,
-    TOKENIZER_JSON_NAME,
-    VOCAB_NAME,
-)
+from bert_tf.text.names import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
 from bert_tf.text.tokenizer_files import (
     VOCABULARY_SHA256_KEY,
     TokenizerFiles,
@@ -39,8 +34,6 @@ if TYPE_CHECKING:
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
 
-# Those that decide ids.
-TOKENIZER_FILES = (VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME, TOKENIZER_JSON_NAME)
 # The files in our own model directories, in addition to the weights.
 MODEL_FILES = (CONFIG_NAME, *TOKENIZER_FILES, RUN_RECORD_NAME, MODEL_RECORD_NAME)
 

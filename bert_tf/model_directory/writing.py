@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.model_directory.directory import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
 from bert_tf.model_directory.record import ModelRecord, write_record
+from bert_tf.text.names import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import PathLike, sha256_of_file, write_json
 

@@ -306,12 +306,6 @@ class TokenizerFiles:
         casing = {"do_lower_case": self.do_lower_case, "strip_accents": self.strip_accents}
         return {name: value for name, value in casing.items() if value is not None}
 
-    @staticmethod
-    def names_in(directory: Path) -> tuple[str, ...]:
-        """The files of a model directory that decide the ids of a text, as they were written."""
-        names = (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME, TOKENIZER_CONFIG_NAME)
-        return tuple(name for name in names if (directory / name).is_file())
-
     def content(self) -> bytes:
         """The bytes of the file, of the vocab.txt that it stands for, or of the rules."""
         if self.rules is not None:

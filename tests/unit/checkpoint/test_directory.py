@@ -7,7 +7,6 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import tensorflow_file
 from bert_tf.checkpoint.directory import (
-    go_back_to,
     newest_checkpoint,
     remove_leftovers,
     write_missing_list,
@@ -171,12 +170,6 @@ def test_a_missing_list_is_written_anew(as_given):
     (as_given / "checkpoint").unlink()
     assert "model.ckpt-9" in write_missing_list(as_given)
     assert tf.train.get_checkpoint_state(str(as_given)) == before
-
-
-def test_going_back_leaves_the_checkpoint_that_it_names(as_given):
-    go_back_to(as_given, 6)
-    assert newest_checkpoint(as_given) == str(as_given / "model.ckpt-6")
-    assert not any(map(Path.exists, files_at(as_given / "model.ckpt-9")))
 
 
 def test_a_list_is_right_after_its_directory_has_moved(as_given):

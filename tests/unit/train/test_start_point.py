@@ -45,6 +45,13 @@ def test_the_newest_checkpoint_counts(tmp_path):
     assert find_start(tmp_path).step == 9
 
 
+def test_a_run_that_an_earlier_version_rolled_back_is_not_resumed(tmp_path):
+    save(tmp_path, steps=(9,))
+    (tmp_path / "rollbacks.json").write_text("{}")
+    with pytest.raises(UserError, match=r"rollbacks\.json: an earlier version of bert_tf rolled"):
+        find_start(tmp_path)
+
+
 def test_a_checkpoint_of_another_program_skipped_nothing(tmp_path):
     save(tmp_path)
     assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 12, None)
