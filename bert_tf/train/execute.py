@@ -139,7 +139,7 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
         trainer.predict(job.data.prediction)
     record = read_record(settings.output_dir) if run.keeps_files else None
     if record is not None:
-        run.message(f"the model's predictions are those of {record.path} {record.name}")
+        run.message(f"model record: {record.path}, SHA-256 {record.name}...")
     run.message(f"output is in {settings.output_dir}")
     return results
 

@@ -21,7 +21,7 @@ OUR_LINES = re.compile(
     r"-- ledger -|-{70}$|(ranks|batch|steps|learning_rate|consumption|optimizer|communication"
     r"|precision|data|compute|speed|checkpoints) +\S+=| {15}\S"
     r"|step \d+/\d+  loss|evaluation at step"
-    r"|resuming from|the model's predictions are those of|output is in|XLA: "
+    r"|resuming from|model record: |output is in|XLA: "
     r"|training (took|without them took) "
 )
 
