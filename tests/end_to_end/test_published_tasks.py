@@ -157,13 +157,13 @@ def test_xnli_is_trained_in_one_language_and_scored_in_several(files, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_relations_are_scored_without_the_negative_class(files, tmp_path):
+def test_relations_are_scored_without_the_negative_class(tmp_path):
+    write_model(tmp_path / "start", "<", ">", "[", "]")
     write_relations(tmp_path / "train.jsonl", 200, seed=1)
     labels = write_relations(tmp_path / "dev.jsonl", 50, seed=2)
     run(
         SCRIPT,
-        *flags_of_a_short_run(files),
-        f"--features_dir={tmp_path / 'features'}",
+        *flags_of_a_short_run(tmp_path),
         *TRAINING,
         "--do_eval",
         "--do_predict",

@@ -26,11 +26,13 @@ CONFIG = {
 LENGTHS = ["--max_seq_length=40", "--doc_stride=8", "--max_query_length=8"]
 
 
-def write_model(directory: Path) -> Path:
-    """A directory with a configuration and a vocabulary, without weights."""
+def write_model(directory: Path, *more: str) -> Path:
+    """A directory with a configuration and a vocabulary, ``more`` included, without weights."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "bert_config.json").write_text(json.dumps(CONFIG))
-    (directory / "vocab.txt").write_text("\n".join(ENTRIES) + "\n")
+    entries = [*ENTRIES, *more]
+    config = {**CONFIG, "vocab_size": len(entries)}
+    (directory / "bert_config.json").write_text(json.dumps(config))
+    (directory / "vocab.txt").write_text("\n".join(entries) + "\n")
     return directory
 
 
