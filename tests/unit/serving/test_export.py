@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.errors import UserError
-from tests.helpers.model_records import classes_in
+from tests.helpers.model_records import classes_in, set_record
 from tests.helpers.sentence_models import sentence_vectors, write_sentence_model
 from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
@@ -124,9 +123,8 @@ def test_a_classifier(tmp_path, kind):
 )
 def test_a_classifier_from_strings(tmp_path, long_texts):
     directory = write_classifier(tmp_path / "model")
-    flags = {"max_seq_length": 16, "long_texts": long_texts, "doc_stride": 4}
-    record = {"ledger": {}, "flags": flags, "model": CONFIG.to_dict()}
-    (directory / "run.json").write_text(json.dumps(record))
+    kept = {"max_seq_length": 16, "long_texts": long_texts, "doc_stride": 4}
+    set_record(directory, settings=kept)
     call = export(directory, tmp_path / "export", length=with_strings())
     # Of several windows, only the first one is read.
     read = LongTexts("head" if long_texts == "windows" else long_texts)
