@@ -51,12 +51,10 @@ class Gradients:
     Attributes:
       losses: the mean of each term over the micro batch.
       norms: variable -> unscaled norm of its gradient, in the order of the forward pass.
-      largest: variable -> largest absolute value in its unscaled gradient.
     """
 
     losses: Mapping[str, float]
     norms: Mapping[str, float]
-    largest: Mapping[str, float]
 
     @property
     def bad_terms(self) -> list[str]:
@@ -161,7 +159,6 @@ def gradients_of(
         # Squares of float32 numbers are always finite in float64.
         wide = [tf.cast(gradient, tf.float64) for gradient in gradients]
         norms = [tf.sqrt(tf.reduce_sum(tf.square(gradient))) for gradient in wide]
-        largest = [tf.reduce_max(tf.abs(gradient)) for gradient in wide]
         for variable in network.variables.all():
             load_value(variable, weights[variable.op.name], session)
         names, found = [variable.op.name for variable in trained], []
@@ -172,12 +169,12 @@ def gradients_of(
                 **_feed(place, vars(batch)),
                 scale: batch.loss_scale,
             }
-            of_terms, *of_variables = session.run([losses, norms, largest], feed)
-            unscaled = [np.array(values) / batch.loss_scale for values in of_variables]
+            of_terms, of_variables = session.run([losses, norms], feed)
+            unscaled = np.array(of_variables) / batch.loss_scale
             found.append(
                 Gradients(
                     {term: float(loss) for term, loss in of_terms.items()},
-                    *(dict(zip(names, values.tolist())) for values in unscaled),
+                    dict(zip(names, unscaled.tolist())),
                 )
             )
     return found

@@ -82,7 +82,7 @@ def explain(
     if ranks.is_chief:
         found = [batch for findings in everywhere for batch in findings.batches]
         saved = _save(job, skipped, found)
-    return NonFiniteError(skipped, _facts_of_all(job, skipped, everywhere, saved))
+    return NonFiniteError(_facts_of_all(job, skipped, everywhere, saved))
 
 
 def _examine(

@@ -80,7 +80,7 @@ class RunLog:
         self._resumed_at: int | None = None
 
     def resume(self, step: int) -> None:
-        """Drops what was logged after ``step``, at which the run resumes or is rolled back to."""
+        """Drops what was logged after ``step``, at which the run resumes."""
         self._events = None
         self._resumed_at = step
         self._dllog_mode = "a" if step else "w"

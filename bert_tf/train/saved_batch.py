@@ -29,17 +29,6 @@ from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 _HASH = "features_sha256"
 
-# Entries of a description on which the gradients depend, with their types.
-_NUMBERS: dict[str, type | tuple[type, ...]] = {
-    "step": int,
-    "rank": int,
-    "micro_batch": int,
-    "data_position": int,
-    "first_example": int,
-    "seed": int,
-    "loss_scale": (int, float),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class SavedBatch:
@@ -49,12 +38,10 @@ class SavedBatch:
       batch: the micro batch.
       facts: the other entries of the description: at least ``step``, ``rank``, ``micro_batch``,
         ``seed`` and ``records``.
-      path: the file of its description; None before it is saved.
     """
 
     batch: MicroBatch
     facts: Mapping[str, Any]
-    path: Path | None = None
 
     @property
     def name(self) -> str:

@@ -33,20 +33,11 @@ class SkippedUpdate:
 
 
 class NonFiniteError(UserError):
-    """Raised when too many consecutive updates were not finite.
+    """Raised when too many consecutive updates were not finite."""
 
-    Attributes:
-      skipped: the last of these updates.
-      facts: what was found out, as the beginning of a sentence.
-      advice: what the user can do, as the end of a sentence.
-    """
-
-    advice = (
-        "lower --learning_rate or check the data and the initial weights, then run again to resume "
-        "from the last checkpoint."
-    )
-
-    def __init__(self, skipped: SkippedUpdate, facts: str) -> None:
-        super().__init__(f"{facts}; no weight was changed by it: {self.advice}")
-        self.skipped = skipped
-        self.facts = facts
+    def __init__(self, facts: str) -> None:
+        """``facts`` is what was found out, as the beginning of a sentence."""
+        super().__init__(
+            f"{facts}; no weight was changed by it: lower --learning_rate or check the data and "
+            "the initial weights, then run again to resume from the last checkpoint."
+        )
