@@ -125,21 +125,25 @@ def _record(content: Mapping[str, Any], directory: Path) -> ModelRecord:
     texts = [*record.files.values(), record.vocabulary_sha256, record.chosen_on]
     if not all(text is None or isinstance(text, str) for text in texts):
         raise UserError("its digests are not text")
-    record.settings.items(), record.config.to_dict()
+    if not isinstance(record.settings, dict):
+        raise UserError("its settings are not named values")
+    _ = record.config  # raises its error now
     return record
 
 
 def _check_files(directory: Path, record: ModelRecord) -> None:
     """Raises UserError for a file next to the record that is not the one of its digest."""
-    from bert_tf.text.tokenizer_files import VOCAB_NAME, TokenizerFiles
+    from bert_tf.text.names import VOCAB_NAME
+    from bert_tf.text.tokenizer_files import TokenizerFiles
 
     for name, digest in record.files.items():
         path = directory / name
         if not path.is_file():
             continue
-        found = frozenset({sha256_of_file(path)})
         if name == VOCAB_NAME:  # whose ends of lines may have been changed
             found = TokenizerFiles(path).required_vocabulary().spellings
+        else:
+            found = frozenset({sha256_of_file(path)})
         if digest not in found:
             raise UserError(
                 f"{path} is not the file with which the model was trained or converted, whose "

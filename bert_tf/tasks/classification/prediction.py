@@ -69,12 +69,13 @@ class ClassificationEvaluation(TextPrediction):
         answers = self.answers(predictions)
         found = {}
         if task.multi_label:
-            digest, chosen = self._records.sha256, self._thresholds
-            if chosen.tunes(output_dir, digest=digest, trains=self._trains):
-                probabilities = answers.probabilities
-                thresholds = chosen.tuned(output_dir, labels, probabilities, digest=digest)
-            else:
-                thresholds = chosen.stored(output_dir)
+            thresholds = self._thresholds.chosen(
+                output_dir,
+                labels,
+                answers.probabilities,
+                digest=self._records.sha256,
+                trains=self._trains,
+            )
             answers = dataclasses.replace(answers, thresholds=thresholds)
             if len(set(thresholds)) == 1:
                 found["eval_threshold"] = thresholds[0]

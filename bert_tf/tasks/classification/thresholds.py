@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_tf.config.declared import Settings, setting
-from bert_tf.model_directory.record import require_record, write_record
+from bert_tf.model_directory.record import ModelRecord, require_record, write_record
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 
@@ -74,47 +74,52 @@ class ThresholdSettings(Settings):
         classes = record.required_classes
         for_all = self.threshold.get(_ALL)
         before = classes.thresholds if for_all is None else (for_all,) * len(classes.labels)
-        found = tuple(map(self.threshold.get, classes.labels, before))
-        if found != classes.thresholds:
-            kept = dataclasses.replace(classes, thresholds=found)
-            write_record(dataclasses.replace(record, classes=kept, chosen_on=None))
-        return found
+        return _stored(record, tuple(map(self.threshold.get, classes.labels, before)), None)
 
-    def tuned(
-        self, output_dir: Path, labels: np.ndarray, probabilities: np.ndarray, *, digest: str
+    def chosen(
+        self,
+        output_dir: Path,
+        labels: np.ndarray,
+        probabilities: np.ndarray,
+        *,
+        digest: str,
+        trains: bool,
     ) -> tuple[float, ...]:
-        """The same threshold for each class, the best for a file, after it was stored.
+        """The thresholds with which a file is evaluated, stored with the model if they are new.
+
+        A run that trains chooses the one that is best for its development file, and so does a run
+        of which the user wants it. On a file that only tests the model, it would make the scores
+        too good.
 
         Args:
           output_dir: the model's directory.
           labels: bool [N, classes].
           probabilities: [N, classes].
           digest: that of the file's records.
+          trains: whether the run trains the model.
         """
         # Imported here, because defining flags does not need numpy.
         from bert_tf.tasks.classification.metrics import best_threshold
 
         record = require_record(output_dir)
-        classes = record.required_classes
-        found = (best_threshold(labels, probabilities),) * len(classes.labels)
-        kept = dataclasses.replace(classes, thresholds=found)
-        write_record(dataclasses.replace(record, classes=kept, chosen_on=digest))
-        return found
+        is_own = trains and record.chosen_on in (None, digest)
+        if self.threshold or not (self.tune_threshold or is_own):
+            if trains and not self.threshold:
+                say(
+                    "the thresholds were chosen on another development file and stay as they are; "
+                    "--tune_threshold chooses new ones"
+                )
+            return self.stored(output_dir)
+        best = best_threshold(labels, probabilities)
+        return _stored(record, (best,) * len(record.required_classes.labels), digest)
 
-    def tunes(self, output_dir: Path, *, digest: str, trains: bool) -> bool:
-        """Whether thresholds are chosen on the file whose records have the digest.
 
-        They are in a run that trains, on its development file, and where the user says so. On a
-        file that only tests the model, they would make its scores too good.
-        """
-        if self.threshold:
-            return False
-        chosen_on = require_record(output_dir).chosen_on
-        if self.tune_threshold or (trains and chosen_on in (None, digest)):
-            return True
-        if trains:
-            say(
-                "the thresholds were chosen on another development file and stay as they are; "
-                "--tune_threshold chooses new ones"
-            )
-        return False
+def _stored(
+    record: ModelRecord, thresholds: tuple[float, ...], digest: str | None
+) -> tuple[float, ...]:
+    """The thresholds, which replace those of the record if they differ or have a digest."""
+    classes = record.required_classes
+    if thresholds != classes.thresholds or digest is not None:
+        classes = dataclasses.replace(classes, thresholds=thresholds)
+        write_record(dataclasses.replace(record, classes=classes, chosen_on=digest))
+    return thresholds
