@@ -55,15 +55,14 @@ def kept_or_given(
 
     Returns it with the changes of its policy, and warnings. ``kept`` is ``CompleteModel.kept``.
     """
-    stored, changes = kept.get("precision", "fp32"), kept.get("precision_policy", {})
     if given is not None:
-        is_other = given not in (stored, "auto") and "precision" in kept
+        stored = kept.get("precision")
+        is_other = stored is not None and given not in (stored, "auto")
         return given, {}, [f"the model was trained with {stored}, not {given}"] if is_other else []
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.tuning.hardware import probe_hardware, usable_precision
 
-    usable, note = usable_precision(stored, probe_hardware())
-    return usable, {} if note else changes, [note] if note else []
+    return usable_precision(kept, probe_hardware())
 
 
 def chosen_options(

@@ -10,11 +10,7 @@ from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.model_directory.complete import CompleteModel, find_model
-from bert_tf.model_directory.directory import (
-    HUGGINGFACE_CONFIG_NAME,
-    ModelDirectory,
-    require_checkpoint,
-)
+from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, require_checkpoint
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
@@ -52,8 +48,9 @@ def open_trained(path: PathLike, task: str | None = None) -> TrainedModel:
     """The model in a directory, or of the weights at a path; see :func:`trained_model`."""
     require_checkpoint(path, flag="model_dir")
     is_directory = Path(path).is_dir()
-    if ModelDirectory.of(path).config is None:
-        if (Path(path) / _SAVED_MODEL).is_file():
+    directory = Path(path) if is_directory else Path(path).parent
+    if not any((directory / name).is_file() for name in (CONFIG_NAME, HUGGINGFACE_CONFIG_NAME)):
+        if (directory / _SAVED_MODEL).is_file():
             raise UserError(
                 f"{path} is an exported SavedModel, for TensorFlow's tf.saved_model.load; "
                 "load_model takes the model directory that it was exported from."

@@ -16,17 +16,15 @@ def with_kept_precision(
     runtime: RuntimeSettings, kept: Mapping[str, Any], command: CommandLine, hardware: Hardware
 ) -> tuple[RuntimeSettings, list[str]]:
     """The runtime with the precision of a model's training, unless the user gave one; and notes."""
-    stored, numerics = kept["precision"], runtime.numerics
-    changes = kept.get("precision_policy", {})
+    numerics = runtime.numerics
     if not command.defaulted.issuperset(_PRECISION_FLAGS & command.values.keys()):
-        if (numerics.precision, numerics.policy_changes) in ((stored, changes), ("auto", changes)):
+        stored, changes = kept["precision"], kept.get("precision_policy", {})
+        if numerics.precision in (stored, "auto") and numerics.policy_changes == changes:
             return runtime, []
         return runtime, [
             f"warning: --precision={numerics.precision}, but the model was trained with {stored}; "
             "other commands and load_model predict with that"
         ]
-    precision, note = usable_precision(stored, hardware)
-    numerics = dataclasses.replace(
-        numerics, precision=precision, policy_changes={} if note else changes
-    )
-    return dataclasses.replace(runtime, numerics=numerics), [note] if note else []
+    precision, changes, notes = usable_precision(kept, hardware)
+    numerics = dataclasses.replace(numerics, precision=precision, policy_changes=changes)
+    return dataclasses.replace(runtime, numerics=numerics), notes

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -217,17 +218,24 @@ def decide_precision(
     return Precision(fastest[0], hardware.describe())
 
 
-def usable_precision(stored: str, hardware: Hardware) -> tuple[str, str]:
-    """The precision of a model's training, or float32 where it cannot be computed; and a note."""
-    computed = hardware.native_precisions()
+def usable_precision(
+    kept: Mapping[str, Any], hardware: Hardware
+) -> tuple[str, Mapping[str, str], list[str]]:
+    """The precision of a model's training with its policy's changes, or float32; and notes.
+
+    It is float32 where the other cannot be computed, and for a model that does not state one.
+    ``kept`` is ``CompleteModel.kept``.
+    """
+    stored, computed = kept.get("precision", "fp32"), hardware.native_precisions()
     if not hardware.has_gpu and hardware.processor.computes_bfloat16:
         computed = ("fp32", "bf16")
     if stored in computed:
-        return stored, ""
-    return "fp32", (
+        return stored, kept.get("precision_policy", {}), []
+    note = (
         f"the model was trained with --precision={stored}, which is only emulated here, so it "
         "predicts in fp32; probabilities may differ in the third digit"
     )
+    return "fp32", {}, [note]
 
 
 def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
