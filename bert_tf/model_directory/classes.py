@@ -31,7 +31,7 @@ THRESHOLD_KEY = "multi_label_threshold"
 
 _MOST_UNNAMED = 1_000_000  # which take 0.3 s; damaged files may have any number
 
-# Those of earlier versions.
+# Earlier versions wrote these files.
 _LABELS_NAME, _TEXT_CLASSES_NAME = "labels.txt", "text_classes.json"
 
 

@@ -94,8 +94,8 @@ def pattern(text: str) -> Rule:
 
     ``{1}`` is the first argument without a name, ``{text|1}`` the first of several that is not
     empty, ``{0}`` the template's name and ``{1:super}`` a number in another form. What is in angle
-    brackets goes if no argument in it has a value: ``p. {1}<-{2}>``. If none outside of them has
-    one, there is no text.
+    brackets goes if no argument in it has a value: ``p. {1}<-{2}>``. The rule gives no text if none
+    of the arguments outside of them has a value.
     """
     parts = [_Part(part, index % 2 == 1) for index, part in enumerate(_OPTIONAL.split(text))]
     needs_value = any(_PLACE.search(part.text) for part in parts if not part.is_optional)
