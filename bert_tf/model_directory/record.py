@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.durable.sealed_json import SEAL, read_sealed_json, sealed
 from bert_tf.model.config import BertConfig
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import sha256_of_file, write_json
-from bert_tf.util.sealed_json import SEAL, read_sealed_json, sealed
 
 if TYPE_CHECKING:
     from bert_tf.model_directory.classes import Classes

@@ -16,6 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.durable.manifest import (
+    MANIFEST_NAME,
+    SPECIAL_NAMES,
+    Manifest,
+    VocabularyEntry,
+    describe_vocabulary,
+    find_manifest,
+)
 from bert_tf.records.layouts import (
     ALTERNATIVE_NAMES,
     PREDICTIONS,
@@ -27,14 +35,6 @@ from bert_tf.records.layouts import (
     with_standard_names,
 )
 from bert_tf.records.tfrecord import RecordFile, RecordSet
-from bert_tf.stages.manifest import (
-    MANIFEST_NAME,
-    SPECIAL_NAMES,
-    Manifest,
-    VocabularyEntry,
-    describe_vocabulary,
-    find_manifest,
-)
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, hash_of_json, sha256_of_file
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from bert_tf.durable.manifest import MANIFEST_NAME, find_manifest
 from bert_tf.records.offsets import offsets_path
 from bert_tf.records.tfrecord import RecordFile
-from bert_tf.stages.manifest import MANIFEST_NAME, find_manifest
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import DISK_IS_FULL, UserError
 from bert_tf.util.files import (

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -23,53 +20,22 @@ def offsets_path(path: Path) -> Path:
     return path.with_name(path.name + OFFSETS_SUFFIX)
 
 
-def write_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:
-    """Writes the side file of ``path``; raises UserError if it cannot be written."""
+def write_offsets(path: Path, magic: bytes, *columns: np.ndarray) -> None:
+    """Writes the side file of ``path``, one column after the other; UserError if it cannot be."""
     with atomic_open(offsets_path(path), "wb") as file:
         file.write(magic)
-        file.write(values.astype("<u8").tobytes())
+        file.writelines(values.astype("<u8").tobytes() for values in columns)
 
 
-class RunningSums:
-    """The running sums, from 0, of sizes that are added one array at a time.
-
-    They are kept in a temporary file, since a file may contain hundreds of millions of records.
-    """
-
-    def __init__(self, directory: Path):
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 (closed with the object)
-        self._sum = 0
-        self.add(np.zeros(1, np.int64))
-
-    def add(self, sizes: np.ndarray) -> None:
-        """Adds sizes, int64 [N]."""
-        sums = self._sum + np.cumsum(sizes)
-        self._file.write(sums.astype("<u8").tobytes())
-        self._sum = int(sums[-1]) if len(sums) else self._sum
-
-    @property
-    def total(self) -> int:
-        """The total."""
-        return self._sum
-
-    def copy_to(self, file: IO[bytes]) -> None:
-        """Writes all sums, starting with 0, as little-endian uint64."""
-        self._file.seek(0)
-        shutil.copyfileobj(self._file, file)
+def running_sums(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """The running sums, from 0, of N sizes: int64 [N + 1]."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
-def write_sums(path: Path, magic: bytes, columns: Sequence[RunningSums]) -> None:
-    """Like :func:`write_offsets`, for one or more columns of running sums."""
-    with atomic_open(offsets_path(path), "wb") as file:
-        file.write(magic)
-        for column in columns:
-            column.copy_to(file)
-
-
-def keep_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:
+def keep_offsets(path: Path, magic: bytes, *columns: np.ndarray) -> None:
     """Like :func:`write_offsets`, if possible; in a read-only directory, the next run scans."""
     with contextlib.suppress(UserError):
-        write_offsets(path, magic, values)
+        write_offsets(path, magic, *columns)
 
 
 def read_offsets(path: Path, magic: bytes) -> np.ndarray | None:

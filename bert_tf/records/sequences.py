@@ -16,17 +16,17 @@ from typing import Any, NamedTuple, TypeVar, Union
 
 import numpy as np
 
-from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
-from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
-from bert_tf.stages.executor import Executor, batched
-from bert_tf.stages.manifest import (
+from bert_tf.durable.executor import Executor, batched
+from bert_tf.durable.manifest import (
     Manifest,
     VocabularyEntry,
     describe_file,
     describe_vocabulary,
     read_manifest,
 )
-from bert_tf.stages.stage import Built, finished_call, run_stage, version_differences
+from bert_tf.durable.stage import Built, finished_call, run_stage, version_differences
+from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
+from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.unknown_share import UnknownTokens
 from bert_tf.util.console import report

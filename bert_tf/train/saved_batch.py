@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.train.gradient_check import MicroBatch
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import (
@@ -25,7 +26,6 @@ from bert_tf.util.files import (
     explain_write_errors,
     finite_or_null,
 )
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 _HASH = "features_sha256"
 

@@ -15,18 +15,18 @@ from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import options_of, setting
 from bert_tf.config.masking import MaskingOptions
-from bert_tf.input.masking import MaskingSettings
-from bert_tf.records.info import CONVERSION_STAGE
-from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.stages.executor import Processes
-from bert_tf.stages.manifest import (
+from bert_tf.durable.executor import Processes
+from bert_tf.durable.manifest import (
     Manifest,
     VocabularyEntry,
     describe_vocabulary,
     find_manifest,
     require_listed_files,
 )
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
+from bert_tf.input.masking import MaskingSettings
+from bert_tf.records.info import CONVERSION_STAGE
+from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.cli.settings_flags import from_flags
-from bert_tf.stages.journal import Journal
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.journal import Journal
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.versions import maker

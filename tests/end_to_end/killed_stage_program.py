@@ -15,7 +15,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bert_tf.stages import journal
+from bert_tf.durable import journal
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages import (
     clean,

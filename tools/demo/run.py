@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bert_tf.durable.manifest import read_manifest  # noqa: E402
 from bert_tf.model_directory.run_record import read_run_record  # noqa: E402
-from bert_tf.stages.manifest import read_manifest  # noqa: E402
 from bert_tf.util.errors import exit_on_user_error  # noqa: E402
 from bert_tf.util.files import expand_input_files, write_json  # noqa: E402
 from tools.demo import report  # noqa: E402

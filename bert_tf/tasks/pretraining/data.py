@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import require_listed_files
 from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import RecordInfo, RecordVocabulary, inspect_records, lengths_of
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import require_listed_files
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary

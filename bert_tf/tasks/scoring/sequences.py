@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_tf.durable.executor import batched
 from bert_tf.records.info import RecordInfo
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.executor import batched
 from bert_tf.tasks.scoring.texts import WIKITEXT_UNKNOWN, sampled
 from bert_tf.text.tokenizer import Tokenizer
 

@@ -15,8 +15,8 @@ from bert_tf.checkpoint.sentence_modules import (
 )
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.tasks.vectors.sequences import SequenceMaker
 from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VectorSettings
+from bert_tf.tasks.vectors.texts import SequenceMaker
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:

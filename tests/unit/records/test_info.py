@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from bert_tf.durable.manifest import VocabularyEntry, describe_file, describe_vocabulary
 from bert_tf.records.info import check_records, inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.stages.manifest import VocabularyEntry, describe_file, describe_vocabulary
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.durable.manifest import read_manifest, require_listed_files
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED, decode_example
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import read_manifest, require_listed_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.stages import filter_language
 from data_prep.stages.filter_language import Settings, run

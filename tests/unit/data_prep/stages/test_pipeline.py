@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import load_tokenizer
 from tests.helpers.archives import parquet_of, tar_of, wet_of
 from tests.helpers.mediawiki import dump, page, publish

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.util import files
 from bert_tf.util.errors import UserError
 from data_prep.stages import shards

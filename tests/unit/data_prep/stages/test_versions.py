@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.tasks.classification import features as classification
 from bert_tf.tasks.question_answering import features as question_answering
 from bert_tf.tasks.tagging import features as tagging

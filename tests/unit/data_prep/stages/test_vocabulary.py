@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file, unusual_entries

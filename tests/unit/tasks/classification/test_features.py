@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import read_manifest
 from bert_tf.tasks.classification.features import build_features, feature_stage, sequences_of
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from bert_tf.durable.manifest import VocabularyEntry
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.info import RecordVocabulary
-from bert_tf.stages.manifest import VocabularyEntry
 from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles

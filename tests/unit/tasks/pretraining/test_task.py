@@ -10,10 +10,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.complete import find_model
-from bert_tf.stages.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.data import open_run_records
 from bert_tf.tasks.pretraining.task import MASKED_LM, NEXT_SENTENCE, PretrainingTask

@@ -6,10 +6,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.layouts import TAGGING_TRAINING
 from bert_tf.records.sequences import without_ids
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import read_manifest
 from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage, sequences_of
 from bert_tf.tasks.tagging.formats import Sentence, read_tagged
 from bert_tf.tasks.tagging.windows import WindowSettings

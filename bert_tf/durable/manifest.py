@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.durable.sealed_json import unsealed, write_sealed_json
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError, first_line, short_repr
 from bert_tf.util.files import (
@@ -31,7 +32,6 @@ from bert_tf.util.files import (
     search_locations,
     sha256_of_file,
 )
-from bert_tf.util.sealed_json import unsealed, write_sealed_json
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert_tf.stages import manifest as manifests
-from bert_tf.stages.stage import finished_call, version_differences
+from bert_tf.durable import manifest as manifests
+from bert_tf.durable.stage import finished_call, version_differences
 from bert_tf.util import files
 from bert_tf.util.errors import UserError
 

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import Written, sync_file
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 Item = TypeVar("Item")
 

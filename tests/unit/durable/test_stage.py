@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest, require_listed_files
-from bert_tf.stages.stage import Built, SharedDirectory, remove_outputs, run_stage
+from bert_tf.durable.manifest import read_manifest, require_listed_files
+from bert_tf.durable.sealed_json import SEAL
+from bert_tf.durable.stage import Built, remove_outputs, run_stage
 from bert_tf.util.errors import UserError
-from bert_tf.util.sealed_json import SEAL
+from data_prep.stages.shared_directory import SharedDirectory
 from tests.helpers.files import no_room
 from tests.helpers.programs import holder_of
 
@@ -145,7 +146,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from bert_tf.stages import stage
+from bert_tf.durable import stage
 
 def build(directory):
     (directory / "new.txt").write_text("half")
@@ -382,7 +383,7 @@ def _add(output_dir, source, *names, build=None, **options):
     parameters = {"size": 1, "length": 8, "files": names, **options.pop("parameters", {})}
     shared = SharedDirectory("output_file", names, ("length",), ("size",))
     build = build or Recorder(*names, content=",".join(names))
-    return _run(output_dir, source, build, parameters=parameters, shared=shared, **options)
+    return _run(output_dir, source, build, parameters=parameters, use=shared, **options)
 
 
 def test_calls_one_after_the_other_fill_a_directory(tmp_path, source, capsys):
@@ -413,7 +414,8 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from bert_tf.util import directory_lock
-from bert_tf.stages import stage
+from bert_tf.durable import stage
+from data_prep.stages.shared_directory import SharedDirectory
 
 unlink, remove = Path.unlink, directory_lock._remove
 
@@ -433,7 +435,7 @@ def kill_at_the_lock(path, created):
 setattr(*{"moved": (stage, "write_manifest", kill), "listed": (Path, "unlink", kill_at_the_list),
           "emptied": (directory_lock, "_remove", kill_at_the_lock)}[sys.argv[4]])
 inputs = [Path(sys.argv[3])]
-shared = stage.SharedDirectory("output_file", ("a",), ("length",), ("size",))
+shared = SharedDirectory("output_file", ("a",), ("length",), ("size",))
 
 def build(directory):
     (directory / "a").write_text("a")
@@ -441,7 +443,7 @@ def build(directory):
 
 parameters = {"size": 1, "length": 8, "files": ["a"]}
 stage.run_stage("copy", sys.argv[2], parameters=parameters, inputs=inputs, build=build,
-                shared=shared, made_by={})
+                use=shared, made_by={})
 """
 
 
@@ -508,7 +510,8 @@ AT_ONCE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from bert_tf.stages.stage import Built, SharedDirectory, run_stage
+from bert_tf.durable.stage import Built, run_stage
+from data_prep.stages.shared_directory import SharedDirectory
 
 out, source, name = sys.argv[2:]
 
@@ -519,7 +522,7 @@ def build(directory):
     return Built({name: 1}, {"documents": 1})
 
 run_stage("copy", out, parameters={"files": [name]}, inputs=[Path(source)], build=build,
-          shared=SharedDirectory("output_file", (name,), ()), made_by={})
+          use=SharedDirectory("output_file", (name,), ()), made_by={})
 """
 
 
