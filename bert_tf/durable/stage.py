@@ -34,12 +34,12 @@ from bert_tf.durable.manifest import (
     write_manifest,
 )
 from bert_tf.util.console import report, warn
+from bert_tf.util.digest import digest_of_json
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
 from bert_tf.util.errors import RepairableError, UserError
 from bert_tf.util.files import (
     PathLike,
     explain_write_errors,
-    hash_of_json,
     make_output_dir,
     read_json,
     write_json,
@@ -231,7 +231,7 @@ def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
     }
     for path, entry in files.items():
         known = listed.get(path.parent, {}).get(path.name, entry)
-        if (known.bytes, known.sha256) != (entry.bytes, entry.sha256):
+        if (known.bytes, known.digest) != (entry.bytes, entry.digest):
             raise UserError(
                 f"{path} is not the file that {path.with_name(MANIFEST_NAME)} lists; make or copy "
                 f"it again, or delete {MANIFEST_NAME} if the file was changed intentionally."
@@ -262,9 +262,9 @@ def finished_call(
     def matches(earlier: Manifest) -> bool:
         return (
             (earlier.stage, earlier.vocabulary) == (call.stage, call.vocabulary)
-            and hash_of_json(earlier.parameters) == hash_of_json(call.parameters)
-            and [(e.bytes, e.sha256) for e in earlier.inputs]
-            == [(e.bytes, e.sha256) for e in call.inputs]
+            and digest_of_json(earlier.parameters) == digest_of_json(call.parameters)
+            and [(e.bytes, e.digest) for e in earlier.inputs]
+            == [(e.bytes, e.digest) for e in call.inputs]
             and all(has_size(Path(directory) / e.name, e.bytes) for e in earlier.outputs)
         )
 
@@ -339,7 +339,7 @@ def _is_of_another_call(partial: Path, call: Manifest) -> bool:
 
 def _identity(call: Manifest) -> str:
     """A hash of everything that determines a call's output."""
-    return hash_of_json(call.to_dict())
+    return digest_of_json(call.to_dict())
 
 
 @contextlib.contextmanager

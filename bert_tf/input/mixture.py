@@ -246,7 +246,7 @@ def _require_same_kind(
                 f"({kinds(expected)[what]} and {value}); make both with the same settings."
             )
     known = [found for found in (expected.vocabulary, info.vocabulary) if found is not None]
-    if len({found.entry.sha256 for found in known}) > 1:
+    if len({found.entry.digest for found in known}) > 1:
         raise UserError(
             f"the records of {first.pattern} and {other.pattern} were made with different "
             "vocabularies; make both with the vocabulary of the model."

@@ -9,7 +9,6 @@ content, so a file that was replaced gets a new copy.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.util.console import say
+from bert_tf.util.digest import digest_of
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
@@ -102,7 +102,7 @@ def _name_of_copy(path: Path) -> str:
 
 
 def _temporary_place(path: Path) -> Path:
-    directory = hashlib.sha256(os.fsencode(path.parent.resolve())).hexdigest()[:16]
+    directory = digest_of(os.fsencode(path.parent.resolve()))[:16]
     return Path(tempfile.gettempdir(), f"bert_tf_uncompressed_{os.getuid()}_{directory}")
 
 

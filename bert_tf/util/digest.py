@@ -12,9 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+# Keys of digests in files.
 DIGEST_KEY = "sha256"
+VOCABULARY_DIGEST_KEY = "vocabulary_sha256"
+EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY = "eval_sha256", "predict_sha256"  # of records
+CLASSES_DIGEST_KEY = "classes_sha256"
 
-_BLOCK_BYTES = 1 << 16
+BLOCK_BYTES = 1 << 16
 
 
 def digest_of(*contents: bytes) -> str:
@@ -33,7 +37,7 @@ def digest_of_blocks(blocks: Iterable[bytes]) -> str:
 def digest_of_file(path: str | Path) -> str:
     """The digest of a file's bytes."""
     with open(path, "rb") as file:
-        return digest_of_blocks(iter(lambda: file.read(_BLOCK_BYTES), b""))
+        return digest_of_blocks(iter(lambda: file.read(BLOCK_BYTES), b""))
 
 
 def digest_of_json(value: Any) -> str:

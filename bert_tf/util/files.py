@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import errno
 import glob
-import hashlib
 import json
 import math
 import os
@@ -22,7 +21,6 @@ from bert_tf.util.errors import DISK_IS_FULL, RepairableError, UserError, advice
 
 PathLike = Union[str, Path]
 
-HASH_BLOCK_BYTES = 1 << 16
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Suffixes of the files that accompany records in a data directory.
 OFFSETS_SUFFIX = ".offsets"  # of the file with the offset of each record
@@ -204,21 +202,6 @@ def check_output_file(path: PathLike, *, flag: str) -> Path:
     if path.exists() and not os.access(path, os.W_OK):
         raise UserError(f"--{flag}: cannot write to {path}; choose another file.")
     return path
-
-
-def sha256_of_file(path: PathLike) -> str:
-    """The hexadecimal SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(HASH_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def hash_of_json(value: Any) -> str:
-    """SHA-256 of a JSON value, independent of the order of its keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 @contextlib.contextmanager

@@ -17,9 +17,10 @@ from typing import Any
 from bert_tf.durable.manifest import Manifest
 from bert_tf.durable.stage import PARTIAL_NAME, OwnDirectory, remove_if_empty
 from bert_tf.util.console import report
+from bert_tf.util.digest import digest_of_json
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import SIDE_FILE_SUFFIXES, hash_of_json
+from bert_tf.util.files import SIDE_FILE_SUFFIXES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SharedDirectory(OwnDirectory):
 
     def partial(self, directory: Path) -> Path:
         """A directory for this call's outputs, in one that is locked."""
-        return directory / f"{PARTIAL_NAME}-{hash_of_json(sorted(self.names))[:16]}" / "files"
+        return directory / f"{PARTIAL_NAME}-{digest_of_json(sorted(self.names))[:16]}" / "files"
 
     @contextlib.contextmanager
     def building(self, directory: Path) -> Iterator[None]:

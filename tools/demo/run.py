@@ -117,7 +117,7 @@ def put_model_of_another_text_aside(model: Path, data: Path) -> None:
     if record is None:
         return
     manifest = read_manifest(data / "records" / "train")
-    if record.vocabulary_sha256 != manifest.vocabulary.sha256:
+    if record.vocabulary_digest != manifest.vocabulary.digest:
         put_aside(model, "the text has changed, so a new model is trained")
 
 

@@ -192,7 +192,7 @@ def main(options: argparse.Namespace) -> None:
         f"--max_context_words={model.recipe.max_context_words}",
     )
     flags = training_flags(model, options.epochs)
-    made_of = {"questions": read_manifest(questions).sha256, "flags": flags}
+    made_of = {"questions": read_manifest(questions).digest, "flags": flags}
     put_model_of_another_demo_aside(output_dir, model_dir, made_of)
     run(
         ["run_squad.py"],

@@ -244,8 +244,8 @@ def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
     """The manifest: what identifies the targets of a directory."""
     settings = source.task.settings
     return {
-        "data_sha256": source.records.info.data_sha256,
-        "teacher_sha256": source.teacher.weights_sha256,
+        "data_sha256": source.records.info.data_digest,
+        "teacher_sha256": source.teacher.weights_digest,
         "num_records": files.num_records,
         "predictions": files.predictions,
         "targets": files.targets,

@@ -96,8 +96,8 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
     check_same_on_all_ranks(
         run.ranks,
         {
-            "the texts of --input_file": sequences.sha256,
-            **{f"the weights of {c.name}": c.weights_sha256 for c in found},
+            "the texts of --input_file": sequences.digest,
+            **{f"the weights of {c.name}": c.weights_digest for c in found},
         },
     )
     arithmetic = kept_arithmetic(
@@ -168,7 +168,7 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
         )
         vocabulary = info.vocabulary
         named = vocabulary and vocabulary_named_in(
-            vocabulary.manifest_file, vocabulary.entry.sha256
+            vocabulary.manifest_file, vocabulary.entry.digest
         )
         if (named and not named.is_same(model.vocabulary)) or (
             info.highest_id >= model.config.vocab_size
@@ -223,8 +223,8 @@ def _plan(
         "--seed": settings.run.seed,
         "--score_unknown": settings.score_unknown,
         **entries_of_plan(run, arithmetic),
-        "sha256 of the texts": sequences.sha256,
-        "sha256 of the vocabulary": model.tokenizer.vocab_sha256,
+        "sha256 of the texts": sequences.digest,
+        "sha256 of the vocabulary": model.tokenizer.vocab_digest,
         "network": model.config.to_dict(),
     }
     if MASKED in settings.metrics:
@@ -234,7 +234,7 @@ def _plan(
     if settings.whole_words:
         plan["--whole_words"] = True
     if not settings.all_checkpoints:
-        plan["sha256 of the weights"] = found[0].weights_sha256
+        plan["sha256 of the weights"] = found[0].weights_digest
     if run.keeps_files:
         output_dir = settings.run.output_dir
         directory = output_dir / DIRECTORY
@@ -266,7 +266,7 @@ class _Evaluation:
             directory.mkdir(exist_ok=True)
             remove_partial_files(directory)
             result = _read_result(directory / RESULT_NAME)
-        if result is not None and result["weights_sha256"] != checkpoint.weights_sha256:
+        if result is not None and result["weights_sha256"] != checkpoint.weights_digest:
             result = None
         result = run.ranks.broadcast(result)
         if result is not None:
@@ -287,7 +287,7 @@ class _Evaluation:
     def _computed(self, checkpoint: Checkpoint) -> ArrayParts:
         """All parts of a checkpoint's scores, after computing the missing ones on all ranks."""
         run, batches = self.run, _parts_of(self.work.batches)
-        identity = {**self.plan, "weights": checkpoint.weights_sha256}
+        identity = {**self.plan, "weights": checkpoint.weights_digest}
         parts = ArrayParts(self._directory(checkpoint), len(batches), identity)
         missing = run.ranks.broadcast(parts.missing() if run.keeps_files else None)
         if len(missing) < len(parts):
@@ -341,7 +341,7 @@ class _Evaluation:
         result: dict[str, Any] = {
             "checkpoint": checkpoint.name,
             "step": checkpoint.step,
-            "weights_sha256": checkpoint.weights_sha256,
+            "weights_sha256": checkpoint.weights_digest,
             MASKED: None,
             PSEUDO: None,
         }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from bert_tf.records.info import RecordInfo
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.scoring.texts import WIKITEXT_UNKNOWN, sampled
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util.digest import digest_of_blocks
 
 EMPTY, UNKNOWN = "empty", "no known token"
 
@@ -102,14 +102,13 @@ class Sequences:
         return sum(words) if len(words) == len(self.texts) else None
 
     @property
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """A digest of everything that is scored."""
-        digest = hashlib.sha256()
-        for sequence in self.sequences:
-            digest.update(np.array([sequence.text, len(sequence.ids)], np.int64).tobytes())
-            for array in sequence[1:]:
-                digest.update(array.tobytes())
-        return digest.hexdigest()
+        return digest_of_blocks(
+            array.tobytes()
+            for sequence in self.sequences
+            for array in (np.array([sequence.text, len(sequence.ids)], np.int64), *sequence[1:])
+        )
 
     def counts(self) -> dict[str, object]:
         """The counts for the results file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.tasks.scoring.settings import DOCUMENT, TextSettings
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_lines
 
@@ -51,7 +51,7 @@ def sampled(contents: Iterable[bytes], *, fraction: float, seed: int) -> np.ndar
 
 
 def _rank(content: bytes, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}:".encode() + content).digest()[:8], "big")
+    return int(digest_of(f"{seed}:".encode(), content)[:16], 16)
 
 
 def _blocks(lines: Iterable[str], unit: str) -> Iterator[str]:

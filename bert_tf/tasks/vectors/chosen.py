@@ -107,7 +107,7 @@ class ChosenVectors:
         if self.lower_case:
             found["lower-cased before"] = True
         if self.dense:
-            found["sha256 of the dense layers"] = [layer.sha256 for layer in self.dense]
+            found["sha256 of the dense layers"] = [layer.digest for layer in self.dense]
         return found
 
 

@@ -97,8 +97,8 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     check_same_on_all_ranks(
         run.ranks,
         {
-            "the texts of --input_file": texts.sha256,
-            f"the weights of {checkpoint.name}": checkpoint.weights_sha256,
+            "the texts of --input_file": texts.digest,
+            f"the weights of {checkpoint.name}": checkpoint.weights_digest,
         },
     )
     directory, output = settings.run.output_dir, settings.output_file
@@ -210,9 +210,9 @@ def _plan(
         "--do_lower_case": model.tokenizer.lower_case,
         "--strip_accents": model.tokenizer.strips_accents,
         **entries_of_plan(run, arithmetic),
-        "sha256 of the texts": texts.sha256,
-        "sha256 of the vocabulary": model.tokenizer.vocab_sha256,
-        "sha256 of the weights": checkpoint.weights_sha256,
+        "sha256 of the texts": texts.digest,
+        "sha256 of the vocabulary": model.tokenizer.vocab_digest,
+        "sha256 of the weights": checkpoint.weights_digest,
         "network": model.config.to_dict(),
     }
 

@@ -12,8 +12,9 @@ import numpy as np
 from bert_tf.records.sequences import padded_inputs
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.truncation import kept_counts
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import require_file, sha256_of_file
+from bert_tf.util.files import require_file
 
 PAIR_SEPARATOR = " ||| "
 
@@ -29,12 +30,12 @@ class Texts:
     Attributes:
       content: the file's bytes.
       bounds: int64 [N + 1], where each line begins, and where the last one ends.
-      sha256: digest of the content.
+      digest: digest of the content.
     """
 
     content: np.ndarray
     bounds: np.ndarray
-    sha256: str
+    digest: str
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -74,7 +75,7 @@ def read_texts(path: Path, *, flag: str, keep_empty: bool = False) -> Texts:
     ends = np.flatnonzero(content == _NEWLINE) + 1
     if not len(ends) or ends[-1] < len(content):
         ends = np.append(ends, len(content))
-    texts = Texts(content, np.concatenate([[0], ends]), sha256_of_file(path))
+    texts = Texts(content, np.concatenate([[0], ends]), digest_of_file(path))
     for number in range(len(texts)):
         try:
             is_empty = not texts.line(number).decode("utf-8").strip()

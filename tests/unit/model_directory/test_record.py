@@ -151,7 +151,7 @@ def test_classes_in_another_order_than_in_training(tmp_path):
     """With a valid digest, as if the file were written by hand."""
     source = write_classifier(tmp_path / "ours")
     classes = ModelDirectory.of(source).classes
-    ledger = {"data": {"classes_sha256": classes.sha256}}
+    ledger = {"data": {"classes_sha256": classes.digest}}
     (source / "run.json").write_text(json.dumps({"ledger": ledger, "model": CONFIG.to_dict()}))
     ModelDirectory.of(source)
     set_record(source, classes=Classes(SINGLE_LABEL, tuple(reversed(classes.labels))))

@@ -195,7 +195,7 @@ def test_any_rules_give_the_librarys_ids_and_offsets(tmp_path_factory, values, t
     )
     copy = TokenizerContent.of(files).load()
     assert copy.encode(text) == found.ids
-    assert copy.vocab_sha256 == files.required_vocabulary().sha256
+    assert copy.vocab_digest == files.required_vocabulary().digest
 
 
 def plain(**changes):

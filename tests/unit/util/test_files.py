@@ -1,6 +1,5 @@
 """Finding inputs, hashing them, and outputs that are whole or not there."""
 
-import hashlib
 import math
 import os
 from pathlib import Path
@@ -154,12 +153,6 @@ def test_a_place_with_brackets_is_meant_literally(tmp_path):
     directory.mkdir()
     (directory / "b[2].txt").write_text("x")
     assert files.search_locations(str(directory / "b[2].txt")) == {(directory, "b[[]2].txt"): False}
-
-
-def test_sha256_of_a_file_of_several_blocks(tmp_path):
-    content = os.urandom((1 << 20) * 2 + 17)
-    (tmp_path / "f").write_bytes(content)
-    assert files.sha256_of_file(tmp_path / "f") == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize(("mode", "content"), [("w", "tie ﬁ\n"), ("wb", b"\x00\r\n")])

@@ -384,7 +384,7 @@ def test_the_manifest_describes_the_directory(corpus, static):
     by_name = {entry.name: entry for entry in manifest.outputs}
     for path in record_files(static):
         assert by_name[path.name].count == len(RecordSet([path]))
-        assert by_name[path.name].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert by_name[path.name].digest == hashlib.sha256(path.read_bytes()).hexdigest()
         assert f"{path.name}.offsets" in by_name
     records = sum(len(RecordSet([path])) for path in record_files(static))
     assert manifest.counts["records"] == records

@@ -100,7 +100,7 @@ def test_stages_fit_together(made, corpus):
     assert (train.parameters["dupe_factor"], heldout.parameters["dupe_factor"]) == (2, 1)
     tokenizer = load_tokenizer(vocab_file=output_dir / "vocabulary" / "vocab.txt")
     assert train.vocabulary == heldout.vocabulary
-    assert train.vocabulary.sha256 == tokenizer.vocab_sha256
+    assert train.vocabulary.digest == tokenizer.vocab_digest
     files = sorted((output_dir / "records/train").glob("*.tfrecord"))
     assert len(RecordSet(files)) == train.counts["records"]
 

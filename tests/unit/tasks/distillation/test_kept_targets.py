@@ -239,10 +239,10 @@ def test_ranks_with_different_records_fill_no_cache_together(finished, tmp_path)
         assert not (tmp_path / "targets").exists()
         return {str(error) for error in found}
 
-    [sentence] = sentences(data_sha256="f00")
+    [sentence] = sentences(data_digest="f00")
     assert "rank 1 on host" in sentence
-    assert f"in training data (f00 instead of {records.info.data_sha256}); give every" in sentence
-    [sentence] = sentences(data_sha256="f00", num_records=9, masked=False)
+    assert f"in training data (f00 instead of {records.info.data_digest}); give every" in sentence
+    [sentence] = sentences(data_digest="f00", num_records=9, masked=False)
     assert f"number of records (9 instead of {RECORDS}); give every rank the same." in sentence
 
 

@@ -261,8 +261,8 @@ def trained(tmp_path_factory):
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map("w{}".format, range(V - 5))]
     content = "".join(f"{entry}\n" for entry in entries).encode()
     manifest = read_manifest(records.parent)
-    sha256 = hashlib.sha256(content).hexdigest()
-    vocabulary = dataclasses.replace(manifest.vocabulary, sha256=sha256)
+    digest = hashlib.sha256(content).hexdigest()
+    vocabulary = dataclasses.replace(manifest.vocabulary, digest=digest)
     (records.parent / vocabulary.file_name).write_bytes(content)
     write_manifest(records.parent, dataclasses.replace(manifest, vocabulary=vocabulary))
     pretraining.run(settings)
