@@ -1,1 +1,1 @@
-"""Stages that fill a directory once: manifests, journals, installation and parallel work."""
+"""What survives kills and flipped bits: stages, manifests, journals, parts, sealed JSON."""

@@ -145,7 +145,7 @@ class ModelDirectory:
             "classes": self.classes,
             "settings": self.kept_settings,
             "chosen_on": self.record.chosen_on if self.record else None,
-            VOCABULARY_DIGEST_KEY: next(filter(None, vocabularies), None),
+            "vocabulary_digest": next(filter(None, vocabularies), None),
         }
 
     @property

@@ -18,7 +18,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
-from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY, VOCABULARY_DIGEST_KEY
+from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 
 if TYPE_CHECKING:
     from bert_tf.model_directory.classes import Classes
@@ -87,7 +87,7 @@ class RunModel:
             "classes": self.classes,
             "settings": {**self.kept, **precision} if self.kept else {},
             "chosen_on": self.chosen_on,
-            VOCABULARY_DIGEST_KEY: self.vocabulary and self.vocabulary.digest,
+            "vocabulary_digest": self.vocabulary and self.vocabulary.digest,
         }
 
 

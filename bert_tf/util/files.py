@@ -226,6 +226,21 @@ def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> It
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def atomic_directory(target: Path, inside: Path) -> Iterator[Path]:
+    """Yields where to make a directory, which is renamed to ``target`` when the block succeeds.
+
+    It is in ``inside``, a directory on the same disk that the caller holds. An exception leaves
+    nothing behind; what a killed process leaves there, the next holder removes.
+    """
+    temporary = inside / f".{target.name}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Written:
     """How much of a file has reached the disk: bytes, and units (records, documents) in them."""
@@ -241,7 +256,7 @@ def sync_file(file: IO[Any]) -> None:
 
 
 def remove_partial_files(directory: PathLike) -> list[str]:
-    """Removes what killed processes left of :func:`atomic_open` and ``atomic_directory``.
+    """Removes what killed processes left of :func:`atomic_open` and :func:`atomic_directory`.
 
     No other process may be writing to ``directory``. Returns the removed names.
     """

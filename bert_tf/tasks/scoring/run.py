@@ -37,12 +37,12 @@ from bert_tf.tasks.scoring.perplexity import (
 from bert_tf.tasks.scoring.sequences import (
     Sequences,
     SequenceSettings,
+    read_texts,
     sequences_of_records,
     sequences_of_texts,
 )
 from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
 from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
-from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import Batch, CopyScores, Work, WorkSettings, sum_losses
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import vocabulary_named_in
@@ -61,7 +61,7 @@ RESULT_NAME = "result.json"
 
 _WHAT = "evaluation"
 # Tokens read for a part, which a killed run loses: some seconds of a large network on a CPU.
-PART_TOKENS = 1 << 14
+PART_TOKENS = 1 << 15
 
 
 def run(settings: ScoringSettings) -> list[dict[str, Any]]:

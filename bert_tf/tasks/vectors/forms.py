@@ -14,7 +14,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Union
 
 import numpy as np
 
@@ -49,32 +49,13 @@ class Encoded(NamedTuple):
     rows: int
 
 
-class Form(Protocol):
-    """How vectors are written.
-
-    Attributes:
-      tokens_file: the second file, for an array of tokens; otherwise None.
-    """
-
-    tokens_file: Path | None
-
-    def encode(
-        self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
-    ) -> Encoded:
-        """Encodes the vectors of consecutive texts, of which ``first`` is the first one's number.
-
-        ``vectors`` are float32 [layers, D], or [tokens, layers, D] if tokens are not pooled. Raises
-        UserError for numbers that the form cannot represent.
-        """
-
-    def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """What precedes the bytes of all parts, of ``rows`` rows, in both files."""
-
-
 class JsonLines:
     """google-research/bert's lines of ``extract_features.py``, one per text.
 
     If tokens are pooled, a line has ``layers`` instead of ``features``, which lists tokens.
+
+    Attributes:
+      tokens_file: the second file, for an array of tokens; otherwise None.
     """
 
     tokens_file: Path | None = None
@@ -87,7 +68,11 @@ class JsonLines:
     def encode(
         self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
     ) -> Encoded:
-        """See :class:`Form`."""
+        """Encodes the vectors of consecutive texts, of which ``first`` is the first one's number.
+
+        ``vectors`` are float32 [layers, D], or [tokens, layers, D] if tokens are not pooled. Raises
+        UserError for numbers that the form cannot represent.
+        """
         lines = [
             self._line(number, sequence, values)
             for number, (sequence, values) in enumerate(zip(sequences, vectors), start=first)
@@ -95,7 +80,7 @@ class JsonLines:
         return Encoded(_bytes(b"".join(lines)), _bytes(b""), len(lines))
 
     def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """See :class:`Form`."""
+        """What precedes the bytes of all parts, of ``rows`` rows, in both files."""
         del rows
         return b"", b""
 
@@ -133,7 +118,7 @@ class Array:
     def encode(
         self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
     ) -> Encoded:
-        """See :class:`Form`."""
+        """See :class:`JsonLines`."""
         if self.tokens_file is None:
             return self._encoded(np.stack(vectors), b"")
         counts = [len(sequence.ids) for sequence in sequences]
@@ -153,9 +138,12 @@ class Array:
         return Encoded(_bytes(converted.tobytes()), _bytes(tokens), len(values))
 
     def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """See :class:`Form`."""
+        """See :class:`JsonLines`."""
         tokens = b"" if self.tokens_file is None else _header(TOKEN_ROW, (rows,))
         return _header(self._dtype, (rows, *self._shape)), tokens
+
+
+Form = Union[JsonLines, Array]
 
 
 def tokens_file_of(path: Path) -> Path:

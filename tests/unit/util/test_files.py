@@ -298,3 +298,25 @@ def test_json_of_text_that_utf_8_cannot_write(tmp_path):
     value = {"name": "a \ud800 b", "path": "M\udcfcnchen", "ü": "\U0001f600"}
     files.write_json(tmp_path / "v.json", value)
     assert files.read_json(tmp_path / "v.json", what="values") == value
+
+
+def test_a_directory_appears_whole_and_what_a_kill_left_is_removed(tmp_path):
+    def make(directory):
+        directory.mkdir()
+        for name in "ab":
+            (directory / name).write_text(name)
+
+    def write():
+        with files.atomic_directory(tmp_path / "model", tmp_path) as directory:
+            make(directory)
+
+    for number in range(3):
+        assert killed_at(number + 1, write)
+        assert [path.name[:7] for path in tmp_path.iterdir()] == [".model."]
+        assert len(files.remove_partial_files(tmp_path)) == 1
+    (tmp_path / "model").mkdir()
+    write()
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["a", "b"]
+    with pytest.raises(OSError, match="not empty"):
+        write()
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
