@@ -278,7 +278,7 @@ def _values(entry: FileEntry | VocabularyEntry) -> dict[str, Any]:
 
 def _entry(kind: type[Entry], values: Mapping[str, Any]) -> Entry:
     """The entry of :func:`_values`; TypeError for any other values."""
-    rest = dict(values)
+    rest = {**values}
     return kind(digest=rest.pop(DIGEST_KEY), **rest)
 
 

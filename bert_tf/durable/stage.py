@@ -4,16 +4,12 @@ A stage writes to ``output_dir/.partial``. Once this is complete, the files of a
 removed, the new ones moved into place and ``manifest.json`` is written, in that order, so a
 directory with a manifest is always complete. Meanwhile, ``.stale.json`` lists the files being
 replaced, so that a later run can clean up if this one is killed.
-
-If a stage with a journal (journal.py) is stopped by a kill, a full disk or a lost worker, the next
-call with equal parameters, inputs, vocabulary and versions resumes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +32,7 @@ from bert_tf.durable.manifest import (
 from bert_tf.util.console import report, warn
 from bert_tf.util.digest import digest_of_json
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
-from bert_tf.util.errors import RepairableError, UserError
+from bert_tf.util.errors import UserError
 from bert_tf.util.files import (
     PathLike,
     explain_write_errors,
@@ -47,7 +43,6 @@ from bert_tf.util.files import (
 from bert_tf.util.progress import Progress
 
 if TYPE_CHECKING:
-    from bert_tf.durable.journal import Journal
     from bert_tf.text.unknown_share import UnknownTokens
 
 # What to do with output made by other versions of the program or its libraries.
@@ -92,6 +87,26 @@ class OwnDirectory:
     def partial(self, directory: Path) -> Path:
         """Where the call writes its outputs before they are moved into place."""
         return directory / PARTIAL_NAME
+
+    @contextlib.contextmanager
+    def working(self, directory: Path, identity: str) -> Iterator[tuple[Any, ...]]:
+        """Yields the arguments of ``build``: an empty directory, which is removed at the end.
+
+        ``identity`` is a digest of everything that determines the call's output.
+        """
+        del identity
+        partial = self.partial(directory)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            yield (partial,)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def has_work_of_another_call(self, directory: Path, identity: str) -> bool:
+        """Whether a call of another identity can resume from what is in :meth:`partial`."""
+        del directory, identity
+        return False
 
     def building(self, directory: Path) -> AbstractContextManager[object]:
         """Locks out other writers of :meth:`partial`."""
@@ -140,7 +155,6 @@ def run_stage(
     made_by: Mapping[str, str],
     other_versions: str = REMAKE,
     use: OwnDirectory | None = None,
-    journaled: bool = False,
 ) -> Path:
     """Fills ``output_dir`` with ``build(directory)``, unless its manifest shows it is up to date.
 
@@ -149,13 +163,11 @@ def run_stage(
       output_dir: used by this stage only; files that the stage did not write are kept.
       parameters: JSON values that, with the inputs and the vocabulary, determine every output byte.
       inputs: files, in the order in which they are read.
-      build: writes the outputs to the directory passed to it, which is empty; with a journal, that
-        is passed too, and tells which output of an earlier call is there.
+      build: writes the outputs to the directory passed to it; see ``OwnDirectory.working``.
       vocabulary: the vocabulary of the ids in the outputs; None if there are no ids.
       made_by: the versions that also determine the output; see ``versions.maker``.
       other_versions: what to do with finished output of other versions: REMAKE or KEEP.
       use: how the directory is used; None for one of this stage and call alone.
-      journaled: whether to keep a journal.
 
     Returns: ``output_dir``.
 
@@ -183,16 +195,14 @@ def run_stage(
         stack.enter_context(use.building(directory))
         # Both raise their errors before the work.
         _files_of_earlier_runs(directory, use.others(directory, call))
-        identity = _identity(call) if journaled else None
-        partial, journal = stack.enter_context(_partial_directory(use.partial(directory), identity))
+        arguments = stack.enter_context(use.working(directory, _identity(call)))
         with unchanged.explain():
-            built = build(partial, journal) if journaled else build(partial)
+            built = build(*arguments)
         unchanged.require()
         if built.unknown is not None:
             built.unknown.require_known(_named_inputs(inputs))
-        described = _describe(
-            [partial / name for name in built.outputs], f"{stage}, checksums of the output"
-        )
+        written = [use.partial(directory) / name for name in built.outputs]
+        described = _describe(written, f"{stage}, checksums of the output")
         counts = built.outputs.values()
         outputs = (dataclasses.replace(e, count=count) for e, count in zip(described, counts))
         call = dataclasses.replace(
@@ -204,7 +214,7 @@ def run_stage(
         stack.enter_context(use.installing(directory))
         others = use.others(directory, call)  # other calls may have finished meanwhile
         use.say_differences(directory, call, others)
-        _install(call, others=others, partial=partial, directory=directory, use=use)
+        _install(call, others=others, directory=directory, use=use)
     _say_remark(call, inputs)
     return directory
 
@@ -301,7 +311,7 @@ def _remove_leftovers(directory: Path, call: Manifest, use: OwnDirectory) -> Non
         unlisted = _stale_names(stale) - (manifest.output_names if manifest else set())
         if not any((directory / name).exists() for name in unlisted):
             stale.unlink(missing_ok=True)
-        if partial.exists() and not _is_of_another_call(partial, call):
+        if partial.exists() and not use.has_work_of_another_call(directory, _identity(call)):
             shutil.rmtree(partial)
 
 
@@ -331,47 +341,9 @@ def _may_stay(earlier: Manifest, call: Manifest, what: str, *, keeps: bool) -> b
     return keeps or not difference
 
 
-def _is_of_another_call(partial: Path, call: Manifest) -> bool:
-    from bert_tf.durable.journal import continues_another_call
-
-    return continues_another_call(partial, _identity(call))
-
-
 def _identity(call: Manifest) -> str:
     """A hash of everything that determines a call's output."""
     return digest_of_json(call.to_dict())
-
-
-@contextlib.contextmanager
-def _partial_directory(
-    partial: Path, identity: str | None
-) -> Iterator[tuple[Path, Journal | None]]:
-    """Yields a directory that is removed at the end, and its journal if there is an identity.
-
-    It is empty, but with an ``identity`` it contains the work of an earlier call's journal, and is
-    kept after a failure that can be repaired if there is a journal.
-    """
-    journal = None
-    if identity is None:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-    else:
-        from bert_tf.durable.journal import Journal
-
-        journal = Journal(partial, identity)
-    with contextlib.ExitStack() as stack:
-        stack.push(functools.partial(_remove_unless_continued, partial, journal))
-        yield partial, journal
-
-
-def _remove_unless_continued(
-    partial: Path, journal: Journal | None, _: object, error: BaseException | None, __: object
-) -> None:
-    is_final = isinstance(error, UserError) and not isinstance(error, RepairableError)
-    if error is not None and not is_final and journal is not None and journal.exists:
-        report(f"finished work is kept in {partial}; the same command will resume from there")
-    else:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def remove_if_empty(directory: Path) -> None:
@@ -412,7 +384,6 @@ def _install(
     call: Manifest,
     *,
     others: Sequence[Manifest],
-    partial: Path,
     directory: Path,
     use: OwnDirectory,
 ) -> None:
@@ -433,7 +404,7 @@ def _install(
     for name in set(old) - new:
         (directory / name).unlink(missing_ok=True)
     for name in sorted(new):
-        os.replace(partial / name, directory / name)
+        os.replace(use.partial(directory) / name, directory / name)
     write_manifest(directory, use.merged([*others, call]))
     (directory / _STALE_NAME).unlink()
 

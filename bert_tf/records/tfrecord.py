@@ -146,7 +146,7 @@ class TFRecordWriter:
         return self._num_records
 
     def sync(self) -> dict[Path, Written]:
-        """See :class:`bert_tf.durable.journal.Appended`."""
+        """See :class:`data_prep.stages.journal.Appended`."""
         sync_file(self._file)
         return {self._path: Written(self._file.tell(), self._num_records)}
 

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.durable.manifest import Manifest
-from bert_tf.durable.stage import PARTIAL_NAME, OwnDirectory, remove_if_empty
+from bert_tf.durable.stage import PARTIAL_NAME, remove_if_empty
 from bert_tf.util.console import report
 from bert_tf.util.digest import digest_of_json
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import SIDE_FILE_SUFFIXES
+from data_prep.stages.journal import JournaledDirectory
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedDirectory(OwnDirectory):
+class SharedDirectory(JournaledDirectory):
     """What a call writes to a directory that it shares with other calls of its stage.
 
     Attributes:

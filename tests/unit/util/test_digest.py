@@ -16,3 +16,4 @@ def test_several_blocks(tmp_path):
 def test_json_in_any_order():
     assert digest_of_json({"a": 1, "b": [None]}) == digest_of_json({"b": [None], "a": 1})
     assert digest_of_json({"a": 1}) == hashlib.sha256(b'{"a":1}').hexdigest()
+    assert digest_of_json({"a": 1}) != digest_of_json({"a": 2})

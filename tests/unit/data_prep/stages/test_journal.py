@@ -8,13 +8,13 @@ import random
 
 import pytest
 
-from bert_tf.durable import journal as journals
-from bert_tf.durable.journal import JOURNAL_NAME, AppendedFile, Journal
 from bert_tf.durable.stage import Built, run_stage
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.errors import RepairableError, UserError
 from bert_tf.util.files import Written
+from data_prep.stages import journal as journals
 from data_prep.stages import sentences
+from data_prep.stages.journal import JOURNAL_NAME, AppendedFile, Journal, JournaledDirectory
 from data_prep.stages.shared_directory import SharedDirectory
 from tests.helpers.files import content_of, no_room
 
@@ -52,8 +52,9 @@ def source(tmp_path):
 
 
 def run(tmp_path, source, stage, **changes):
-    options = {"parameters": {"size": 1}, "inputs": [source], "made_by": {"stage": "1"}, **changes}
-    return run_stage("copy", tmp_path / "out", build=stage, journaled=True, **options)
+    options = {"parameters": {"size": 1}, "inputs": [source], "made_by": {"stage": "1"}}
+    options = {**options, "use": JournaledDirectory(), **changes}
+    return run_stage("copy", tmp_path / "out", build=stage, **options)
 
 
 def stop(tmp_path, source, error, at=3):
