@@ -1,1 +1,1 @@
-"""What survives kills and flipped bits: stages, manifests, journals, parts, sealed JSON."""
+"""What survives kills and flipped bits: stages, manifests, parts, sealed JSON."""

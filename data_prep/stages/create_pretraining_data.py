@@ -32,7 +32,6 @@ from bert_tf.records.tfrecord import (
     TFRecordWriter,
     frame_records,
 )
-from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.unknown_share import CountingTokenizer, UnknownTokens
 from bert_tf.util.console import report
@@ -53,6 +52,7 @@ from data_prep.stages.journal import Journal, JournaledDirectory
 from data_prep.stages.settings import CallSettings, InputSettings
 from data_prep.stages.shared_directory import SharedDirectory
 from data_prep.stages.stage import begin_progress, define_settings, find_text_files
+from data_prep.stages.tokenizer_content import TokenizerContent
 from data_prep.stages.vocabulary_flags import VocabularyFiles, chosen_vocabulary
 from data_prep.text.documents import Block, decode_document, read_blocks
 from data_prep.text.wikitext_corpus import (

@@ -10,9 +10,9 @@ import pytest
 import transformers
 
 from bert_tf.model_directory.writing import write_tokenizer_config
-from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from data_prep.stages.tokenizer_content import TokenizerContent
 
 ENTRIES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "石川", "は", "川", "の", "近く", "に", "ある",

@@ -16,8 +16,8 @@ import transformers
 from bert_tf.checkpoint.huggingface import _write_tokenizer
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_tokenizer_config
-from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from data_prep.stages.tokenizer_content import TokenizerContent
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
