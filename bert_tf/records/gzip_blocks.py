@@ -22,8 +22,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.records.framing import FRAMING_BYTES, FramedRecords, frame_end
-from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets, running_sums
+from bert_tf.records.framing import (
+    FRAMING_BYTES,
+    FramedRecords,
+    frame_end,
+    keep_offsets,
+    offsets_path,
+    read_offsets,
+    running_sums,
+)
 from bert_tf.util.errors import UserError
 
 # Reading a record inflates one block: docs/reference/records.md explains the trade-off.

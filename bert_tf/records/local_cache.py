@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from bert_tf.durable.manifest import MANIFEST_NAME, find_manifest
-from bert_tf.records.offsets import offsets_path
+from bert_tf.records.framing import offsets_path
 from bert_tf.records.tfrecord import RecordFile
 from bert_tf.util.digest import (
     DIGEST_KEY,

@@ -1,6 +1,6 @@
 """TFRecord files with random access.
 
-``X.tfrecord`` is accompanied by ``X.tfrecord.offsets`` (offsets.py): the start of every record and
+``X.tfrecord`` is accompanied by ``X.tfrecord.offsets`` (framing.py): the start of every record and
 the size of the file. It is written together with the records, or created by one scan if the file
 came without it. Files compressed in blocks are read in place (gzip_blocks.py); other compressed
 files are read from an uncompressed copy (compressed.py), which has the offsets.
@@ -29,13 +29,11 @@ from bert_tf.records.framing import (
     frame_end,
     frame_of,
     header_fits,
-    length_in,
-    record_in,
-)
-from bert_tf.records.offsets import (
     keep_offsets,
+    length_in,
     offsets_path,
     read_offsets,
+    record_in,
     running_sums,
     write_offsets,
 )
