@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,9 @@ from bert_tf.tasks.classification.metrics import (
     expected_calibration_error,
 )
 from bert_tf.tasks.classification.text_task import CORRELATIONS, TextFile
-from bert_tf.tasks.finetuning.report_sections import confusion_table, results_section
+from bert_tf.tasks.finetuning.report import REPORT_NAME, confusion_table, results_section
 from bert_tf.util.pages.charts import Line, histogram, line_chart
-from bert_tf.util.pages.plain_page import Section, Table, write_page
-
-REPORT_NAME = "report.html"
+from bert_tf.util.pages.page import Section, Table, hint, mark, write_page
 
 _MOST_MISTAKES = 30
 _BINS = 20
@@ -69,7 +66,7 @@ def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
         )
         for n, name in enumerate(task.classes)
     ]
-    tables: list[Table] = [("Classes", columns, rows)]
+    tables = [Table("Classes", columns, rows)]
     if not task.multi_label:
         numbers = labels.astype(int)
         tables.append(confusion_table(task.classes, numbers, answers.predicted, unit="texts"))
@@ -91,8 +88,8 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
     low = bins[0].low
     chart = line_chart(
         [
-            Line("found", [(each.confidence, each.accuracy) for each in bins], "first"),
-            Line("calibrated", [(low, low), (1.0, 1.0)], "second"),
+            Line("found", [(each.confidence, each.accuracy) for each in bins]),
+            Line("calibrated", [(low, low), (1.0, 1.0)]),
         ],
         title="Calibration",
         x_label="probability",
@@ -108,12 +105,12 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
         )
         for each in bins
     ]
-    table: Table = ("Calibration", ("probability", "predictions", "mean", "fraction right"), rows)
+    columns = ("probability", "predictions", "mean", "fraction right")
     return Section(
         "Calibration",
         details={"expected calibration error": f"{error:.4f}"},
         charts=[chart],
-        tables=[table],
+        tables=[Table("Calibration", columns, rows)],
     )
 
 
@@ -134,8 +131,8 @@ def _ratings(answers: Answers, labels: np.ndarray) -> Section:
         charts=[
             line_chart(
                 [
-                    Line("mean prediction", found, "first"),
-                    Line("perfect", [(low, low), (high, high)], "second"),
+                    Line("mean prediction", found),
+                    Line("perfect", [(low, low), (high, high)]),
                 ],
                 title="Predictions",
                 x_label="label",
@@ -167,7 +164,6 @@ def _mistakes(file: TextFile, answers: Answers, labels: np.ndarray) -> Section:
 
 
 def _card(file: TextFile, answers: Answers, labels: np.ndarray, number: int) -> str:
-    text = "<br>".join(escape(part) for part in file.rows[number].sentences)
     shown = answers.shown(number)
     if file.task.is_regression:
         said = f"label {labels[number]:g}, predicted {shown}"
@@ -180,4 +176,4 @@ def _card(file: TextFile, answers: Answers, labels: np.ndarray, number: int) -> 
             f"label {file.task.classes[label]} ({probabilities[label]:.3f}), "
             f"predicted {shown} ({probabilities.max():.3f})"
         )
-    return f"{text}<br><strong>{escape(said)}</strong>"
+    return hint(said) + mark("\n".join(file.rows[number].sentences))
