@@ -20,13 +20,10 @@ import signal
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, TypeVar
 
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import RepairableError, UserError, explain_os_error
-
-if TYPE_CHECKING:
-    from bert_tf.util.shared_memory import Packed, Slot
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -149,41 +146,27 @@ class Processes(Executor):
         own_worker = functools.lru_cache(maxsize=None)(make_worker)  # created when needed
         items = iter(items)
         is_last_read = False
-        tasks: collections.deque[_Task] = collections.deque()
-        from bert_tf.util.shared_memory import Slots
-
-        with Slots() as slots:
-            try:
-                while True:
-                    unfinished = sum(not task.future.done() for task in tasks)
-                    # Two queued for each, so that none is idle while this process works.
-                    others_need_more = unfinished < 2 * self.num_workers - 1
-                    can_wait = others_need_more or not tasks[0].future.done()
-                    if can_wait and not is_last_read and len(tasks) < 2 * self.num_workers + 2:
-                        item = next(items, _LAST)
-                        if item is _LAST:
-                            is_last_read = True
-                        elif others_need_more:
-                            slot = slots.take()
-                            future = executor.submit(_call_worker, item, slot.address)
-                            tasks.append(_Task(future, slot))
-                        else:
-                            tasks.append(_Task(_done_here(own_worker(), item)))
-                    elif tasks:
-                        task = tasks.popleft()
-                        result = task.future.result()
-                        if task.slot is not None:
-                            result = slots.unpack(result, task.slot)
-                        yield result
+        tasks: collections.deque[concurrent.futures.Future] = collections.deque()
+        try:
+            while True:
+                unfinished = sum(not task.done() for task in tasks)
+                # Two queued for each, so that none is idle while this process works.
+                others_need_more = unfinished < 2 * self.num_workers - 1
+                can_wait = others_need_more or not tasks[0].done()
+                if can_wait and not is_last_read and len(tasks) < 2 * self.num_workers + 2:
+                    item = next(items, _LAST)
+                    if item is _LAST:
+                        is_last_read = True
+                    elif others_need_more:
+                        tasks.append(executor.submit(_call_worker, item))
                     else:
-                        return
-            finally:
-                executor.shutdown(wait=True, cancel_futures=True)
-
-
-class _Task(NamedTuple):
-    future: concurrent.futures.Future
-    slot: Slot | None = None  # for a result from another process
+                        tasks.append(_done_here(own_worker(), item))
+                elif tasks:
+                    yield tasks.popleft().result()
+                else:
+                    return
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _done_here(worker: Callable[[Item], Result], item: Item) -> concurrent.futures.Future:
@@ -211,7 +194,5 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _call_worker(item: Any, address: str | None) -> Packed:
-    from bert_tf.util.shared_memory import pack
-
-    return pack(_worker(item), address)
+def _call_worker(item: Any) -> Any:
+    return _worker(item)
