@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.util.pages.charts import histogram
+from bert_tf.util.pages.charts import Labels, histogram
 from bert_tf.util.pages.page import Section, Table
 from data_prep.inspection.hash_sample import HashSample
 from data_prep.inspection.judgement import PRETRAINING_LABEL, Making, replacement_shares
@@ -77,14 +77,8 @@ class Histogram:
         if self.powers:
             edges = [edge.bit_length() - 1 for edge in edges]
             x_label = f"{x_label}, as a power of 2"
-        return histogram(
-            edges,
-            self.counts,
-            title=self.title,
-            x_label=x_label,
-            y_label=self.y_label,
-            y_log=self.y_log,
-        )
+        labels = Labels(self.title, x_label, self.y_label)
+        return histogram(edges, self.counts, labels, y_log=self.y_log)
 
 
 @dataclasses.dataclass(frozen=True)

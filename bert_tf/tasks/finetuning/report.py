@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
 from bert_tf.train.start_point import find_start
-from bert_tf.util.pages.charts import Line, Point, line_chart
+from bert_tf.util.pages.charts import Labels, Line, Point, line_chart
 from bert_tf.util.pages.page import Section, Table
 
 REPORT_NAME = "report.html"
@@ -72,15 +72,15 @@ def run_charts(
     ]
     note = f"Each training point is the mean of {size} logged steps." if size > 1 else ""
     return [
-        _over_steps(losses, title="Loss", y_label=f"loss ({unit})", y_log=True, note=note),
-        _over_steps(scores, title="Evaluations", y_label=y_label),
+        _over_steps(losses, "Loss", f"loss ({unit})", y_log=True, note=note),
+        _over_steps(scores, "Evaluations", y_label),
     ]
 
 
-def _over_steps(lines: Sequence[Line], **options: Any) -> str:
+def _over_steps(lines: Sequence[Line], title: str, y_label: str, **options: Any) -> str:
     if all(len(line.points) < 2 for line in lines):
         return ""
-    return line_chart(lines, x_label="step (optimizer updates)", **options)
+    return line_chart(lines, Labels(title, "step (optimizer updates)", y_label), **options)
 
 
 def values_over_steps(log: Log, name: str) -> list[Point]:

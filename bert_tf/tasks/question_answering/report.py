@@ -25,7 +25,7 @@ from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
 from bert_tf.util.pages import page
-from bert_tf.util.pages.charts import Line, Marker, line_chart
+from bert_tf.util.pages.charts import Labels, Line, Marker, line_chart
 from bert_tf.util.pages.page import Examples, Part, Section, Table, write_page
 from bert_tf.util.progress import format_duration
 
@@ -377,9 +377,9 @@ def _threshold_chart(curve: Sequence[ThresholdPoint], chosen: float) -> str:
             Line("F1", [(point.threshold, point.f1) for point in points]),
             Line("exact match", [(point.threshold, point.exact) for point in points]),
         ],
-        title="Threshold of “no answer”",
-        x_label="score of no answer − score of the best answer",
-        y_label="percent",
+        Labels(
+            "Threshold of “no answer”", "score of no answer − score of the best answer", "percent"
+        ),
         markers=[
             Marker(f"chosen threshold {chosen:.3f}", chosen),
             Marker(f"best F1 at threshold {best:.3f}", best),

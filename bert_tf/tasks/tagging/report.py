@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,33 +98,29 @@ def write_report(
 
 
 def _types(counts: Mapping[str, Counts], judged: Sequence[_Judged], *, unit: str) -> Section:
-    columns = ("type", "precision", "recall", "F1", unit, "predicted", "correct")
+    named = {_shown(kind): of_kind for kind, of_kind in counts.items()}
     rows = [
         (
             name,
-            *(f"{found.scores[score]:.3f}" for score in ("precision", "recall", "f1")),
-            *(f"{count:,}" for count in found),
+            *(f"{of_kind.scores[score]:.3f}" for score in ("precision", "recall", "f1")),
+            *(f"{count:,}" for count in of_kind),
         )
-        for name, found in [
-            *((_shown(kind), found) for kind, found in counts.items()),
-            ("all", total(counts.values())),
-        ]
+        for name, of_kind in [*named.items(), ("all", total(counts.values()))]
     ]
+    columns = ("type", "precision", "recall", "F1", unit, "predicted", "correct")
     matches = [match for sentence in judged for match in sentence.matches]
+    outcomes = collections.Counter(match.outcome for match in matches)
+    became = [
+        (name, f"{outcomes[name]:,}", what) for name, what in OUTCOMES.items() if outcomes[name]
+    ]
     return Section(
         "Types",
         tables=[
             Table("Scores of each type", columns, rows),
-            _outcomes(matches, unit),
+            Table(f"What became of {unit}", ("outcome", unit, "meaning"), became),
             _confusions(matches, list(counts), unit),
         ],
     )
-
-
-def _outcomes(matches: Iterable[Match], unit: str) -> Table:
-    found = collections.Counter(match.outcome for match in matches)
-    rows = [(name, f"{found[name]:,}", what) for name, what in OUTCOMES.items() if found[name]]
-    return Table(f"What became of {unit}", ("outcome", unit, "meaning"), rows)
 
 
 def _confusions(matches: Sequence[Match], types: Sequence[str], unit: str) -> Table:

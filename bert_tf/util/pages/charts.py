@@ -33,6 +33,14 @@ class Marker(NamedTuple):
     x: float
 
 
+class Labels(NamedTuple):
+    """The title of a chart, and what its axes show."""
+
+    title: str
+    x: str
+    y: str
+
+
 class Axis(NamedTuple):
     """A scale from ``low`` to ``high``, linear or logarithmic, with its labelled values."""
 
@@ -50,10 +58,8 @@ class Axis(NamedTuple):
 
 def line_chart(
     lines: Sequence[Line],
+    labels: Labels,
     *,
-    title: str,
-    x_label: str,
-    y_label: str,
     markers: Sequence[Marker] = (),
     y_log: bool = False,
     note: str = "",
@@ -83,16 +89,14 @@ def line_chart(
     below = f'<ul class="legend">{"".join(legend)}</ul>'
     if note:
         below += f'<p class="note">{escape(note)}</p>'
-    return _figure(drawn, x_axis, y_axis, names=(title, x_label, y_label), below=below)
+    return _figure(drawn, x_axis, y_axis, labels, below=below)
 
 
 def histogram(
     edges: Sequence[float],
     counts: Sequence[float],
+    labels: Labels,
     *,
-    title: str,
-    x_label: str,
-    y_label: str,
     y_log: bool = False,
 ) -> str:
     """A ``figure`` with a bar between consecutive ``edges``; empty without finite counts or edges.
@@ -112,7 +116,7 @@ def histogram(
         for low, high, count in zip(edges, edges[1:], counts)
         if count
     ]
-    return _figure(bars, x_axis, y_axis, names=(title, x_label, y_label))
+    return _figure(bars, x_axis, y_axis, labels)
 
 
 def axis_of(values: Sequence[float], *, log: bool = False) -> Axis:
@@ -147,18 +151,16 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if f"{tick:e}".startswith("1.")] if many else ticks
 
 
-def _figure(
-    drawn: Sequence[str], x: Axis, y: Axis, *, names: tuple[str, str, str], below: str = ""
-) -> str:
-    """Puts drawn elements on their axes; ``names`` are the title, then the labels of x and y."""
-    title, x_label, y_label = map(escape, names)
+def _figure(drawn: Sequence[str], x: Axis, y: Axis, labels: Labels, *, below: str = "") -> str:
+    """Puts drawn elements on their axes."""
+    title, x_label, y_label = map(escape, labels)
     grid = (_units(1 - y.fraction(value)) for value in y.ticks)
     drawing = [
         *(f'<line class="grid" x1="0" x2="{_SIDE}" y1="{at}" y2="{at}"/>' for at in grid),
         *(_vertical("grid", x.fraction(value)) for value in x.ticks),
         *drawn,
     ]
-    labels = [
+    texts = [
         *(_tick("y", "bottom", y.fraction(value), value) for value in y.ticks),
         *(_tick("x", "left", x.fraction(value), value) for value in x.ticks),
         f'<span class="label y">{y_label}</span>',
@@ -169,7 +171,7 @@ def _figure(
         f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
         f'aria-label="{title}: {y_label} over {x_label}">\n'
         + "\n".join(drawing)
-        + f"\n</svg>\n{''.join(labels)}</div>\n{below}</figure>"
+        + f"\n</svg>\n{''.join(texts)}</div>\n{below}</figure>"
     )
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bert_tf.util.pages.charts import Line, Marker, axis_of, histogram, line_chart
+from bert_tf.util.pages.charts import Labels, Line, Marker, axis_of, histogram, line_chart
 from tests.helpers.pages import charts_of
 
-LABELS = {"title": "Sizes", "x_label": "size", "y_label": "number"}
+LABELS = Labels("Sizes", "size", "number")
 
 
 def bars_of(figure):
@@ -24,12 +24,12 @@ def bars_of(figure):
 
 
 def test_bars_stand_where_their_values_are():
-    bars = bars_of(histogram([0, 2, 4, 10], [5, 0, 10], **LABELS))
+    bars = bars_of(histogram([0, 2, 4, 10], [5, 0, 10], LABELS))
     assert bars == [(0.0, 0.2, 0.5), (0.4, 0.6, 1.0)]
 
 
 def test_a_logarithmic_axis():
-    figure = histogram([0, 1, 2, 3], [1, 10, 100], **LABELS, y_log=True)
+    figure = histogram([0, 1, 2, 3], [1, 10, 100], LABELS, y_log=True)
     heights = [height for _, _, height in bars_of(figure)]
     span = math.log(1.1 * 100 / 0.5)
     for height, count in zip(heights, (1, 10, 100)):
@@ -37,8 +37,8 @@ def test_a_logarithmic_axis():
 
 
 def test_nothing_to_draw():
-    assert histogram([0, 1], [0], **LABELS) == ""
-    assert histogram([], [], **LABELS) == ""
+    assert histogram([0, 1], [0], LABELS) == ""
+    assert histogram([], [], LABELS) == ""
 
 
 NAN, INF = math.nan, math.inf
@@ -47,12 +47,12 @@ NAN, INF = math.nan, math.inf
 def test_values_that_are_not_finite_are_left_out():
     points = [(0, NAN), (1, 3.0), (2, INF), (NAN, 1.0), (4, 5.0), (-INF, 2.0)]
     lines = [Line("loss", points), Line("nothing", [(0, NAN)])]
-    alone = line_chart([Line("loss", [(1, 3.0), (4, 5.0)])], **LABELS)
-    assert line_chart(lines, **LABELS) == alone
-    assert line_chart(lines[1:], **LABELS) == ""
+    alone = line_chart([Line("loss", [(1, 3.0), (4, 5.0)])], LABELS)
+    assert line_chart(lines, LABELS) == alone
+    assert line_chart(lines[1:], LABELS) == ""
     edges = [0, 2, 4, 10]
-    assert histogram(edges, [5, NAN, 10], **LABELS) == histogram(edges, [5, 0, 10], **LABELS)
-    assert histogram([0, NAN], [3], **LABELS) == histogram([0, INF], [3], **LABELS) == ""
+    assert histogram(edges, [5, NAN, 10], LABELS) == histogram(edges, [5, 0, 10], LABELS)
+    assert histogram([0, NAN], [3], LABELS) == histogram([0, INF], [3], LABELS) == ""
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
@@ -81,8 +81,7 @@ def test_ticks_of_a_logarithmic_axis_are_round_and_inside(low, ratio):
 def test_a_curve_matches_its_axes():
     line = Line("F1", [(0.0, 10.0), (50.0, 20.0), (100.0, 30.0)])
     markers = [Marker("inside", 50.0), Marker("outside", 101.0)]
-    labels = {**LABELS, "title": "T & T"}
-    chart = line_chart([line], **labels, markers=markers, note="a < b")
+    chart = line_chart([line], LABELS._replace(title="T & T"), markers=markers, note="a < b")
     [[first, middle, last]] = charts_of(chart)["T & T"]
     assert middle == pytest.approx(((first[0] + last[0]) / 2, (first[1] + last[1]) / 2))
     assert first[0] < last[0]
@@ -94,5 +93,5 @@ def test_a_curve_matches_its_axes():
 
 
 def test_charts_of_one_point_and_of_none():
-    assert line_chart([Line("a", [(5, 0.0)])], **LABELS).count('class="dot') == 1
-    assert line_chart([Line("a", [])], **LABELS) == ""
+    assert line_chart([Line("a", [(5, 0.0)])], LABELS).count('class="dot') == 1
+    assert line_chart([Line("a", [])], LABELS) == ""
