@@ -3,6 +3,7 @@
 import contextlib
 import random
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -65,8 +66,8 @@ def make_rows():
         else:
             f1, exact = (draw.choice([0, 0.25, 0.5, 2 / 3]) if answerable and predicted else 0, 0.0)
         rows.append(
-            answered(
-                f"id{number:02}",
+            SimpleNamespace(
+                name=f"id{number:02}",
                 title=draw.choice(["Old_mills", "Rivers & <seas>", HEBREW]),
                 question=draw.choice(list(QUESTIONS)),
                 context=context,
@@ -94,33 +95,33 @@ def piece(words, first, num_words):
 
 
 ROWS = make_rows()
-BY_ID = {row.example.question_id: row for row in ROWS}
+BY_ID = {row.name: row for row in ROWS}
 
 
 def outcome(row):
-    if row.score.exact:
+    if row.exact:
         return "exact"
-    return "partly right" if row.score.f1 else "wrong"
+    return "partly right" if row.f1 else "wrong"
 
 
 def length(row):
-    answers = row.example.answers
+    answers = row.answers
     return LENGTHS[len(answers[0].text.split(" "))] if answers else "no answer"
 
 
 # Filter name to the value that a question has of it.
 FILTERS = {
     "Outcome": outcome,
-    "Question type": lambda row: QUESTIONS[row.example.question],
+    "Question type": lambda row: QUESTIONS[row.question],
     "Answer length": length,
-    "Answerable": lambda row: "yes" if row.score.answerable else "no",
-    "Article": lambda row: row.example.title.replace("_", " "),
+    "Answerable": lambda row: "yes" if row.answerable else "no",
+    "Article": lambda row: row.title.replace("_", " "),
 }
 ORDERS = {
-    "mixed": lambda row: int(row.example.question_id[2:]) * 2654435769 % 2**32,
-    "as in the file": lambda row: row.example.question_id,
-    "worst F1 first": lambda row: row.score.f1,
-    "best F1 first": lambda row: -row.score.f1,
+    "mixed": lambda row: int(row.name[2:]) * 2654435769 % 2**32,
+    "as in the file": lambda row: row.name,
+    "worst F1 first": lambda row: row.f1,
+    "best F1 first": lambda row: -row.f1,
     "most confident wrong first": lambda row: (
         ["wrong", "partly right", "exact"].index(outcome(row)),
         -row.nbest[0][1],
@@ -132,7 +133,7 @@ def expected_ids(order="mixed", wanted=None):
     """The ids of the questions whose filters have the wanted values."""
     values = (wanted or {}).items()
     chosen = [row for row in ROWS if all(FILTERS[name](row) == value for name, value in values)]
-    return [row.example.question_id for row in sorted(chosen, key=ORDERS[order])]
+    return [row.name for row in sorted(chosen, key=ORDERS[order])]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def address(tmp_path_factory):
     write_report(
         path,
         "Mills & <rivers>",
-        ROWS,
+        [answered(**vars(row)) for row in ROWS],
         {"exact": 40.0, "f1": 50.0, "best_f1": 51.0, "best_f1_thresh": -0.5},
         details={"model": "a/b", "step": 59},
         curve=[
@@ -263,11 +264,11 @@ def test_search(page, text):
         if any(
             wanted in part.lower()
             for part in (
-                row.example.context,
-                row.example.question,
-                row.example.question_id,
+                row.context,
+                row.question,
+                row.name,
                 row.predicted,
-                *(answer for answer, _ in row.example.answers),
+                *(answer for answer, _ in row.answers),
             )
         )
     ]
@@ -289,15 +290,15 @@ def test_highlights_are_the_spans(page):
     for number in range(3):
         for found in page.execute_script(pieces):
             row = BY_ID[found["id"]]
-            answers = row.example.answers
-            assert found["question"] == row.example.question
-            assert found["context"] == row.example.context
+            answers = row.answers
+            assert found["question"] == row.question
+            assert found["context"] == row.context
             assert found["truth"] == (answers[0].text if answers else "")
             assert found["predicted"] == row.predicted
             start, end = row.span or (0, 0)
             [(true_text, true_start)] = answers or [("", 0)]
             low, high = max(start, true_start), min(end, true_start + len(true_text))
-            assert found["both"] == row.example.context[low : max(low, high)]
+            assert found["both"] == row.context[low : max(low, high)]
             overlaps += bool(found["both"])
         if number < 2:
             page.find_element(By.ID, "next").click()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bert_tf.tasks.finetuning.report import REPORT_NAME, Log, run_charts
 from bert_tf.tasks.question_answering.answers import Predictions, best_span_texts
@@ -59,78 +59,76 @@ _GROUPS = {
 _DEVIATIONS = 1.96  # 95 % of a normal distribution lies within so many of its mean
 
 
-@dataclasses.dataclass(frozen=True)
-class AnsweredQuestion:
-    """A question with the model's answer.
+class AnsweredQuestion(NamedTuple):
+    """A question, the answer's scores, and how the page shows both."""
 
-    Attributes:
-      example: the question and its true answers.
-      predicted: the answer; "" for no answer.
-      span: the characters [start, end) of the best answer other than "" in the context, or None.
-      score: the scores of the answer.
-      null_odds: the score of no answer minus that of the best other answer; None in v1.1.
-      nbest: answers with their probability, best first.
-    """
-
-    example: Example
-    predicted: str
-    span: tuple[int, int] | None
     score: QuestionScore
-    null_odds: float | None = None
-    nbest: Sequence[tuple[str, float]] = ()
+    shown: page.Example
 
-    @property
-    def outcome(self) -> str:
-        """One of ``OUTCOMES``; a wrong answer has no word in common with a true one."""
-        if self.score.exact >= 1:
-            return OUTCOMES[0]
-        return OUTCOMES[1] if self.score.f1 > 0 else OUTCOMES[2]
 
-    @property
-    def filters(self) -> dict[str, str]:
-        """The groups that the question belongs to, and its article."""
-        return {
-            _OUTCOME: self.outcome,
-            _TYPE: question_type(self.example.question),
-            _LENGTH: answer_length(self),
-            "Answerable": "yes" if self.score.answerable else "no",
-            "Article": self.example.title.replace("_", " "),
-        }
+def answered_questions(
+    squad: SquadFile, predictions: Predictions, *, version_2: bool
+) -> list[AnsweredQuestion]:
+    """Every question with its answer and the scores by the rules of SQuAD v1.1 or v2.0."""
+    scores = question_scores(squad, predictions.answers, version_2=version_2)
+    by_id = {score.question_id: score for score in scores}
+    return [
+        AnsweredQuestion(score, shown_question(example, score, predictions))
+        for example, score in ((each, by_id[each.question_id]) for each in squad.examples)
+    ]
 
-    def shown(self) -> page.Example:
-        """The question for the page."""
-        example, score, filters = self.example, self.score, self.filters
-        # Answers that are not found at their offset in the context are left out.
-        true = {
-            (start, start + len(text))
-            for text, start in example.answers
-            if text and start >= 0 and example.context.startswith(text, start)
-        }
-        confidence = next((p for text, p in self.nbest if text == self.predicted), 0.0)
-        facts = [self.outcome, f"F1 {100 * score.f1:.1f}", filters[_TYPE], filters["Article"]]
-        if self.null_odds is not None:
-            facts.append(f"null odds {self.null_odds:.4g}")
-        return page.Example(
-            example.question_id,
-            example.question,
-            example.context,
-            marks={
-                "true": sorted(true),
-                "predicted": [self.span] if self.span and self.predicted else [],
-            },
-            answers={
-                "true": list(dict.fromkeys(text for text, _ in example.answers)),
-                "predicted": [self.predicted] if self.predicted else [],
-            },
-            facts=facts,
-            filters=filters,
-            orders={
-                "worst F1 first": score.f1,
-                "best F1 first": -score.f1,
-                "most confident wrong first": -OUTCOMES.index(self.outcome) - confidence,
-            },
-            candidates=self.nbest[:_MOST_CANDIDATES],
-        )
+
+def shown_question(
+    example: Example, score: QuestionScore, predictions: Predictions
+) -> page.Example:
+    """A question with its answer, as the page shows it."""
+    key = example.question_id
+    predicted, span = predictions.answers[key], predictions.spans.get(key)
+    nbest = [(entry["text"], entry["probability"]) for entry in predictions.nbest[key]]
+    confidence = next((p for text, p in nbest if text == predicted), 0.0)
+    verdict, kind = outcome(score), question_type(example.question)
+    article = example.title.replace("_", " ")
+    odds = predictions.null_odds.get(key)
+    # Answers that are not found at their offset in the context are left out.
+    true = {
+        (start, start + len(text))
+        for text, start in example.answers
+        if text and start >= 0 and example.context.startswith(text, start)
+    }
+    return page.Example(
+        key,
+        example.question,
+        example.context,
+        marks={"true": sorted(true), "predicted": [span] if span and predicted else []},
+        answers={
+            "true": list(dict.fromkeys(text for text, _ in example.answers)),
+            "predicted": [predicted] if predicted else [],
+        },
+        facts=[
+            *(verdict, f"F1 {100 * score.f1:.1f}", kind, article),
+            *([] if odds is None else [f"null odds {odds:.4g}"]),
+        ],
+        filters={
+            _OUTCOME: verdict,
+            _TYPE: kind,
+            _LENGTH: answer_length(example, score),
+            "Answerable": "yes" if score.answerable else "no",
+            "Article": article,
+        },
+        orders={
+            "worst F1 first": score.f1,
+            "best F1 first": -score.f1,
+            "most confident wrong first": -OUTCOMES.index(verdict) - confidence,
+        },
+        candidates=nbest[:_MOST_CANDIDATES],
+    )
+
+
+def outcome(score: QuestionScore) -> str:
+    """One of ``OUTCOMES``; a wrong answer has no word in common with a true one."""
+    if score.exact >= 1:
+        return OUTCOMES[0]
+    return OUTCOMES[1] if score.f1 > 0 else OUTCOMES[2]
 
 
 def question_type(question: str) -> str:
@@ -144,11 +142,11 @@ def question_type(question: str) -> str:
     return _OTHER
 
 
-def answer_length(question: AnsweredQuestion) -> str:
+def answer_length(example: Example, score: QuestionScore) -> str:
     """The group for the number of words, separated by blanks, in the first true answer."""
-    if not question.score.answerable or not question.example.answers:
+    if not score.answerable or not example.answers:
         return _LENGTHS[0][1]
-    num_words = max(1, len(question.example.answers[0].text.split()))
+    num_words = max(1, len(example.answers[0].text.split()))
     return next((name for limit, name in _LENGTHS if num_words <= limit), _LONGEST)
 
 
@@ -238,25 +236,6 @@ def seconds_of_training(log: Log, global_batch_size: int) -> float:
     return seconds
 
 
-def answered_questions(
-    squad: SquadFile, predictions: Predictions, *, version_2: bool
-) -> list[AnsweredQuestion]:
-    """Every question with its answer and the scores by the rules of SQuAD v1.1 or v2.0."""
-    scores = question_scores(squad, predictions.answers, version_2=version_2)
-    by_id = {score.question_id: score for score in scores}
-    return [
-        AnsweredQuestion(
-            example,
-            predictions.answers[example.question_id],
-            predictions.spans.get(example.question_id),
-            by_id[example.question_id],
-            predictions.null_odds.get(example.question_id),
-            [(e["text"], e["probability"]) for e in predictions.nbest[example.question_id]],
-        )
-        for example in squad.examples
-    ]
-
-
 def write_report(
     path: Path,
     title: str,
@@ -301,7 +280,7 @@ def write_report(
             tables=tables,
             charts=[*charts, *([_threshold_chart(curve, threshold)] if curve else [])],
         ),
-        Examples("Questions", [question.shown() for question in questions]),
+        Examples("Questions", [question.shown for question in questions]),
         Section("All scores", tables=[Table("By their official names", ("score", "value"), names)]),
     ]
     write_page(path, title, parts)
@@ -311,7 +290,7 @@ def _groups(name: str, questions: Sequence[AnsweredQuestion]) -> Table:
     """The scores of each group of questions that has any."""
     members: dict[str, list[QuestionScore]] = {group: [] for group in _GROUPS[name]}
     for question in questions:
-        members[question.filters[name]].append(question.score)
+        members[question.shown.filters[name]].append(question.score)
     rows = [
         (
             group,

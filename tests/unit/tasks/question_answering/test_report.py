@@ -54,8 +54,9 @@ def test_answer_length_is_that_of_the_first_answer():
     names = ["1", "2", "3", "4–5", "4–5", *["6–10"] * 5, "11+", "11+"]
     for num_words, expected in enumerate(names, start=1):
         answers = (Answer("  word\n" * num_words, 0), Answer("other", 0))
-        assert report.answer_length(answered(answers=answers)) == expected
-    assert report.answer_length(answered(answers=(), answerable=False)) == "no answer"
+        assert answered(answers=answers).shown.filters["Answer length"] == expected
+    none = answered(answers=(), answerable=False)
+    assert none.shown.filters["Answer length"] == "no answer"
 
 
 @pytest.mark.parametrize(
@@ -69,20 +70,20 @@ def test_answer_length_is_that_of_the_first_answer():
     ],
 )
 def test_outcome(f1, exact, expected):
-    assert answered(f1=f1, exact=exact).outcome == expected
+    assert answered(f1=f1, exact=exact).shown.filters["Outcome"] == expected
 
 
 def test_groups_equal_a_naive_count(tmp_path):
     texts = ["Who is it?", "What is it?", "How many are there?"]
     questions = [
-        answered(n, question=texts[n % 7 % 3], f1=n % 5 / 4, exact=float(n % 5 == 4))
+        answered(question=texts[n % 7 % 3], f1=n % 5 / 4, exact=float(n % 5 == 4))
         for n in range(60)
     ]
     [heads, *rows] = tables_of(page_of(tmp_path, questions))["Question type, with 95 % intervals"]
     assert heads == ["question type", "questions", "percent", "F1", "95 %", "exact", "95 %"]
     assert [row[0] for row in rows] == ["who", "what", "how many/much"]
     for (_, count, share, f1, f1_range, exact, exact_range), text in zip(rows, texts):
-        members = [q.score for q in questions if q.example.question == text]
+        members = [q.score for q in questions if q.shown.heading == text]
         assert (int(count), share) == (len(members), f"{100 * len(members) / 60:.1f}")
         assert float(f1) == pytest.approx(100 * statistics.mean(s.f1 for s in members), abs=0.051)
         assert float(exact) == pytest.approx(
@@ -95,7 +96,7 @@ def test_groups_equal_a_naive_count(tmp_path):
 
 def test_outcomes_lead_to_their_questions(tmp_path):
     scores = [(1, 1)] * 5 + [(0.5, 0)] * 2 + [(0, 0)]
-    questions = [answered(n, f1=f1, exact=exact) for n, (f1, exact) in enumerate(scores)]
+    questions = [answered(f1=f1, exact=exact) for f1, exact in scores]
     page = page_of(tmp_path, questions)
     rows = tables_of(page)["Outcome, with 95 % intervals"][1:]
     assert [row[:3] for row in rows] == [
@@ -189,7 +190,7 @@ def test_the_time_of_training_is_that_of_its_updates():
 def test_marks_are_the_true_answers_and_the_predicted_one(tmp_path):
     answers = tuple(Answer(*one) for one in (("two", 4), ("one", 0), ("two", 4), ("one", 7)))
     row = answered(context="one two one", answers=answers, predicted="one", span=(8, 11))
-    none = answered(1, predicted="", span=(10, 14))
+    none = answered(predicted="", span=(10, 14))
     [shown, empty] = data_of(page_of(tmp_path, [row, none]))["rows"]
     assert shown["marks"]["true"] == [[0, 3], [4, 7]], "the last answer is not at its offset"
     assert shown["marks"]["predicted"] == [[8, 11]]
@@ -199,7 +200,7 @@ def test_marks_are_the_true_answers_and_the_predicted_one(tmp_path):
 
 def test_confident_wrong_answers_come_first():
     def key(f1, exact, nbest):
-        shown = answered(f1=f1, exact=exact, predicted="mill", nbest=nbest).shown()
+        shown = answered(f1=f1, exact=exact, predicted="mill", nbest=nbest).shown
         return shown.orders["most confident wrong first"]
 
     nbest = [("", 0.5), ("mill", 0.25), ("mill", 0.125)]
