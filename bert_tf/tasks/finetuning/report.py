@@ -33,14 +33,16 @@ def results_section(
 ) -> Section:
     """The results of an evaluation after ``details``, and charts of the run's logs.
 
-    ``charted`` are the names of results to draw over steps, ``unit`` that of the loss.
+    ``charted`` are the results to show large and to draw over steps, ``unit`` is that of the loss.
     """
     training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
     # This evaluation is logged only after its report is written.
     evaluations.append({**results, "step": find_start(output_dir).step})
     shown = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in results.items()}
+    names = (name.removeprefix("eval_") for name in charted)
     return Section(
         "Results",
+        figures={name: shown[name] for name in names if name in shown},
         details={**details, **shown},
         charts=run_charts(training, evaluations, charted=charted, y_label="metric", unit=unit),
     )
