@@ -34,8 +34,7 @@ setup(
     package_data={
         "bert_tf": ["py.typed", "recipes/*.flags", "recipes/*.json"],
         "bert_tf.native": ["*.cc", "*.inc"],
-        "bert_tf.tasks.question_answering.report": ["*.html", "*.js"],
-        "bert_tf.util.pages": ["*.html", "*.css"],
+        "bert_tf.util.pages": ["*.html", "*.css", "*.js"],
     },
     python_requires=">=3.9,<3.14",
     install_requires=[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +63,12 @@ def write_huggingface(
     _check_place(naming, names.heads_of(weights), files)
     rows = {name: naming.by_google(name) for name in weights}
     heads = names.heads_of(name for name, row in rows.items() if row)
-    tokenizer_files, notes = _with_casing(files.tokenizer_files)
-    config = huggingface_config(files, heads, _num_labels(weights))
-    config["pad_token_id"] = _write_tokenizer(directory, tokenizer_files, files.config, notes)
+    tokenizer_files, on_casing = _with_casing(files.tokenizer_files)
+    bias = weights.get(f"{names.CLASSES}output_bias")
+    config = huggingface_config(files, heads, None if bias is None else len(bias))
+    padding, on_tokenizer = _write_tokenizer(directory, tokenizer_files, files.config)
+    notes = [*on_casing, *on_tokenizer]
+    config["pad_token_id"] = padding
     if naming is names.ELECTRA:
         config["embedding_size"] = weights[WORD_EMBEDDINGS].shape[1]
     write_json(directory / HUGGINGFACE_CONFIG_NAME, config)
@@ -81,7 +84,14 @@ def write_huggingface(
     save_file(arrays, weights_file, metadata={"format": "pt"})
     # The library makes the file private; copy the mode of another file, which has the umask's.
     shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
-    return [*_notes_on_variables([name for name, row in rows.items() if row is None]), *notes]
+    left_out = [name for name, row in rows.items() if row is None]
+    if not left_out:
+        return notes
+    return [
+        f"{len(left_out)} of these left out, since DistilBERT, Hugging Face's form of a network "
+        f"without token types, has no pooler: {', '.join(left_out)}",
+        *notes,
+    ]
 
 
 def naming_for(config: BertConfig, heads: set[str]) -> names.Naming:
@@ -154,11 +164,6 @@ def _classes(files: ConfiguredDirectory, num_labels: int) -> dict[str, Any]:
     return settings
 
 
-def _num_labels(weights: Mapping[str, np.ndarray]) -> int | None:
-    bias = weights.get(f"{names.CLASSES}output_bias")
-    return None if bias is None else len(bias)
-
-
 def _with_casing(files: TokenizerFiles) -> tuple[TokenizerFiles, list[str]]:
     """The vocabulary with its casing, and a note if that was inferred."""
     if files.file is None or files.do_lower_case is not None:
@@ -172,9 +177,9 @@ def _with_casing(files: TokenizerFiles) -> tuple[TokenizerFiles, list[str]]:
 
 
 def _write_tokenizer(
-    directory: Path, files: TokenizerFiles, config: BertConfig, notes: list[str]
-) -> int:
-    """Writes the vocabulary's files, adds to ``notes``, and returns the id of padding."""
+    directory: Path, files: TokenizerFiles, config: BertConfig
+) -> tuple[int, list[str]]:
+    """Writes the vocabulary's files, and returns the id of padding and notes for the user."""
     segments = ["token_type_ids"] if config.type_vocab_size else []
     settings: dict[str, Any] = {
         "tokenizer_class": _TOKENIZER_CLASS,
@@ -182,7 +187,7 @@ def _write_tokenizer(
         # The class's default differs between versions of transformers.
         "model_input_names": ["input_ids", *segments, "attention_mask"],
     }
-    padding = 0
+    padding, notes = 0, []
     if files.file is not None:
         tokenizer = files.load()
         padding = tokenizer.pad_id
@@ -201,13 +206,4 @@ def _write_tokenizer(
                 f"SentencePiece model: {reason}; encode texts by other means"
             )
     write_tokenizer_config(directory, files, **settings)
-    return padding
-
-
-def _notes_on_variables(left_out: Sequence[str]) -> list[str]:
-    if not left_out:
-        return []
-    return [
-        f"{len(left_out)} of these left out, since DistilBERT, Hugging Face's form of a network "
-        f"without token types, has no pooler: {', '.join(left_out)}"
-    ]
+    return padding, notes

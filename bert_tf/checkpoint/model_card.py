@@ -1,6 +1,6 @@
 """A model card: the README.md of a directory for Hugging Face's hub.
 
-It states what the model directory records, and nothing else. Language and licence, which no file
+It lists what the model directory records, and nothing else. Language and licence, which no file
 records, are left as comments to fill in.
 """
 
@@ -34,49 +34,35 @@ _TASKS = {
     "ForNextSentencePrediction": None,
     "": "feature-extraction",  # of the network without a head
 }
-
-# The hub's metrics, and how their names begin in eval_results.json, without "eval_".
-_METRICS = {
-    "accuracy": ("accuracy", "masked_lm_accuracy"),
-    "f1": ("f1", "macro_f1", "micro_f1"),
-    "precision": ("precision",),
-    "recall": ("recall",),
-    "exact_match": ("exact_match",),
-    "matthews_correlation": ("matthews_correlation",),
-    "pearsonr": ("pearson",),
-    "spearmanr": ("spearman",),
-    "mae": ("mean_absolute_error",),
-    "perplexity": ("masked_lm_perplexity",),
-}
-_MOST_CLASSES = 50
-_LABELLED_WORDS = (
-    "# A word has the label of its first token. The others were not trained, so that",
-    '# aggregation_strategy="simple", which uses theirs, too, cuts words.',
-    "from transformers import pipeline",
-    "words = pipeline(",
-    '    "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first"',
-    ")",
-)
+# The hub's metrics that eval_results.json names alike, after "eval_".
+_METRICS = ("accuracy", "f1", "precision", "recall", "exact_match", "matthews_correlation")
+_NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
+_LABELLED_WORDS = """
+# A word has the label of its first token. The others were not trained, so that
+# aggregation_strategy="simple", which uses theirs, too, cuts words.
+from transformers import pipeline
+words = pipeline(
+    "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first"
+)"""
 # Characters that may be markup or begin a link; an underscore within a word is neither.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#$@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])")
-_NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
 
-# Rows of the table on training: their titles, and where they are in run.json's ledger.
-_TRAINING = (
-    ("Task", "data", "task"),
-    ("Training records", "data", "train_records"),
-    ("SHA-256 of the training data", "data", DIGEST_KEY),
-    ("Masking", "data", "masking"),
-    ("Updates", "steps", "last_step"),
-    ("Sequences per update (global batch)", "batch", "global_batch"),
-    ("Sequences in all", "consumption", "sequences"),
-    ("Optimizer", "optimizer", "name"),
-    ("Peak learning rate", "learning_rate", "peak"),
-    ("Schedule of the learning rate", "learning_rate", "schedule"),
-    ("Weight decay", "optimizer", "weight_decay"),
-    ("Precision", "precision", "policy"),
-    ("Seed", "data", "seed"),
-)
+# Rows on training: their titles, and where they are in run.json's ledger.
+_TRAINING = {
+    "Task": ("data", "task"),
+    "Training records": ("data", "train_records"),
+    "SHA-256 of the training data": ("data", DIGEST_KEY),
+    "Masking": ("data", "masking"),
+    "Updates": ("steps", "last_step"),
+    "Sequences per update (global batch)": ("batch", "global_batch"),
+    "Sequences in all": ("consumption", "sequences"),
+    "Optimizer": ("optimizer", "name"),
+    "Peak learning rate": ("learning_rate", "peak"),
+    "Schedule of the learning rate": ("learning_rate", "schedule"),
+    "Weight decay": ("optimizer", "weight_decay"),
+    "Precision": ("precision", "policy"),
+    "Seed": ("data", "seed"),
+}
 _DATA_FLAGS = ("input_file", "train_file", "data_dir", "eval_file", "predict_file")
 
 
@@ -86,20 +72,13 @@ def write_model_card(directory: Path, source: ConfiguredSource, *, name: str) ->
     A card that stands next to the weights is copied instead. ``name`` is the model's.
     """
     own = Path(source.path).parent / CARD_NAME
-    config = read_json_object(directory / HUGGINGFACE_CONFIG_NAME, what="configuration")
+    content = own.read_text(encoding="utf-8", errors="replace") if own.is_file() else ""
+    # A card begins with its metadata, unlike any other README.
+    if content.partition("\n")[0].rstrip() != "---":
+        config = read_json_object(directory / HUGGINGFACE_CONFIG_NAME, what="configuration")
+        content = "".join(f"{line}\n" for line in _card(config, source, name))
     with atomic_open(directory / CARD_NAME) as file:
-        if _is_card(own):
-            file.write(own.read_text(encoding="utf-8"))
-        else:
-            file.writelines(f"{line}\n" for line in _card(config, source, name))
-
-
-def _is_card(path: Path) -> bool:
-    """Whether this is a model card, which begins with its metadata, unlike any other README."""
-    if not path.is_file():
-        return False
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readline().rstrip() == "---"
+        file.write(content)
 
 
 def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Iterator[str]:
@@ -108,51 +87,31 @@ def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Ite
     # The hub has no task for Electra's, which tells replaced tokens from original ones.
     task = _TASKS["" if class_name == "ElectraForPreTraining" else ending]
     record = source.files.run_record.content if source.files.run_record else {}
-    flags = record.get("flags")
-    flags = flags if isinstance(flags, dict) else {}
+    flags = record["flags"] if isinstance(record.get("flags"), dict) else {}
     base = Path(str(flags.get("init_checkpoint") or "")).name
     scores = _scores(source)
-    yield from _metadata(config["model_type"], task, base, scores)
-    yield from ("", f"# {_text(name)}", "", f"`{class_name}`", "")
-    yield from _table(_about_network(source))
-    labels = [_code(label) for label in (config.get("id2label") or {}).values()]
-    if labels:
-        more = [f"and {len(labels) - _MOST_CLASSES} more"] if len(labels) > _MOST_CLASSES else []
-        listed = ", ".join([*labels[:_MOST_CLASSES], *more])
-        yield from ("", f"Classes, in the order of its outputs: {listed}.")
+    metrics = [metric for metric in _METRICS if scores.keys() & {metric, f"eval_{metric}"}]
+    # The front matter is YAML, which reads strings that are quoted as in JSON.
+    yield from ("---", "library_name: transformers")
+    yield from ([f"pipeline_tag: {task}"] if task else [])
+    yield from ("tags:", f"- {config['model_type']}", "- bert_tf")
+    yield from ("# language: en", "# license: apache-2.0")
+    yield from ([f"base_model: {json.dumps(_line(base), ensure_ascii=False)}"] if base else [])
+    yield from (["metrics:", *(f"- {metric}" for metric in metrics)] if metrics else [])
+    yield from ("---", "", f"# {_text(name)}", "", f"`{class_name}`")
+    yield from _table("Network", _about_network(config, source))
     yield from ("", "## Use", "", "```python")
     yield f"from transformers import AutoModel{ending}, AutoTokenizer"
     yield f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})"
     yield f"model = AutoModel{ending}.from_pretrained({json.dumps(name)})"
-    if ending == "ForTokenClassification":
-        yield from ("", *_LABELLED_WORDS)
+    yield from ([_LABELLED_WORDS] if ending == "ForTokenClassification" else [])
     yield "```"
     if record:
-        yield from _section("Training", _about_training(record, flags, base, _step(source)))
-    yield from _section("Evaluation", ((_text(key), f"{value:g}") for key, value in scores.items()))
+        yield from _table("Training", _about_training(record, flags, base, _step(source)))
+    yield from _table("Evaluation", iter(scores.items()))
 
 
-def _metadata(
-    model_type: str, task: str | None, base: str, scores: Mapping[str, float]
-) -> Iterator[str]:
-    """The front matter, in YAML; strings are quoted as in JSON, which YAML reads."""
-    yield "---"
-    yield "library_name: transformers"
-    if task:
-        yield f"pipeline_tag: {task}"
-    yield from ("tags:", f"- {model_type}", "- bert_tf")
-    yield "# language: en"
-    yield "# license: apache-2.0"
-    if base:
-        yield f"base_model: {json.dumps(_line(base), ensure_ascii=False)}"
-    bare = {key.removeprefix("eval_") for key in scores}
-    metrics = [metric for metric, ours in _METRICS.items() if bare.intersection(ours)]
-    if metrics:
-        yield from ("metrics:", *(f"- {metric}" for metric in metrics))
-    yield "---"
-
-
-def _about_network(source: ConfiguredSource) -> Rows:
+def _about_network(config: Mapping[str, Any], source: ConfiguredSource) -> Rows:
     yield "Layers", source.config.num_hidden_layers
     yield "Width", source.config.hidden_size
     yield "Attention heads", source.config.num_attention_heads
@@ -160,10 +119,10 @@ def _about_network(source: ConfiguredSource) -> Rows:
     files = source.tokenizer_files
     if files.file is not None:
         tokenizer = files.load()
-        kind = {"wordpiece": "WordPiece", "sentencepiece": "SentencePiece"}.get(tokenizer.kind)
         casing = {True: ", lower-cased", False: ", cased", None: ""}[files.do_lower_case]
-        kind = kind or f"rules of the kind {tokenizer.kind}"
-        yield "Vocabulary", f"{tokenizer.vocab_size} entries, {kind}{casing}"
+        yield "Vocabulary", f"{tokenizer.vocab_size} entries, {tokenizer.kind}{casing}"
+    labels = map(_line, config.get("id2label", {}).values())
+    yield "Classes, in the order of outputs", ", ".join(labels) or None
 
 
 def _about_training(
@@ -172,10 +131,10 @@ def _about_training(
     for name in _DATA_FLAGS:
         value = flags.get(name)
         if isinstance(value, str) and value:
-            yield f"`--{name}`", ", ".join(Path(part).name for part in value.split(","))
+            yield f"--{name}", ", ".join(Path(part).name for part in value.split(","))
     yield "Started from", base or None
     yield "Updates until these weights", step
-    for title, section, name in _TRAINING:
+    for title, (section, name) in _TRAINING.items():
         yield title, record["ledger"].get(section, {}).get(name)
     versions = record.get("versions")
     if isinstance(versions, dict):
@@ -185,10 +144,8 @@ def _about_training(
 def _scores(source: ConfiguredSource) -> dict[str, float]:
     """The results of the last evaluation, if it was that of these weights."""
     path = Path(source.path).parent / _RESULTS_NAME
-    if not path.is_file():
-        return {}
-    results = read_json_object(path, what="evaluation results")
     step = _step(source)
+    results = read_json_object(path, what="evaluation results") if path.is_file() else {}
     if step is None or results.get("global_step") != step:
         return {}
     return {
@@ -204,20 +161,15 @@ def _step(source: ConfiguredSource) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def _section(title: str, rows: Rows) -> Iterator[str]:
-    lines = list(_table(rows))
+def _table(title: str, rows: Rows) -> Iterator[str]:
+    """A heading, and a table of the rows that have a value; nothing without any."""
+    lines = [
+        f"| {_text(name)} | {_text(f'{value:g}' if isinstance(value, float) else str(value))} |"
+        for name, value in rows
+        if value is not None
+    ]
     if lines:
-        yield from ("", f"## {title}", "", *lines)
-
-
-def _table(rows: Rows) -> Iterator[str]:
-    """A table of the rows whose value is known; nothing without any."""
-    known = [(title, value) for title, value in rows if value is not None]
-    if known:
-        yield from ("| | |", "|---|---|")
-    for title, value in known:
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        yield f"| {title} | {_text(text)} |"
+        yield from ("", f"## {title}", "", "| | |", "|---|---|", *lines)
 
 
 def _line(text: str) -> str:
@@ -228,11 +180,3 @@ def _line(text: str) -> str:
 def _text(text: str) -> str:
     """A text as Markdown that shows it as it is."""
     return _MARKUP.sub(r"\\\g<0>", _line(text))
-
-
-def _code(text: str) -> str:
-    """A text as Markdown's code, between more backticks than it has in a row."""
-    line = _line(text)
-    longest = max(map(len, re.findall("`+", line)), default=0)
-    marks, space = "`" * (longest + 1), " " if longest or not line else ""
-    return f"{marks}{space}{line}{space}{marks}"

@@ -19,9 +19,7 @@ Serving's ``models.config``, or Triton's ``config.pbtxt``. ``--format=onnx`` wri
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -54,11 +52,6 @@ if TYPE_CHECKING:
 
     from bert_tf.inference.export import Exportable
     from bert_tf.model_directory.complete import CompleteModel
-
-    # Writes an export, and returns its version's directory and lines to print.
-    Writer = Callable[
-        [flags.FlagValues, CompleteModel, Exportable, ExportSettings], tuple[Path, list[str]]
-    ]
 
 SAVED_MODEL, ONNX = "saved_model", "onnx"
 
@@ -108,12 +101,12 @@ def main(_: object) -> None:
     server = values.server or (TRITON if is_onnx else TENSORFLOW_SERVING)
     if is_onnx:
         _check_onnx(values)
-        target = export(values, values.task, _write_onnx)
+        target = _write_onnx(values, *opened(values, values.task))
     elif values.int8:
         raise UserError("--int8 is for --format=onnx; a SavedModel takes --precision=bf16.")
     else:
         inside = TRITON_SAVED_MODEL if server == TRITON else ""
-        target = export(values, values.task, functools.partial(write_saved_model, inside=inside))
+        target = write_saved_model(values, *opened(values, values.task), inside=inside)
     with hold_directory(target.parent, flag="export_dir", wait=True):
         if server == TRITON:
             print(write_triton_config(target))
@@ -136,8 +129,8 @@ def _check_onnx(values: flags.FlagValues) -> None:
         raise UserError(f"{problem}; leave the flag out, or --format=onnx.")
 
 
-def export(values: flags.FlagValues, task: str | None, write: Writer) -> Path:
-    """Exports a model for a task, None being that of its head, and prints where it is."""
+def opened(values: flags.FlagValues, task: str | None) -> tuple[CompleteModel, Exportable]:
+    """The model that the flags name, for a task, None being that of its head."""
     environment.prepare_environment(verbose=False)
     settings = from_flags(ExportSettings, values)
     if not values.export_dir:
@@ -150,23 +143,13 @@ def export(values: flags.FlagValues, task: str | None, write: Writer) -> Path:
     from bert_tf.serving.trained import trained_model
 
     environment.quiet_tensorflow(verbose=False)
-    exportable = exportable_of(trained_model(model, task), settings)
-    target, remarks = write(values, model, exportable, settings)
-    print(f"exported {model.checkpoint} to {target}")
-    for remark in remarks:
-        print(remark)
-    return target
+    return model, exportable_of(trained_model(model, task), settings)
 
 
 def write_saved_model(
-    values: flags.FlagValues,
-    model: CompleteModel,
-    exportable: Exportable,
-    settings: ExportSettings,
-    *,
-    inside: str = "",
-) -> tuple[Path, list[str]]:
-    """Writes a SavedModel; ``inside`` is its directory in that of the version."""
+    values: flags.FlagValues, model: CompleteModel, exportable: Exportable, *, inside: str = ""
+) -> Path:
+    """Writes a SavedModel; ``inside`` is its directory in that of the version, which is printed."""
     from bert_tf.inference.export import export_saved_model
 
     # Warnings about this machine are dropped, since the export may be for another one.
@@ -177,29 +160,28 @@ def write_saved_model(
         values.export_dir,
         version=values.version,
         precision=options.policy,
-        max_seq_length=settings.length.max_seq_length,
-        text_signatures=settings.length.text_signature,
+        max_seq_length=values.max_seq_length,
+        text_signatures=values.text_signature,
         inside=inside,
     )
-    return target, []
+    print(f"exported {model.checkpoint} to {target}")
+    return target
 
 
-def _write_onnx(
-    values: flags.FlagValues,
-    model: CompleteModel,
-    exportable: Exportable,
-    settings: ExportSettings,
-) -> tuple[Path, list[str]]:
-    """Writes ONNX, and says how far it is from the network."""
+def _write_onnx(values: flags.FlagValues, model: CompleteModel, exportable: Exportable) -> Path:
+    """Writes ONNX, and prints how far it is from the network."""
     from bert_tf.inference.onnx_export import export_onnx
 
-    del settings
-    found = export_onnx(
+    written = export_onnx(
         model, exportable, values.export_dir, version=values.version, int8=values.int8
     )
     how = "in 8-bit integers" if values.int8 else "in float32"
-    line = f"largest difference of onnxruntime's outputs {how} from the network's: "
-    return found.path, [f"{line}{found.difference:.1e}"]
+    print(f"exported {model.checkpoint} to {written.path}")
+    print(
+        f"largest difference of onnxruntime's outputs {how} from the network's: "
+        f"{written.difference:.1e}"
+    )
+    return written.path
 
 
 def run() -> None:

@@ -20,7 +20,7 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer
-from bert_tf.commands.export import define_target_flags, export, write_saved_model
+from bert_tf.commands.export import define_target_flags, opened, write_saved_model
 from bert_tf.inference.flags import define_model_flags
 from bert_tf.serving.export import SpanExportSettings
 from bert_tf.serving.trained import QUESTION_ANSWERING
@@ -40,7 +40,7 @@ def _define_span_flags() -> None:
 
 def main(_: object) -> None:
     """Writes the SavedModel and prints its path."""
-    export(flags.FLAGS, QUESTION_ANSWERING, write_saved_model)
+    write_saved_model(flags.FLAGS, *opened(flags.FLAGS, QUESTION_ANSWERING))
 
 
 def run() -> None:

@@ -23,7 +23,6 @@ from typing import Any, Callable, TypeVar
 
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import RepairableError, UserError, explain_os_error
-from bert_tf.util.shared_memory import Packed, Slot, Slots, pack
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -136,22 +135,16 @@ class Processes(Executor):
             initializer=_start_worker,
             initargs=(make_worker,),
         )
-        submitted: collections.deque[tuple[concurrent.futures.Future, Slot]] = collections.deque()
-        with Slots() as slots:
-            try:
-                for item in items:
-                    slot = slots.take()
-                    submitted.append((pool.submit(_call_worker, item, slot.address), slot))
-                    if len(submitted) > 2 * self.num_workers:  # two each, so that none is idle
-                        yield _received(slots, *submitted.popleft())
-                while submitted:
-                    yield _received(slots, *submitted.popleft())
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _received(slots: Slots, future: concurrent.futures.Future, slot: Slot) -> Any:
-    return slots.unpack(future.result(), slot)
+        submitted: collections.deque[concurrent.futures.Future] = collections.deque()
+        try:
+            for item in items:
+                submitted.append(pool.submit(_call_worker, item))
+                if len(submitted) > 2 * self.num_workers:  # two each, so that none is idle
+                    yield submitted.popleft().result()
+            while submitted:
+                yield submitted.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
@@ -169,5 +162,5 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _call_worker(item: Any, address: str | None) -> Packed:
-    return pack(_worker(item), address)
+def _call_worker(item: Any) -> Any:
+    return _worker(item)

@@ -1,26 +1,26 @@
-"""Exports a model of any task as a SavedModel with its signatures."""
+"""Exports a model of any task as a SavedModel with its signatures, in numbered versions."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.inference.predictor import Predictor
-from bert_tf.inference.versions import choose_version, new_version
 from bert_tf.model.config import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.model_directory.writing import write_model_files
+from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.files import PathLike
+from bert_tf.util.files import PathLike, atomic_directory, explain_write_errors, make_output_dir
 
 if TYPE_CHECKING:
     from bert_tf.inference.graph_tokenizer import GraphTokenizer
@@ -30,42 +30,32 @@ _EXTRA_NAME = "assets.extra"  # SavedModel's directory for files that TensorFlow
 Tensors = dict[str, tf.Tensor]
 
 
-@dataclasses.dataclass(frozen=True)
-class TextSignature:
-    """A signature that takes strings.
-
-    Attributes:
-      inputs: its names of inputs, [B] strings each.
-      outputs: makes outputs like those of :class:`Exportable` from these, in the current graph.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: Callable[[Network, GraphTokenizer, Mapping[str, tf.Tensor]], Tensors]
-
-
-def _no_strings(_: Tensors) -> Tensors:
-    return {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Exportable:
+class Exportable(abc.ABC):
     """A network with what its signatures take and return. The first dimension of all is B.
 
     Attributes:
       task: the network's task.
-      outputs: makes the numbers of interest from features ``INPUTS``, [B, S] int32 each.
-      strings: makes further outputs from these: the names that numbers stand for.
-      texts: name -> signature that takes strings.
-      returned: name -> [B] int32 input that a signature takes and returns besides the others.
       classes: the classes of words or texts, which are stored with the model for clients.
+      texts: name of a signature that takes strings -> its names of inputs, [B] strings each.
+      returned: name of a signature -> a [B] int32 input that it returns besides the others.
     """
 
     task: Task
-    outputs: Callable[[Network, Features], Tensors]
-    strings: Callable[[Tensors], Tensors] = _no_strings
-    texts: Mapping[str, TextSignature] = dataclasses.field(default_factory=dict)
-    returned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     classes: Classes | None = None
+    texts: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("text",)}
+    returned: ClassVar[Mapping[str, str]] = {}
+
+    @abc.abstractmethod
+    def outputs(self, network: Network, features: Features) -> Tensors:
+        """The numbers of interest from features ``INPUTS``, [B, S] int32 each."""
+
+    def strings(self, numbers: Tensors) -> Tensors:  # noqa: ARG002
+        """Further outputs: the names that these stand for."""
+        return {}
+
+    @abc.abstractmethod
+    def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
+        """The outputs for strings, and what is not read of them: ``tokens_left_out`` [B]."""
 
 
 def export_saved_model(
@@ -102,7 +92,7 @@ def export_saved_model(
     choose_version(export_dir, version)  # raises its errors before the work
     predictor = Predictor(exportable.task, model.checkpoint, precision=precision, portable=True)
     session = predictor.session
-    writing = new_directory(export_dir, version)
+    writing = new_version(export_dir, version)
     with predictor.graph.as_default(), session, writing as (target, temporary):
         directory = temporary / inside
         signatures = _id_signatures(predictor.network, exportable, longest)
@@ -143,12 +133,47 @@ def checked_length(model: CompleteModel, max_seq_length: int | None) -> int:
     return max_seq_length
 
 
+def choose_version(export_dir: PathLike, version: int | None) -> Path:
+    """Returns the directory for a new version.
+
+    Args:
+      export_dir: created if needed.
+      version: a number from 1; None for one more than the highest existing version.
+
+    Raises:
+      UserError: if the version is below 1, its directory is not empty, or ``export_dir`` is not
+        writable.
+    """
+    export_dir = make_output_dir(export_dir, flag="export_dir")
+    if version is None:
+        taken = [int(path.name) for path in export_dir.iterdir() if path.name.isdecimal()]
+        return export_dir / str(max(taken, default=0) + 1)
+    if version < 1:
+        raise UserError(f"--version={version} must be at least 1.")
+    target = export_dir / str(version)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(
+            f"--version={version}: {target} already exists; give another number, or leave the "
+            "flag out for the next one."
+        )
+    return target
+
+
 @contextlib.contextmanager
-def new_directory(export_dir: PathLike, version: int | None) -> Iterator[tuple[Path, Path]]:
-    """Like ``new_version``; raises UserError if it cannot be written."""
+def new_version(export_dir: PathLike, version: int | None) -> Iterator[tuple[Path, Path]]:
+    """Yields the directory for a new version, and where to make it meanwhile.
+
+    A server that watches ``export_dir`` sees only complete versions, because the temporary name is
+    not a number. Of several exports at once, each waits for those before it; the number is that of
+    :func:`choose_version` after them, and errors are the same. Raises UserError, too, if it cannot
+    be written.
+    """
+    directory = make_output_dir(export_dir, flag="export_dir")
     try:
-        with new_version(export_dir, version) as directories:
-            yield directories
+        with hold_directory(directory, flag="export_dir", wait=True):
+            target = choose_version(directory, version)
+            with explain_write_errors(directory), atomic_directory(target, directory) as temporary:
+                yield target, temporary
     except tf.errors.OpError as error:
         raise UserError(
             f"cannot write to {export_dir} ({first_line(error)}); free space there, or choose "
@@ -185,9 +210,9 @@ def _text_signatures(
 
     tokenizer = GraphTokenizer(model.tokenizer)
     signatures = {}
-    for name, signature in exportable.texts.items():
-        inputs = {n: tf.placeholder(tf.string, [None], f"{name}_{n}") for n in signature.inputs}
-        outputs = signature.outputs(network, tokenizer, inputs)
+    for name, names in exportable.texts.items():
+        inputs = {given: tf.placeholder(tf.string, [None], f"{name}_{given}") for given in names}
+        outputs = exportable.of_texts(network, tokenizer, inputs)
         outputs.update(exportable.strings(outputs))
         signatures[name] = tf.saved_model.predict_signature_def(inputs, outputs)
     return signatures

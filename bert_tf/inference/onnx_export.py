@@ -13,9 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.inference.export import Exportable, Tensors, new_directory, write_extra_files
+from bert_tf.inference.export import (
+    Exportable,
+    Tensors,
+    choose_version,
+    new_version,
+    write_extra_files,
+)
 from bert_tf.inference.predictor import Predictor
-from bert_tf.inference.versions import choose_version
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.util.errors import UserError, first_line
@@ -79,7 +84,7 @@ def export_onnx(
     choose_version(export_dir, version)  # raises its errors before the work
     predictor = Predictor(exportable.task, model.checkpoint, portable=True)
     session = predictor.session
-    writing = new_directory(export_dir, version)
+    writing = new_version(export_dir, version)
     with predictor.graph.as_default(), session, writing as (target, temporary):
         inputs = {name: tf.placeholder(tf.int32, [None, None], f"onnx_{name}") for name in INPUTS}
         outputs = exportable.outputs(predictor.network, inputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from bert_tf.config.declared import (
@@ -81,61 +80,31 @@ def exportable_of(found: TrainedModel, settings: ExportSettings) -> Exportable:
     Texts are read as in the model's training: up to the length, and of longer ones the part, that
     its run was given. Raises UserError for settings that do not fit the model.
     """
-    return _EXPORTABLES[found.task](found, settings)
+    model, length = found.model, settings.length.max_seq_length
+    trained_length = length or model.kept.get("max_seq_length")
+    if found.task == trained.CLASSIFICATION:
+        from bert_tf.tasks.classification.export import ExportableClassifier
 
+        return ExportableClassifier(
+            model,
+            found.required_classes,
+            max_seq_length=trained_length,
+            long_texts=with_settings_of_model(LongTexts(), model.kept),
+        )
+    if found.task == trained.TAGGING:
+        from bert_tf.tasks.tagging.export import ExportableTagger
 
-def _classifier(found: TrainedModel, settings: ExportSettings) -> Exportable:
-    from bert_tf.tasks.classification.export import exportable_classifier
+        return ExportableTagger(model, found.required_classes, max_seq_length=trained_length)
+    if found.task == trained.QUESTION_ANSWERING:
+        from bert_tf.tasks.question_answering.export import ExportableSpans
 
-    return exportable_classifier(
-        found.model,
-        found.required_classes,
-        max_seq_length=_length(found, settings),
-        long_texts=with_settings_of_model(LongTexts(), found.model.kept),
-    )
+        longest = length or model.config.max_position_embeddings
+        windows = settings.spans.windows(longest) if settings.length.text_signature else None
+        return ExportableSpans(model, num_candidates=settings.spans.n_best_size, windows=windows)
+    if found.task == trained.MASKED_WORDS:
+        from bert_tf.tasks.pretraining.export import ExportableMaskFiller
 
+        return ExportableMaskFiller(model, top=settings.top, max_seq_length=length)
+    from bert_tf.tasks.vectors.export import ExportableVectors
 
-def _tagger(found: TrainedModel, settings: ExportSettings) -> Exportable:
-    from bert_tf.tasks.tagging.export import exportable_tagger
-
-    return exportable_tagger(
-        found.model, found.required_classes, max_seq_length=_length(found, settings)
-    )
-
-
-def _spans(found: TrainedModel, settings: ExportSettings) -> Exportable:
-    from bert_tf.tasks.question_answering.export import exportable_spans
-
-    longest = settings.length.max_seq_length or found.model.config.max_position_embeddings
-    return exportable_spans(
-        found.model,
-        num_candidates=settings.spans.n_best_size,
-        windows=settings.spans.windows(longest) if settings.length.text_signature else None,
-    )
-
-
-def _mask_filler(found: TrainedModel, settings: ExportSettings) -> Exportable:
-    from bert_tf.tasks.pretraining.export import exportable_mask_filler
-
-    length = settings.length.max_seq_length
-    return exportable_mask_filler(found.model, top=settings.top, max_seq_length=length)
-
-
-def _encoder(found: TrainedModel, settings: ExportSettings) -> Exportable:
-    from bert_tf.tasks.vectors.export import exportable_vectors
-
-    length = settings.length.max_seq_length
-    return exportable_vectors(found.model, settings.vectors, max_seq_length=length)
-
-
-def _length(found: TrainedModel, settings: ExportSettings) -> int | None:
-    return settings.length.max_seq_length or found.model.kept.get("max_seq_length")
-
-
-_EXPORTABLES: Mapping[str, Callable[[TrainedModel, ExportSettings], Exportable]] = {
-    trained.CLASSIFICATION: _classifier,
-    trained.TAGGING: _tagger,
-    trained.QUESTION_ANSWERING: _spans,
-    trained.MASKED_WORDS: _mask_filler,
-    trained.VECTORS: _encoder,
-}
+    return ExportableVectors(model, settings.vectors, max_seq_length=length)

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_tf.util.files import atomic_open
 
@@ -35,25 +35,10 @@ _TRITON_TYPES = {
 }
 
 
-class TensorInfo(NamedTuple):
-    """An input or output of a signature.
-
-    Attributes:
-      name: its name.
-      type: TensorFlow's and ONNX's name of its type, such as ``INT32``.
-      dims: its dimensions after the batch, -1 for any size.
-    """
-
-    name: str
-    type: str
-    dims: tuple[int, ...]
-
-
-class Signature(NamedTuple):
-    """The inputs and outputs of a model."""
-
-    inputs: list[TensorInfo]
-    outputs: list[TensorInfo]
+# The name of an input or output, TensorFlow's and ONNX's name of its type, such as INT32, and its
+# dimensions after the batch, -1 for any size.
+TensorInfo = tuple[str, str, tuple[int, ...]]
+Signature = tuple[list[TensorInfo], list[TensorInfo]]  # inputs, outputs
 
 
 def write_serving_config(export_dir: Path) -> str:
@@ -108,17 +93,12 @@ def saved_model_tensors(directory: Path) -> Signature:
     [graph] = saved_model_pb2.SavedModel.FromString(content).meta_graphs
     signature = graph.signature_def["serving_default"]
 
-    def described(tensors: Any) -> list[TensorInfo]:
-        return [
-            TensorInfo(
-                name,
-                types_pb2.DataType.Name(tensors[name].dtype).removeprefix("DT_"),
-                tuple(dimension.size for dimension in tensors[name].tensor_shape.dim[1:]),
-            )
-            for name in sorted(tensors)
-        ]
+    def described(name: str, tensor: Any) -> TensorInfo:
+        kind = types_pb2.DataType.Name(tensor.dtype).removeprefix("DT_")
+        return name, kind, tuple(dimension.size for dimension in tensor.tensor_shape.dim[1:])
 
-    return Signature(described(signature.inputs), described(signature.outputs))
+    inputs, outputs = (sorted(side.items()) for side in (signature.inputs, signature.outputs))
+    return [described(*one) for one in inputs], [described(*one) for one in outputs]
 
 
 def onnx_tensors(path: Path) -> Signature:
@@ -126,16 +106,12 @@ def onnx_tensors(path: Path) -> Signature:
     onnx = importlib.import_module("onnx")
     graph = onnx.load(path, load_external_data=False).graph
 
-    def described(tensors: Any) -> list[TensorInfo]:
-        found = []
-        for tensor in tensors:
-            kind = tensor.type.tensor_type
-            sizes = tuple(dimension.dim_value or -1 for dimension in kind.shape.dim[1:])
-            name = onnx.TensorProto.DataType.Name(kind.elem_type)
-            found.append(TensorInfo(tensor.name, name, sizes))
-        return found
+    def described(tensor: Any) -> TensorInfo:
+        kind = tensor.type.tensor_type
+        sizes = tuple(dimension.dim_value or -1 for dimension in kind.shape.dim[1:])
+        return tensor.name, onnx.TensorProto.DataType.Name(kind.elem_type), sizes
 
-    return Signature(described(graph.input), described(graph.output))
+    return list(map(described, graph.input)), list(map(described, graph.output))
 
 
 def _tensors(field: str, tensors: Sequence[TensorInfo]) -> Iterator[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import Callable, TextIO
+from collections.abc import Callable
 
-from bert_tf.util.console import say
+from bert_tf.util.console import report
 
 
 def format_duration(seconds: float) -> str:
@@ -42,14 +41,12 @@ class Progress:
         unit: str,
         *,
         interval_seconds: float = 5.0,
-        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._label = label
         self._total = total
         self._unit = unit
         self._interval = interval_seconds
-        self._stream = stream
         self._clock = clock
         self._start = clock()
         self._last_line = self._start
@@ -73,7 +70,7 @@ class Progress:
         """Prints the final line: the total, the elapsed time and the mean rate."""
         seconds = self._clock() - self._start
         rate = (self._done - self._skipped) / seconds if seconds > 0 else 0.0
-        self._write(
+        report(
             f"{self._label}: done, {_show(self._done)} {self._unit} in "
             f"{format_duration(seconds)} ({rate:,.1f} {self._unit}/s)"
         )
@@ -90,10 +87,7 @@ class Progress:
         line += f", {rate:,.1f} {self._unit}/s"
         if self._total and rate > 0:
             line += f", {format_duration((self._total - done) / rate)} left"
-        self._write(line)
-
-    def _write(self, line: str) -> None:
-        say(line, stream=self._stream or sys.stderr)
+        report(line)
 
 
 def _show(amount: float) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.util.pages.charts import histogram
-from bert_tf.util.pages.plain_page import Section
+from bert_tf.util.pages.charts import Labels, histogram
+from bert_tf.util.pages.page import Section, Table
 from data_prep.inspection.hash_sample import HashSample
 from data_prep.inspection.judgement import PRETRAINING_LABEL, Making, replacement_shares
 from data_prep.inspection.origin import Origin
@@ -77,14 +77,8 @@ class Histogram:
         if self.powers:
             edges = [edge.bit_length() - 1 for edge in edges]
             x_label = f"{x_label}, as a power of 2"
-        return histogram(
-            edges,
-            self.counts,
-            title=self.title,
-            x_label=x_label,
-            y_label=self.y_label,
-            y_log=self.y_log,
-        )
+        labels = Labels(self.title, x_label, self.y_label)
+        return histogram(edges, self.counts, labels, y_log=self.y_log)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +119,14 @@ class Findings:
 
     def section(self) -> Section:
         """The findings as a part of a page."""
-        table = ("Most frequent tokens", ("token", "number", "share"), self.frequent)
+        table = Table("Most frequent tokens", ("token", "number", "share"), self.frequent)
         return Section(
             self.name,
             details=self.details,
             sentences=[*(f"warning: {sentence}" for sentence in self.warnings), *self.notes],
             charts=[figure.chart() for figure in self.fine_histograms],
             tables=[table] if self.frequent else [],
-            note=LEGEND if self.samples else "",
+            legend=LEGEND if self.samples else (),
             cards=[record.html() for record in self.samples],
         )
 

@@ -12,16 +12,18 @@ import numpy as np
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
 from bert_tf.records.tokens import original_ids
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.util.pages.page import mark
 from data_prep.inspection.record_statistics import LABELS
 
 _CONTINUATION, _SPACE = "##", "\N{LOWER ONE EIGHTH BLOCK}"  # of WordPiece, and SentencePiece
 
 
 LEGEND = (
-    '<p class="legend">In the samples: <mark class="hidden">a word that [MASK] hides</mark> '
-    '<mark class="replaced">a word<s>another</s></mark> that another one stands for '
-    '<mark class="kept">a word</mark> that is predicted and stands there itself '
-    '<span class="segment">the second segment</span></p>'
+    "In the samples:",
+    mark("a word that [MASK] hides", "hidden"),
+    '<mark class="replaced">a word<s>another</s></mark> that another one stands for',
+    f"{mark('a word', 'kept')} that is predicted and stands there itself",
+    '<span class="segment">the second segment</span>',
 )
 
 

@@ -64,7 +64,7 @@ def squad(directory):
         ("run_pretraining.py", pretraining, [], 114, 20_650),
         pytest.param("run_squad.py", squad, [], 128, 22_950, marks=pytest.mark.slow),
         pytest.param(
-            "run_squad.py", squad, ["--do_predict"], 146, 25_150, marks=pytest.mark.exhaustive
+            "run_squad.py", squad, ["--do_predict"], 137, 24_650, marks=pytest.mark.exhaustive
         ),
     ],
 )

@@ -45,7 +45,7 @@ _SCREENS = (
     Screen("start/inspection.png", _DEMO / "inspection.html", 600),
     Screen("start/report.png", _DEMO / "qa/model/report.html", 690),
     Screen("start/report_questions.png", _DEMO / "qa/model/report.html", 640, "#examples"),
-    Screen("howto/inspected_masks.png", _DEMO / "masked.html", 330, "p.legend"),
+    Screen("howto/inspected_masks.png", _DEMO / "masked.html", 330, "ul.legend"),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,9 @@ from bert_tf.tasks.classification.metrics import (
     expected_calibration_error,
 )
 from bert_tf.tasks.classification.text_task import CORRELATIONS, TextFile
-from bert_tf.tasks.finetuning.report_sections import confusion_table, results_section
-from bert_tf.util.pages.charts import Line, histogram, line_chart
-from bert_tf.util.pages.plain_page import Section, Table, write_page
-
-REPORT_NAME = "report.html"
+from bert_tf.tasks.finetuning.report import REPORT_NAME, confusion_table, results_section
+from bert_tf.util.pages.charts import Labels, Line, histogram, line_chart
+from bert_tf.util.pages.page import Section, Table, hint, mark, write_page
 
 _MOST_MISTAKES = 30
 _BINS = 20
@@ -69,7 +66,7 @@ def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
         )
         for n, name in enumerate(task.classes)
     ]
-    tables: list[Table] = [("Classes", columns, rows)]
+    tables = [Table("Classes", columns, rows)]
     if not task.multi_label:
         numbers = labels.astype(int)
         tables.append(confusion_table(task.classes, numbers, answers.predicted, unit="texts"))
@@ -87,33 +84,20 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
         is_right = truth[np.arange(len(truth)), answers.predicted]
         what = "Fraction of right predictions, by their probability."
     bins = calibration(confidence, is_right)
-    error = expected_calibration_error(bins)
     low = bins[0].low
-    chart = line_chart(
-        [
-            Line("found", [(each.confidence, each.accuracy) for each in bins], "first"),
-            Line("calibrated", [(low, low), (1.0, 1.0)], "second"),
-        ],
-        title="Calibration",
-        x_label="probability",
-        y_label="fraction",
-        note=what,
-    )
+    lines = [
+        Line("observed", [(each.confidence, each.accuracy) for each in bins]),
+        Line("calibrated", [(low, low), (1.0, 1.0)]),
+    ]
     rows = [
-        (
-            f"{each.low:.1f} to {each.high:.1f}",
-            f"{each.predictions:,}",
-            f"{each.confidence:.3f}",
-            f"{each.accuracy:.3f}",
-        )
+        (f"{each.low:.1f} to {each.high:.1f}", f"{each.predictions:,}", f"{each.accuracy:.3f}")
         for each in bins
     ]
-    table: Table = ("Calibration", ("probability", "predictions", "mean", "fraction right"), rows)
     return Section(
         "Calibration",
-        details={"expected calibration error": f"{error:.4f}"},
-        charts=[chart],
-        tables=[table],
+        details={"expected calibration error": f"{expected_calibration_error(bins):.4f}"},
+        charts=[line_chart(lines, Labels("Calibration", "probability", "fraction"), note=what)],
+        tables=[Table("Calibration", ("probability", "predictions", "fraction right"), rows)],
     )
 
 
@@ -125,31 +109,17 @@ def _ratings(answers: Answers, labels: np.ndarray) -> Section:
     # Equal labels are one point of the curve.
     starts = np.searchsorted(ranked, ranked[np.arange(_BINS) * len(ranked) // _BINS])
     parts = np.split(order, np.unique(starts)[1:])
-    found = [(float(labels[part].mean()), float(predicted[part].mean())) for part in parts]
+    means = [(float(labels[part].mean()), float(predicted[part].mean())) for part in parts]
     low, high = float(labels.min()), float(labels.max())
+    lines = [Line("mean prediction", means), Line("perfect", [(low, low), (high, high)])]
     errors = predicted - labels
     counts, edges = np.histogram(errors[np.isfinite(errors)], bins=_BINS)
-    return Section(
-        "Ratings",
-        charts=[
-            line_chart(
-                [
-                    Line("mean prediction", found, "first"),
-                    Line("perfect", [(low, low), (high, high)], "second"),
-                ],
-                title="Predictions",
-                x_label="label",
-                y_label="prediction",
-            ),
-            histogram(
-                edges.tolist(),
-                counts.tolist(),
-                title="Errors",
-                x_label="prediction − label",
-                y_label="texts",
-            ),
-        ],
-    )
+    of_errors = Labels("Errors", "prediction − label", "texts")
+    charts = [
+        line_chart(lines, Labels("Predictions", "label", "prediction")),
+        histogram(edges.tolist(), counts.tolist(), of_errors),
+    ]
+    return Section("Ratings", charts=charts)
 
 
 def _mistakes(file: TextFile, answers: Answers, labels: np.ndarray) -> Section:
@@ -167,7 +137,6 @@ def _mistakes(file: TextFile, answers: Answers, labels: np.ndarray) -> Section:
 
 
 def _card(file: TextFile, answers: Answers, labels: np.ndarray, number: int) -> str:
-    text = "<br>".join(escape(part) for part in file.rows[number].sentences)
     shown = answers.shown(number)
     if file.task.is_regression:
         said = f"label {labels[number]:g}, predicted {shown}"
@@ -180,4 +149,4 @@ def _card(file: TextFile, answers: Answers, labels: np.ndarray, number: int) -> 
             f"label {file.task.classes[label]} ({probabilities[label]:.3f}), "
             f"predicted {shown} ({probabilities.max():.3f})"
         )
-    return f"{text}<br><strong>{escape(said)}</strong>"
+    return hint(said) + mark("\n".join(file.rows[number].sentences))

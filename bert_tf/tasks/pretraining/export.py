@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import tensorflow.compat.v1 as tf
 
-from bert_tf.inference.export import Exportable, TextSignature, checked_length, names_of
+from bert_tf.inference.export import Exportable, Tensors, checked_length, names_of
 from bert_tf.inference.graph_tokenizer import GraphTokenizer, first_sequence
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel
@@ -15,31 +13,37 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer import Tokenizer
 
 
-def exportable_mask_filler(
-    model: CompleteModel, *, top: int = 5, max_seq_length: int | None = None
-) -> Exportable:
-    """A masked language model with its signatures, of which ``text`` takes texts with [MASK].
+class ExportableMaskFiller(Exportable):
+    """A masked language model, of whose signatures ``text`` takes texts with [MASK]."""
 
-    Args:
-      model: the model.
-      top: number of best words K per [MASK].
-      max_seq_length: the most tokens that are read of a text; None for the network's positions.
-    """
-    length, tokenizer = checked_length(model, max_seq_length), model.tokenizer
-    entries = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    def __init__(
+        self, model: CompleteModel, *, top: int = 5, max_seq_length: int | None = None
+    ) -> None:
+        """Returns words for masks.
 
-    def outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
+        Args:
+          model: the model.
+          top: number of best words K per [MASK].
+          max_seq_length: the most tokens that are read of a text; None for the network's positions.
+        """
+        self.task = PretrainingTask(model.config, next_sentence=False)
+        self._max_seq_length = checked_length(model, max_seq_length)
+        self._tokenizer = model.tokenizer
+        self._entries = model.tokenizer.convert_ids_to_tokens(range(model.tokenizer.vocab_size))
+        self._top = min(top, len(self._entries))
+
+    def outputs(self, network: Network, features: Features) -> Tensors:
         """``positions`` [B, P] of the masks, ``word_ids`` and ``probabilities`` [B, P, K].
 
         P is the largest number of masks of a sequence, at least 1; others have -1 and probability
         0 there.
         """
-        positions = mask_positions(features["input_ids"], tokenizer)
+        positions = mask_positions(features["input_ids"], self._tokenizer)
         is_mask = positions >= 0
         at_masks = {**features, "masked_lm_positions": tf.maximum(positions, 0)}
-        found = network.predictions(at_masks)["masked_lm_probabilities"]
+        probabilities = network.predictions(at_masks)["masked_lm_probabilities"]
         # A model can have more outputs than the vocabulary has entries.
-        best = tf.math.top_k(found[:, :, : len(entries)], k=min(top, len(entries)))
+        best = tf.math.top_k(probabilities[:, :, : len(self._entries)], k=self._top)
         of_mask = is_mask[:, :, tf.newaxis]
         return {
             "positions": positions,
@@ -47,23 +51,15 @@ def exportable_mask_filler(
             "probabilities": tf.where_v2(of_mask, best.values, 0.0),
         }
 
-    def strings(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def strings(self, numbers: Tensors) -> Tensors:
         """``words`` [B, P, K], the vocabulary entries of ``word_ids``."""
-        return {"words": names_of(numbers["word_ids"], entries)}
+        return {"words": names_of(numbers["word_ids"], self._entries)}
 
-    def of_texts(
-        network: Network, graph_tokenizer: GraphTokenizer, texts: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        tokens = encode_with_masks(texts["text"], graph_tokenizer)
-        features, left_out = first_sequence(tokens, tokenizer, length)
-        return {**outputs(network, features), "tokens_left_out": left_out}
-
-    return Exportable(
-        PretrainingTask(model.config, next_sentence=False),
-        outputs,
-        strings=strings,
-        texts={"text": TextSignature(("text",), of_texts)},
-    )
+    def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
+        """The outputs for texts whose [MASK] are the token."""
+        tokens = encode_with_masks(texts["text"], tokenizer)
+        features, left_out = first_sequence(tokens, self._tokenizer, self._max_seq_length)
+        return {**self.outputs(network, features), "tokens_left_out": left_out}
 
 
 def mask_positions(ids: tf.Tensor, tokenizer: Tokenizer) -> tf.Tensor:

@@ -58,7 +58,7 @@ def _run_once(settings: SquadSettings, repeats: Repeats | None) -> Results | Non
         if results is not None and opened.predict is not None and opened.predict.is_scored:
             by_seed = {**(repeats.by_seed if repeats else {}), settings.run.seed: results}
             if begun.ranks.is_chief:
-                from bert_tf.tasks.question_answering.report.run_report import report_run
+                from bert_tf.tasks.question_answering.report import report_run
 
                 report_run(opened.settings, opened.train, opened.predict, job, by_seed)
             if repeats is not None:

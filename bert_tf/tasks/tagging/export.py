@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import tensorflow.compat.v1 as tf
 
-from bert_tf.inference.export import Exportable, TextSignature, checked_length, names_of
+from bert_tf.inference.export import Exportable, Tensors, checked_length, names_of
 from bert_tf.inference.graph_tokenizer import GraphTokenizer, with_special_tokens
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.classes import Classes
@@ -16,27 +14,32 @@ from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.tagging.windows import WindowSettings
 
 
-def exportable_tagger(
-    model: CompleteModel, classes: Classes, *, max_seq_length: int | None = None
-) -> Exportable:
-    """A tagging model with its signatures, of which ``text`` takes words separated by blanks.
+class ExportableTagger(Exportable):
+    """A tagging model, of whose signatures ``text`` takes words separated by blanks."""
 
-    Args:
-      model: the model.
-      classes: the labels of words.
-      max_seq_length: the most tokens that are read of a text; None for the network's positions.
-    """
-    length = checked_length(model, max_seq_length)
-    WindowSettings(length).validate()
-    labels = classes.labels
-    num_labels = len(labels)
+    classes: Classes
 
-    def outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
+    def __init__(
+        self, model: CompleteModel, classes: Classes, *, max_seq_length: int | None = None
+    ) -> None:
+        """Returns labels.
+
+        Args:
+          model: the model.
+          classes: the labels of words.
+          max_seq_length: the most tokens that are read of a text; None for the network's positions.
+        """
+        self._max_seq_length = checked_length(model, max_seq_length)
+        WindowSettings(self._max_seq_length).validate()
+        self.task = TaggingTask(model.config, len(classes.labels))
+        self.classes = classes
+
+    def outputs(self, network: Network, features: Features) -> Tensors:
         """``label_ids`` [B, S], -1 at padding, their ``probabilities`` [B, S], ``logits``."""
         mask = features["input_mask"]
         everywhere = {**features, WORD_STARTS: mask}
-        logits = network.task.outputs(network.variables, everywhere, network.options)
-        logits = tf.reshape(logits, [*tf.unstack(tf.shape(mask)), num_labels])
+        logits = self.task.outputs(network.variables, everywhere, network.options)
+        logits = tf.reshape(logits, [*tf.unstack(tf.shape(mask)), len(self.classes.labels)])
         best = tf.argmax(logits, axis=-1, output_type=tf.int32)
         is_token = mask > 0
         probabilities = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
@@ -46,30 +49,20 @@ def exportable_tagger(
             "logits": logits,
         }
 
-    def strings(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def strings(self, numbers: Tensors) -> Tensors:
         """``labels``, the names of ``label_ids``, "" at padding."""
-        return {"labels": names_of(numbers["label_ids"], list(labels))}
+        return {"labels": names_of(numbers["label_ids"], list(self.classes.labels))}
 
-    def of_words(
-        network: Network, tokenizer: GraphTokenizer, texts: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
         """The outputs at each word [B, W], without logits, and ``words_left_out`` [B]."""
-        features, starts, left_out = word_features(texts["text"], tokenizer, length)
-        numbers = outputs(network, features)
+        features, starts, left_out = word_features(texts["text"], tokenizer, self._max_seq_length)
+        numbers = self.outputs(network, features)
         is_word, places = tf.ones_like(starts).to_tensor(0) > 0, starts.to_tensor(0)
-        found: dict[str, tf.Tensor] = {}
+        at_words: Tensors = {}
         for name, padding in (("label_ids", -1), ("probabilities", 0.0)):
-            at_words = tf.gather(numbers[name], places, batch_dims=1)
-            found[name] = tf.where_v2(is_word, at_words, padding)
-        return {**found, "words_left_out": left_out}
-
-    return Exportable(
-        TaggingTask(model.config, num_labels),
-        outputs,
-        strings=strings,
-        texts={"text": TextSignature(("text",), of_words)},
-        classes=classes,
-    )
+            values = tf.gather(numbers[name], places, batch_dims=1)
+            at_words[name] = tf.where_v2(is_word, values, padding)
+        return {**at_words, "words_left_out": left_out}
 
 
 def word_features(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.tasks.finetuning.report_sections import confusion_table, results_section
+from bert_tf.tasks.finetuning.report import REPORT_NAME, confusion_table, results_section
 from bert_tf.tasks.tagging.chunks import (
     ONLY_TYPE,
     Counts,
@@ -33,9 +32,7 @@ from bert_tf.tasks.tagging.outcomes import (
     Match,
     match_entities,
 )
-from bert_tf.util.pages.plain_page import Section, Table, write_page
-
-REPORT_NAME = "report.html"
+from bert_tf.util.pages.page import Section, Table, badge, hint, mark, write_page
 
 _MOST_SENTENCES = 30
 _NONE = "none"
@@ -101,33 +98,29 @@ def write_report(
 
 
 def _types(counts: Mapping[str, Counts], judged: Sequence[_Judged], *, unit: str) -> Section:
-    columns = ("type", "precision", "recall", "F1", unit, "predicted", "correct")
+    named = {_shown(kind): of_kind for kind, of_kind in counts.items()}
     rows = [
         (
             name,
-            *(f"{found.scores[score]:.3f}" for score in ("precision", "recall", "f1")),
-            *(f"{count:,}" for count in found),
+            *(f"{of_kind.scores[score]:.3f}" for score in ("precision", "recall", "f1")),
+            *(f"{count:,}" for count in of_kind),
         )
-        for name, found in [
-            *((_shown(kind), found) for kind, found in counts.items()),
-            ("all", total(counts.values())),
-        ]
+        for name, of_kind in [*named.items(), ("all", total(counts.values()))]
     ]
+    columns = ("type", "precision", "recall", "F1", unit, "predicted", "correct")
     matches = [match for sentence in judged for match in sentence.matches]
+    outcomes = collections.Counter(match.outcome for match in matches)
+    became = [
+        (name, f"{outcomes[name]:,}", what) for name, what in OUTCOMES.items() if outcomes[name]
+    ]
     return Section(
         "Types",
         tables=[
-            ("Scores of each type", columns, rows),
-            _outcomes(matches, unit),
+            Table("Scores of each type", columns, rows),
+            Table(f"What became of {unit}", ("outcome", unit, "meaning"), became),
             _confusions(matches, list(counts), unit),
         ],
     )
-
-
-def _outcomes(matches: Iterable[Match], unit: str) -> Table:
-    found = collections.Counter(match.outcome for match in matches)
-    rows = [(name, f"{found[name]:,}", what) for name, what in OUTCOMES.items() if found[name]]
-    return f"What became of {unit}", ("outcome", unit, "meaning"), rows
 
 
 def _confusions(matches: Sequence[Match], types: Sequence[str], unit: str) -> Table:
@@ -148,13 +141,14 @@ def _worst(judged: Sequence[_Judged], *, shows_correct: bool) -> Section:
     kept = wrong[:_MOST_SENTENCES]
     return Section(
         f"The {len(kept)} worst sentences" if kept else "No mistakes",
-        note=_legend() if kept else "",
+        legend=_legend() if kept else (),
         cards=[_card(sentence, shows_correct) for sentence in kept],
     )
 
 
-def _legend() -> str:
+def _legend() -> list[str]:
     """Explains the marks, on examples."""
+    words = ("some", "words")
     rows = (
         (Match(Entity("A", 0, 1), Entity("A", 0, 1)), "labelled and predicted"),
         (Match(Entity("A", 0, 1), Entity("B", 0, 1)), "labelled as A, predicted as B"),
@@ -162,20 +156,17 @@ def _legend() -> str:
         (Match(Entity("A", 0, 1), None), "labelled only"),
         (Match(None, Entity("A", 0, 1)), "predicted only"),
     )
-    items = "".join(
-        f"<li>{marked(('some', 'words')[: match.entities[0].end], [match])} {escape(what)}</li>"
-        for match, what in rows
-    )
-    return f'<ul class="legend entities">{items}</ul>'
+    return [
+        f"{marked(words[: match.entities[0].end], [match])} {mark(what)}" for match, what in rows
+    ]
 
 
 def _card(judged: _Judged, shows_correct: bool) -> str:
     """A sentence with its marks, under its line in the file."""
     matches = [m for m in judged.matches if shows_correct or m.outcome != CORRECT]
     count = f"{judged.num_wrong} of {len(judged.matches)} wrong"
-    return (
-        f'<span class="hint">line {judged.sentence.first_line:,}: {count}</span><br>'
-        f"{marked(judged.sentence.words, matches)}"
+    return hint(f"line {judged.sentence.first_line:,}: {count}") + marked(
+        judged.sentence.words, matches
     )
 
 
@@ -196,9 +187,8 @@ def marked(words: Sequence[str], matches: Sequence[Match]) -> str:
         range(len(words)), lambda n: (labelled[n], predicted[n])
     ):
         run = list(places)
-        text = escape(" ".join(words[run[0] : run[-1] + 1]))
-        classes = [name for name, number in zip(("true", "predicted"), numbers) if number]
-        pieces.append(f'<mark class="{" ".join(classes)}">{text}</mark>' if classes else text)
+        styles = [name for name, number in zip(("true", "predicted"), numbers) if number]
+        pieces.append(mark(" ".join(words[run[0] : run[-1] + 1]), *styles))
         pieces += map(_badge, ending[run[-1] + 1])
     return " ".join(pieces)
 
@@ -212,8 +202,7 @@ def _badge(match: Match) -> str:
         MISSED: f"{MISSED} {names[0]}",
         SPURIOUS: f"{SPURIOUS} {names[0]}",
     }[match.outcome]
-    style = _STYLES.get(match.outcome, "wrong")
-    return f'<span class="badge {style}">{escape(text)}</span>'
+    return badge(text, _STYLES.get(match.outcome, "wrong"))
 
 
 def _shown(kind: str) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.sentence_modules import TEXTS_NAME
-from bert_tf.inference.export import Exportable, TextSignature, checked_length
+from bert_tf.inference.export import Exportable, Tensors, checked_length
 from bert_tf.inference.graph_tokenizer import GraphTokenizer, first_sequence
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.complete import CompleteModel
@@ -18,48 +17,45 @@ from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 
 
-def exportable_vectors(
-    model: CompleteModel, settings: VectorSettings, *, max_seq_length: int | None = None
-) -> Exportable:
-    """A network that gives vectors of texts, with its signatures, of which ``text`` takes texts.
+class ExportableVectors(Exportable):
+    """A network that gives vectors of texts."""
 
-    Args:
-      model: the model.
-      settings: which vectors.
-      max_seq_length: the most tokens that are read of a text; None for the network's positions.
+    def __init__(
+        self, model: CompleteModel, settings: VectorSettings, *, max_seq_length: int | None = None
+    ) -> None:
+        """Gives vectors of texts.
 
-    Raises:
-      UserError: tokens are not pooled, or the network lacks a layer.
-    """
-    checked_length(model, max_seq_length)
-    if settings.pooling == TOKENS:
-        raise UserError(
-            f"--pooling={TOKENS} gives texts of different lengths different numbers of vectors; "
-            "give another --pooling, such as mean."
-        )
-    chosen = choose_vectors(model, settings, max_seq_length=max_seq_length)
-    for note in chosen.notes:
-        say(note, stream=sys.stderr)
+        Args:
+          model: the model.
+          settings: which vectors.
+          max_seq_length: the most tokens that are read of a text; None for the network's positions.
 
-    def outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
+        Raises:
+          UserError: tokens are not pooled, or the network lacks a layer.
+        """
+        checked_length(model, max_seq_length)
+        if settings.pooling == TOKENS:
+            raise UserError(
+                f"--pooling={TOKENS} gives texts of different lengths different numbers of "
+                "vectors; give another --pooling, such as mean."
+            )
+        self._chosen = choose_vectors(model, settings, max_seq_length=max_seq_length)
+        for note in self._chosen.notes:
+            say(note, stream=sys.stderr)
+        self.task = self._chosen.task(model)
+
+    def outputs(self, network: Network, features: Features) -> Tensors:
         """``vectors`` [B, W], or [B, layers, W] for several layers."""
         vectors = network.predictions(features)[VECTORS]
-        return {VECTORS: vectors[:, 0] if len(chosen.layers) == 1 else vectors}
+        return {VECTORS: vectors[:, 0] if len(self._chosen.layers) == 1 else vectors}
 
-    def of_texts(
-        network: Network, tokenizer: GraphTokenizer, texts: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        if chosen.lower_case:
+    def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
+        """The outputs for texts after the prompt; UserError if the graph cannot lower-case them."""
+        if self._chosen.lower_case:
             raise UserError(
                 f"--text_signature: {TEXTS_NAME} lower-cases texts for a cased vocabulary, which "
                 "the graph does not; leave the flag out and send token ids."
             )
-        tokens = tokenizer.encode(tf.strings.join([chosen.prompt, texts["text"]]))
-        features, left_out = first_sequence(tokens, tokenizer.ids, chosen.max_seq_length)
-        return {**outputs(network, features), "tokens_left_out": left_out}
-
-    return Exportable(
-        chosen.task(model),
-        outputs,
-        texts={"text": TextSignature(("text",), of_texts)},
-    )
+        tokens = tokenizer.encode(tf.strings.join([self._chosen.prompt, texts["text"]]))
+        features, left_out = first_sequence(tokens, tokenizer.ids, self._chosen.max_seq_length)
+        return {**self.outputs(network, features), "tokens_left_out": left_out}

@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 _SIDE = 1000  # width and height of the drawing in its units
 _MOST_DOTS = 40
-_MOST_LOG_TICKS = 6
+_MOST_LOG_TICKS = 8
 _FAR_APART = 3  # from this ratio on, a curve leaves most of a linear axis empty
+_STYLES = ("first", "second", "third")  # the style sheet's classes of lines
 
 Point = tuple[float, float]
 
 
 class Line(NamedTuple):
-    """A named curve; ``style`` is the CSS class that colours it."""
+    """A named curve."""
 
     name: str
     points: Sequence[Point]
-    style: str
 
 
 class Marker(NamedTuple):
@@ -31,7 +31,14 @@ class Marker(NamedTuple):
 
     name: str
     x: float
-    style: str
+
+
+class Labels(NamedTuple):
+    """The title of a chart, and what its axes show."""
+
+    title: str
+    x: str
+    y: str
 
 
 class Axis(NamedTuple):
@@ -44,57 +51,53 @@ class Axis(NamedTuple):
 
     def fraction(self, value: float) -> float:
         """The position of a value between ``low``, 0, and ``high``, 1."""
-        low, high, value = (
-            map(math.log, (self.low, self.high, value))
-            if self.is_log
-            else (self.low, self.high, value)
-        )
-        return (value - low) / (high - low)
+        if self.is_log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
 
 
 def line_chart(
     lines: Sequence[Line],
+    labels: Labels,
     *,
-    title: str,
-    x_label: str,
-    y_label: str,
     markers: Sequence[Marker] = (),
-    x_from_zero: bool = False,
     y_log: bool = False,
     note: str = "",
 ) -> str:
-    """A ``figure`` with the curves, their legend and a caption; empty without finite points.
+    """A ``figure`` with at most three curves and their legend; empty without finite points.
 
-    ``x_from_zero`` starts the x axis at zero unless that would leave a wide gap; ``y_log`` makes
-    the y axis logarithmic if all values are positive and far apart.
+    ``y_log`` makes the y axis logarithmic if all values are positive and far apart.
     """
     lines = [
-        line._replace(points=[point for point in line.points if all(map(math.isfinite, point))])
-        for line in lines
+        Line(name, [p for p in points if all(map(math.isfinite, p))]) for name, points in lines
     ]
     lines = [line for line in lines if line.points]
     if not lines:
         return ""
-    x_axis = _x_axis([x for line in lines for x, _ in line.points], from_zero=x_from_zero)
-    y_axis = _y_axis([y for line in lines for _, y in line.points], log=y_log)
-    inside = [marker for marker in markers if x_axis.low <= marker.x <= x_axis.high]
-    drawn = [
-        *(_marker(marker, x_axis) for marker in inside),
-        *(element for line in lines for element in _curve(line, x_axis, y_axis)),
-    ]
-    below = _legend(lines, inside) + _note(note)
-    return _figure(drawn, x_axis, y_axis, names=(title, x_label, y_label), below=below)
+    x_axis, y_axis = (
+        axis_of([point[side] for line in lines for point in line.points], log=log)
+        for side, log in ((0, False), (1, y_log))
+    )
+    drawn, legend = [], []
+    for style, line in zip(_STYLES, lines):
+        drawn += _curve(line, style, x_axis, y_axis)
+        legend.append(f'<li class="curve {style}">{escape(line.name)}</li>')
+    for style, marker in zip(_STYLES, markers):
+        if x_axis.low <= marker.x <= x_axis.high:
+            drawn.append(_vertical(f"marker {style}", x_axis.fraction(marker.x)))
+            legend.append(f'<li class="marker {style}">{escape(marker.name)}</li>')
+    below = f'<ul class="legend">{"".join(legend)}</ul>'
+    if note:
+        below += f'<p class="note">{escape(note)}</p>'
+    return _figure(drawn, x_axis, y_axis, labels, below=below)
 
 
 def histogram(
     edges: Sequence[float],
     counts: Sequence[float],
+    labels: Labels,
     *,
-    title: str,
-    x_label: str,
-    y_label: str,
     y_log: bool = False,
-    note: str = "",
 ) -> str:
     """A ``figure`` with a bar between consecutive ``edges``; empty without finite counts or edges.
 
@@ -104,33 +107,62 @@ def histogram(
     highest = max(counts, default=0)
     if not highest or not all(map(math.isfinite, edges)):
         return ""
-    x_axis = Axis(edges[0], edges[-1], ticks(edges[0], edges[-1]))
-    if y_log:
-        y_axis = Axis(0.5, 1.1 * highest, log_ticks(1.0, 1.1 * highest), is_log=True)
-    else:
-        enclosing = ticks(0, highest, outside=True)
-        y_axis = Axis(0, enclosing[-1], enclosing)
+    x_axis = axis_of(edges)
+    y_axis = (
+        Axis(0.5, 1.1 * highest, _log_ticks(1, highest), True) if y_log else axis_of([0, highest])
+    )
     bars = [
         _bar(low, high, count, x_axis, y_axis)
         for low, high, count in zip(edges, edges[1:], counts)
         if count
     ]
-    return _figure(bars, x_axis, y_axis, names=(title, x_label, y_label), below=_note(note))
+    return _figure(bars, x_axis, y_axis, labels)
 
 
-def _figure(
-    drawn: Sequence[str], x_axis: Axis, y_axis: Axis, *, names: tuple[str, str, str], below: str
-) -> str:
-    """Puts drawn elements on their axes; ``names`` are the title, then the labels of x and y."""
-    title, x_label, y_label = map(escape, names)
+def axis_of(values: Sequence[float], *, log: bool = False) -> Axis:
+    """An axis around the values; with ``log`` a logarithmic one if they are positive and apart."""
+    low, high = min(values), max(values)
+    if log and 0 < low <= high / _FAR_APART:
+        return Axis(low / 1.05, high * 1.05, _log_ticks(low, high), True)
+    if low == high:
+        margin = abs(low) * 0.1 or 1.0
+        low, high = low - margin, high + margin
+    ticks = _ticks(low, high)
+    return Axis(ticks[0], ticks[-1], ticks)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About six numbers around both, spaced by 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    slack = 1e-9
+    first, last = math.floor(low / step + slack), math.ceil(high / step - slack)
+    digits = max(0, 2 - math.floor(math.log10(step)))
+    return [round(index * step, digits) for index in range(first, last + 1)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """The numbers 1, 2 and 5 times powers of ten between two; powers alone if these are many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{factor}e{power}") for power in powers for factor in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    many = len(ticks) > _MOST_LOG_TICKS
+    return [tick for tick in ticks if f"{tick:e}".startswith("1.")] if many else ticks
+
+
+def _figure(drawn: Sequence[str], x: Axis, y: Axis, labels: Labels, *, below: str = "") -> str:
+    """Puts drawn elements on their axes."""
+    title, x_label, y_label = map(escape, labels)
+    grid = (_units(1 - y.fraction(value)) for value in y.ticks)
     drawing = [
-        *(_horizontal(y_axis.fraction(value)) for value in y_axis.ticks),
-        *(_vertical("tick", x_axis.fraction(value)) for value in x_axis.ticks),
+        *(f'<line class="grid" x1="0" x2="{_SIDE}" y1="{at}" y2="{at}"/>' for at in grid),
+        *(_vertical("grid", x.fraction(value)) for value in x.ticks),
         *drawn,
     ]
-    labels = [
-        *(_tick("y", "bottom", y_axis.fraction(value), value) for value in y_axis.ticks),
-        *(_tick("x", "left", x_axis.fraction(value), value) for value in x_axis.ticks),
+    texts = [
+        *(_tick("y", "bottom", y.fraction(value), value) for value in y.ticks),
+        *(_tick("x", "left", x.fraction(value), value) for value in x.ticks),
         f'<span class="label y">{y_label}</span>',
         f'<span class="label x">{x_label}</span>',
     ]
@@ -139,71 +171,8 @@ def _figure(
         f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
         f'aria-label="{title}: {y_label} over {x_label}">\n'
         + "\n".join(drawing)
-        + "\n</svg>\n"
-        + "".join(labels)
-        + f"</div>\n{below}</figure>"
+        + f"\n</svg>\n{''.join(texts)}</div>\n{below}</figure>"
     )
-
-
-def _note(note: str) -> str:
-    return f'<p class="note">{escape(note)}</p>' if note else ""
-
-
-def _x_axis(values: Sequence[float], *, from_zero: bool) -> Axis:
-    low, high = min(values), max(values)
-    if from_zero and 0 < low <= high / 4:
-        low = 0
-    low, high = widened(low, high)
-    return Axis(low, high, ticks(low, high))
-
-
-def _y_axis(values: Sequence[float], *, log: bool) -> Axis:
-    low, high = widened(min(values), max(values))
-    if log and low > 0 and high >= _FAR_APART * low:
-        low, high = low / 1.05, high * 1.05
-        return Axis(low, high, log_ticks(low, high), is_log=True)
-    enclosing = ticks(low, high, outside=True)
-    return Axis(enclosing[0], enclosing[-1], enclosing)
-
-
-def widened(low: float, high: float) -> tuple[float, float]:
-    """Widens the interval if its ends are equal."""
-    if low < high:
-        return low, high
-    margin = abs(low) * 0.1 or 1.0
-    return low - margin, high + margin
-
-
-def ticks(low: float, high: float, *, outside: bool = False, about: int = 5) -> list[float]:
-    """Round numbers between ``low`` and ``high``; with ``outside`` they enclose both.
-
-    Their spacing is 1, 2 or 5 times a power of ten, and there are approximately ``about`` of them.
-    """
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-    slack = 1e-9
-    if outside:
-        first, last = math.floor(low / step + slack), math.ceil(high / step - slack)
-    else:
-        first, last = math.ceil(low / step - slack), math.floor(high / step + slack)
-    digits = max(0, 2 - math.floor(math.log10(step)))
-    return [round(index * step, digits) for index in range(first, last + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """A few round numbers between two positive ones, such as 1, 2 and 5 times powers of ten."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
-        found = [
-            float(f"{factor}e{power}")
-            for power in powers
-            for factor in factors
-            if low <= float(f"{factor}e{power}") <= high
-        ]
-        if len(found) <= _MOST_LOG_TICKS:
-            break
-    return found
 
 
 def _text(value: float) -> str:
@@ -211,63 +180,38 @@ def _text(value: float) -> str:
     return text.replace("-", "−")
 
 
-def _tick(axis: str, side: str, fraction: float, value: float) -> str:
-    return f'<span class="tick {axis}" style="{side}:{100 * fraction:.2f}%">{_text(value)}</span>'
-
-
-def _coordinate(fraction: float) -> str:
+def _units(fraction: float) -> str:
     """A coordinate in the units of the drawing."""
     return f"{_SIDE * fraction:.1f}".removesuffix(".0")
 
 
-def _horizontal(fraction: float) -> str:
-    y = _coordinate(1 - fraction)
-    return f'<line class="grid" x1="0" x2="{_SIDE}" y1="{y}" y2="{y}"/>'
+def _tick(axis: str, side: str, fraction: float, value: float) -> str:
+    return f'<span class="tick {axis}" style="{side}:{100 * fraction:.2f}%">{_text(value)}</span>'
 
 
-def _vertical(style: str, fraction: float, name: str = "") -> str:
-    x, title = _coordinate(fraction), f"<title>{escape(name)}</title>" if name else ""
-    top = _SIDE - 20 if style == "tick" else 0
-    return f'<line class="{style}" x1="{x}" x2="{x}" y1="{top}" y2="{_SIDE}">{title}</line>'
+def _vertical(style: str, fraction: float) -> str:
+    x = _units(fraction)
+    return f'<line class="{style}" x1="{x}" x2="{x}" y1="0" y2="{_SIDE}"/>'
 
 
-def _marker(marker: Marker, axis: Axis) -> str:
-    return _vertical(f"marker {marker.style}", axis.fraction(marker.x), marker.name)
-
-
-def _curve(line: Line, x_axis: Axis, y_axis: Axis) -> list[str]:
-    points = [
-        (_coordinate(x_axis.fraction(x)), _coordinate(1 - y_axis.fraction(y)))
-        for x, y in line.points
-    ]
-    path = " ".join(f"{x},{y}" for x, y in points)
-    elements = [f'<polyline class="curve {line.style}" points="{path}"/>']
-    if len(points) <= _MOST_DOTS:
+def _curve(line: Line, style: str, x_axis: Axis, y_axis: Axis) -> list[str]:
+    places = [(_units(x_axis.fraction(x)), _units(1 - y_axis.fraction(y))) for x, y in line.points]
+    path = " ".join(f"{x},{y}" for x, y in places)
+    elements = [f'<polyline class="curve {style}" points="{path}"/>']
+    if len(places) <= _MOST_DOTS:
         # A line of zero length with round ends is a circle even if the drawing is stretched.
         elements += [
-            f'<path class="dot {line.style}" d="M{x} {y}h.01">'
+            f'<path class="dot {style}" d="M{x} {y}h.01">'
             f"<title>{escape(line.name)} at {_text(point[0])}: {point[1]:.4g}</title></path>"
-            for (x, y), point in zip(points, line.points)
+            for (x, y), point in zip(places, line.points)
         ]
     return elements
 
 
 def _bar(low: float, high: float, count: float, x_axis: Axis, y_axis: Axis) -> str:
-    left, right = x_axis.fraction(low), x_axis.fraction(high)
-    height = y_axis.fraction(count)
+    left, right, height = x_axis.fraction(low), x_axis.fraction(high), y_axis.fraction(count)
     return (
-        f'<rect class="first" x="{_coordinate(left)}" width="{_coordinate(right - left)}" '
-        f'y="{_coordinate(1 - height)}" height="{_coordinate(height)}">'
+        f'<rect class="first" x="{_units(left)}" width="{_units(right - left)}" '
+        f'y="{_units(1 - height)}" height="{_units(height)}">'
         f"<title>{_text(low)} to {_text(high)}: {_text(count)}</title></rect>"
     )
-
-
-def _legend(lines: Sequence[Line], markers: Sequence[Marker]) -> str:
-    entries = [(line.name, f"curve {line.style}") for line in lines]
-    entries += [(marker.name, f"marker {marker.style}") for marker in markers]
-    items = (
-        '<li><svg viewBox="0 0 24 8" aria-hidden="true">'
-        f'<line class="{style}" x1="0" x2="24" y1="4" y2="4"/></svg>{escape(name)}</li>'
-        for name, style in entries
-    )
-    return f'<ul class="legend">{"".join(items)}</ul>'

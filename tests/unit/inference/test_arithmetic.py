@@ -15,7 +15,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model_directory.complete import find_model
 from bert_tf.native import library
-from bert_tf.tasks.question_answering.export import exportable_spans
+from bert_tf.tasks.question_answering.export import ExportableSpans
 from bert_tf.tuning import choice, native_ops
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.util.errors import UserError
@@ -81,7 +81,7 @@ def test_kernels_are_cast_once(parts):
 
 
 def test_an_export_has_no_native_operations(parts, tmp_path):
-    exportable = exportable_spans(parts)
+    exportable = ExportableSpans(parts)
     exported = export_saved_model(parts, exportable, tmp_path / "squad", precision="bf16")
     saved = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
     [meta_graph] = saved.meta_graphs

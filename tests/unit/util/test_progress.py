@@ -1,5 +1,6 @@
 """Progress lines under a clock that the test moves."""
 
+import contextlib
 import io
 
 import pytest
@@ -18,14 +19,13 @@ class Clock:
 def lines_of(total, steps, *, interval_seconds=5.0, finish=False):
     """What is printed when each (seconds, amount) passes in turn."""
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(
-        "reading", total, "MB", interval_seconds=interval_seconds, stream=stream, clock=clock
-    )
-    for seconds, amount in steps:
-        clock.now += seconds
-        progress.advance(amount)
-    if finish:
-        progress.finish()
+    progress = Progress("reading", total, "MB", interval_seconds=interval_seconds, clock=clock)
+    with contextlib.redirect_stderr(stream):
+        for seconds, amount in steps:
+            clock.now += seconds
+            progress.advance(amount)
+        if finish:
+            progress.finish()
     return stream.getvalue().splitlines()
 
 

@@ -56,7 +56,7 @@ def test_masks_have_colours_on_a_page(tokenizer):
         "[SEP]</span> (and 2 positions of padding)"
     )
     for kind in ("hidden", "replaced", "kept", "segment"):
-        assert f'class="{kind}"' in LEGEND
+        assert f'class="{kind}"' in "".join(LEGEND)
 
 
 def test_pieces_that_are_masked(tokenizer):

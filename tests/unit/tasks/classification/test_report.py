@@ -11,6 +11,7 @@ from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.prediction import scores
 from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.text_task import Row, TextFile
+from tests.helpers.pages import charts_of
 
 LONGEST_LABEL = 40  # characters of a vertical label that fit beside a chart
 
@@ -30,21 +31,8 @@ def ratings(tmp_path):
     return page_of("sts-b", (labels + noise)[:, None], labels.tolist(), tmp_path)
 
 
-def charts(page):
-    """By title: the curves of a chart, each a list of points."""
-    return {
-        title: [
-            [tuple(map(float, point.split(","))) for point in curve.split()]
-            for curve in re.findall(r'points="([^"]*)"', figure)
-        ]
-        for title, figure in re.findall(
-            r"<figcaption>(.*?)</figcaption>(.*?)</figure>", page, flags=re.DOTALL
-        )
-    }
-
-
 def test_equal_ratings_are_one_point(ratings):
-    found, _ = charts(ratings)["Predictions"]
+    found, _ = charts_of(ratings)["Predictions"]
     columns = [x for x, _ in found]
     assert len(columns) == 5
     assert columns == sorted(set(columns))

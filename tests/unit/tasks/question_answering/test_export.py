@@ -11,7 +11,7 @@ from bert_tf.inference import graph_tokenizer
 from bert_tf.inference.export import export_saved_model
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import find_model
-from bert_tf.tasks.question_answering.export import exportable_spans
+from bert_tf.tasks.question_answering.export import ExportableSpans
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.util.errors import UserError
@@ -32,7 +32,7 @@ WINDOWS = WindowSettings(max_seq_length=24, max_query_length=6)
 
 
 def export_squad(parts, export_dir, *, num_candidates=20, windows=WINDOWS, **options):
-    exportable = exportable_spans(parts, num_candidates=num_candidates, windows=windows)
+    exportable = ExportableSpans(parts, num_candidates=num_candidates, windows=windows)
     return export_saved_model(parts, exportable, export_dir, **options)
 
 

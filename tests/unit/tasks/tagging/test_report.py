@@ -1,6 +1,5 @@
 """report.html of tagging: what it counts, and which words it marks."""
 
-import html
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from bert_tf.tasks.tagging.chunks import Entity
 from bert_tf.tasks.tagging.formats import read_tagged
 from bert_tf.tasks.tagging.outcomes import Match
 from bert_tf.tasks.tagging.report import marked, write_report
+from tests.helpers.pages import tables_of
 
 FILE = """<Anna> B-PER
 & I-PER
@@ -39,18 +39,6 @@ def page_of(tmp_path: Path, content: str, predicted: list[list[str]]) -> str:
     file = read_tagged(tmp_path / "dev.txt", flag="eval_file", needs_labels=True)
     losses = np.linspace(0, 1, file.num_words, dtype=np.float32)
     return write_report(tmp_path, file, predicted, losses, RESULTS).read_text()
-
-
-def tables_of(page: str) -> dict[str, list[list[str]]]:
-    """Caption -> rows of cells."""
-    tables = re.findall(r"<table><caption>(.*?)</caption>(.*?)</table>", page, re.DOTALL)
-    return {
-        caption: [
-            [html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
-            for row in re.findall(r"<tr>(.*?)</tr>", content)
-        ]
-        for caption, content in tables
-    }
 
 
 def cards_of(page: str) -> list[str]:

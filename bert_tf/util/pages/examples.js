@@ -1,45 +1,40 @@
 "use strict";
 
-// The question browser. Its state is the form and a page number; both are kept in the URL after
+// The browser of examples. Its state is the form and a page number; both are kept in the URL after
 // "#", so that a view can be shared as a link.
 (() => {
   const PAGE_SIZE = 20;
   const SHOWN_CANDIDATES = 3;
-  const source = document.getElementById("data");
-  if (!source) return; // a report without questions
-
   const find = (id) => document.getElementById(id);
+  const rows = readRows(JSON.parse(find("data").textContent));
   const form = find("filters");
+  form.prepend(...Object.keys(rows[0].filters).map(filter).filter(Boolean));
   const fields = [...form.elements].filter((element) => element.name);
-  const rows = readRows(JSON.parse(source.textContent));
   // Multiples of the golden ratio are spread evenly, so that every page has questions from the
   // whole file, with right and wrong ones in proportion.
   const spread = (row) => Math.imul(row.place, 2654435769) >>> 0;
-  const orders = {
-    mixed: (a, b) => spread(a) - spread(b),
-    worst: (a, b) => a.f1 - b.f1 || a.place - b.place,
-    best: (a, b) => b.f1 - a.f1 || a.place - b.place,
-    confident: (a, b) =>
-      severity(a) - severity(b) || b.confidence - a.confidence || a.place - b.place,
-    file: (a, b) => a.place - b.place,
-  };
+  const orders = { mixed: spread, "as in the file": (row) => row.place };
   let page = 1;
 
   function readRows(data) {
-    const searchable = data.contexts.map((context) => context.toLowerCase());
-    return data.rows.map((values, place) => {
-      const row = { place };
-      data.columns.forEach((name, column) => (row[name] = values[column]));
-      const texts = [row.id, row.question, row.predicted, ...row.answers];
-      row.searchable = [texts.join("\n").toLowerCase(), searchable[row.context]];
-      row.title = data.titles[row.title];
-      row.context = data.contexts[row.context];
-      return row;
+    const searchable = data.texts.map((text) => text.toLowerCase());
+    return data.rows.map((row, place) => {
+      const texts = [row.id, row.heading, ...Object.values(row.answers).flat()];
+      const words = [texts.join("\n").toLowerCase(), searchable[row.text]];
+      return { ...row, place, searchable: words, text: data.texts[row.text] };
     });
   }
 
-  function severity(row) {
-    return ["wrong", "partly right", "exact"].indexOf(row.outcome);
+  // A select element for a filter; nothing if all examples have the same value.
+  function filter(name) {
+    const counts = new Map();
+    for (const row of rows) counts.set(row.filters[name], (counts.get(row.filters[name]) ?? 0) + 1);
+    if (counts.size < 2) return null;
+    const options = [...counts].sort((a, b) => b[1] - a[1]).map(([value, count]) =>
+      element("option", { value }, `${value} (${number(count)})`),
+    );
+    const all = element("option", { value: "" }, "all");
+    return element("label", {}, name, element("select", { name }, all, ...options));
   }
 
   function chosenRows() {
@@ -47,10 +42,11 @@
     const { order, text, ...filters } = values;
     const query = text.trim().toLowerCase();
     const active = Object.entries(filters).filter(([, value]) => value);
+    const key = orders[order] ?? ((row) => row.orders[order]);
     return rows
-      .filter((row) => active.every(([name, value]) => String(row[name]) === value))
+      .filter((row) => active.every(([name, value]) => row.filters[name] === value))
       .filter((row) => row.searchable.some((part) => part.includes(query)))
-      .sort(orders[order]);
+      .sort((a, b) => key(a) - key(b) || a.place - b.place);
   }
 
   function defaultValue(field) {
@@ -81,7 +77,7 @@
     const shown = chosen.slice(first, first + PAGE_SIZE);
     const range = shown.length ? `${number(first + 1)}–${number(first + shown.length)}` : "0";
     find("count").textContent =
-      `showing ${range} of ${number(chosen.length)} (${number(rows.length)} questions in total)`;
+      `showing ${range} of ${number(chosen.length)} (${number(rows.length)} in total)`;
     find("list").replaceChildren(...shown.map(example));
     find("page").textContent = `page ${number(page)} of ${number(pages)}`;
     find("previous").disabled = page === 1;
@@ -102,7 +98,7 @@
     const item = element("li", { className: "example card" });
     item.dataset.id = row.id;
     item.append(
-      element("h3", { dir: "auto" }, row.question),
+      element("h3", { dir: "auto" }, row.heading),
       element("p", { className: "badges" }, ...badges(row)),
       element(
         "div",
@@ -123,24 +119,13 @@
     const id = element("code", {}, row.id);
     const copy = element("button", { type: "button", className: "copy" }, "copy id");
     copy.addEventListener("click", () => copyText(id, copy));
-    const outcome = `badge ${row.outcome.split(" ")[0]}`;
-    const parts = [
-      element("span", { className: outcome }, row.outcome),
-      element("span", {}, `F1 ${(100 * row.f1).toFixed(1)}`),
-      element("span", {}, row.type),
-      element("span", { dir: "auto" }, row.title.replaceAll("_", " ")),
-    ];
-    if (row.nullOdds !== null) parts.push(element("span", {}, `null odds ${row.nullOdds}`));
-    return [...parts, element("span", { className: "id" }, id, " ", copy)];
+    const facts = row.facts.map((fact) => element("span", { dir: "auto" }, fact));
+    return [...facts, element("span", { className: "id" }, id, " ", copy)];
   }
 
   function answers(row) {
-    return element(
-      "dl",
-      { className: "answers" },
-      ...named("true", row.answers),
-      ...named("predicted", row.predicted ? [row.predicted] : []),
-    );
+    const parts = Object.entries(row.answers).map(([name, texts]) => named(name, texts));
+    return element("dl", { className: "answers" }, ...parts.flat());
   }
 
   function named(name, texts) {
@@ -149,25 +134,25 @@
     return [element("dt", {}, name), ...(shown.length ? shown : [none])];
   }
 
-  // The context in pieces, split where a span starts or ends, so that overlaps are pieces too.
+  // The text in pieces, split where a mark starts or ends, so that overlaps are pieces too. Marks
+  // count characters, of which JavaScript's strings hold some as two.
   function highlighted(row) {
-    const spans = row.predictedSpan ? [...row.trueSpans, row.predictedSpan] : row.trueSpans;
-    const cuts = [...new Set([0, row.context.length, ...spans.flat()])].sort((a, b) => a - b);
+    const characters = [...row.text];
+    const spans = Object.values(row.marks).flat();
+    const cuts = [...new Set([0, characters.length, ...spans.flat()])].sort((a, b) => a - b);
     return cuts.slice(1).map((end, index) => {
       const start = cuts[index];
       const covers = ([from, to]) => from <= start && end <= to;
-      const names = [];
-      if (row.trueSpans.some(covers)) names.push("true");
-      if (row.predictedSpan && covers(row.predictedSpan)) names.push("predicted");
-      const text = row.context.slice(start, end);
+      const names = Object.keys(row.marks).filter((name) => row.marks[name].some(covers));
+      const text = characters.slice(start, end).join("");
       if (!names.length) return text;
       return element("mark", { className: names.join(" "), title: names.join(" and ") }, text);
     });
   }
 
   function candidates(row) {
-    if (!row.nbest.length) return "";
-    const lines = row.nbest.map(([text, probability]) =>
+    if (!row.candidates.length) return "";
+    const lines = row.candidates.map(([text, probability]) =>
       element(
         "tr",
         {},
