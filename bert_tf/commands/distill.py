@@ -1,23 +1,8 @@
 """Pre-trains a smaller BERT with a larger one as its teacher."""
 
-from __future__ import annotations
+from bert_tf.commands.scripts import SCRIPTS
 
-import functools
-
-from bert_tf.cli.training_flags import run_script
-from bert_tf.tasks.pretraining.distillation_flags import (
-    define_distillation_flags,
-    distillation_settings,
-)
-from bert_tf.tasks.pretraining.program import train
-
-
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    run_script(
-        define_distillation_flags, functools.partial(train, settings_of=distillation_settings)
-    )
-
+run = SCRIPTS["distill"].run
 
 if __name__ == "__main__":
     run()

@@ -1,7 +1,8 @@
 """Examines a planned run: what would fail, and what looks unwise.
 
-Put it in front of the planned command, which stays unchanged. Nothing is trained or written. The
-exit status is 2 if something will fail, 1 if something looks unwise, and 0 otherwise.
+Put it in front of the planned command, which stays unchanged. It makes a dry run, which ends at the
+first mistake, and judges what the run would do. Nothing is trained or written. The exit status is 2
+if something will fail, 1 if something looks unwise, and 0 otherwise.
 
     python -m bert_tf.commands.doctor run_pretraining.py --bert_config_file=bert_config.json \\
         --input_file=data/records/train --output_dir=model --do_train
@@ -19,7 +20,7 @@ from absl import flags
 
 from bert_tf.cli.flags import as_typed, flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, at_least_one
-from bert_tf.doctor.training_scripts import OF_COMMANDS, PRETRAINING, SCRIPTS
+from bert_tf.commands.scripts import TRAINING
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError, exit_on_user_error
@@ -32,19 +33,27 @@ _NAMES = {
 }
 _WIDTH, _INDENT = 100, 9
 
+_SCRIPTS = {script.file: script for script in TRAINING.values()}
+_PRETRAINING = "run_pretraining.py"
+# The commands of bert-tf that run them; "classify" is an older name.
+_OF_COMMANDS = {
+    **{name: script.file for name, script in TRAINING.items()},
+    "classify": "run_classifier.py",
+}
+
 # Words in front of a script or command that only start it.
 _STARTERS = ("python", "python3", "bert-tf")
 
 
-def define_flags(script: str = PRETRAINING) -> None:
+def define_flags(script: str = _PRETRAINING) -> None:
     """Defines the command's flags, which include those of ``script``."""
     _define_own_flags(Definer(flags.FLAGS), script)
-    SCRIPTS[script].define_flags(flags.FLAGS)
+    _SCRIPTS[script].define_flags(flags.FLAGS)
 
 
 @flag_group("Plan")
 def _define_own_flags(define: Definer, script: str) -> None:
-    define.enum("script", script, list(SCRIPTS), "The script, unless it is the first word.")
+    define.enum("script", script, list(_SCRIPTS), "The script, unless it is the first word.")
     define.integer("num_ranks", 1, "Number of ranks in the run.")
     define.integer("ranks_per_host", None, "Number of ranks per host (default: all).")
 
@@ -59,20 +68,19 @@ def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
     for place, word in enumerate(rest):
         name, before = Path(word).name, Path(rest[place - 1]).name if place else ""
         if place == 0 or before == "bert-tf":
-            name = OF_COMMANDS.get(name.removeprefix("bert-tf-"), name)
-        if name in SCRIPTS and (place == 0 or not word.startswith("-")):
+            name = _OF_COMMANDS.get(name.removeprefix("bert-tf-"), name)
+        if name in _SCRIPTS and (place == 0 or not word.startswith("-")):
             del rest[place]
             if before in _STARTERS:
                 del rest[place - 1]
             return name, rest
     named = [word.partition("=")[2] for word in rest if word.startswith("--script=")]
-    if named and named[0] in SCRIPTS:
+    if named and named[0] in _SCRIPTS:
         return named[0], rest
     if any(word.lstrip("-") in ("help", "helpfull", "helpshort", "h") for word in rest):
-        return PRETRAINING, rest
-    raise UserError(
-        f"name the script of the run after doctor, one of {', '.join(SCRIPTS)}, and then its flags."
-    )
+        return _PRETRAINING, rest
+    names = ", ".join(_SCRIPTS)
+    raise UserError(f"name the script of the run after doctor, one of {names}, and then its flags.")
 
 
 def main(_: object) -> int:
@@ -85,7 +93,7 @@ def main(_: object) -> int:
     from bert_tf.doctor.examination import examine
 
     findings = examine(
-        values.script,
+        _SCRIPTS[values.script],
         values,
         num_ranks=values.num_ranks,
         ranks_per_host=values.ranks_per_host or values.num_ranks,

@@ -1,18 +1,8 @@
 """Pre-trains BERT by replaced-token detection, as ELECTRA does."""
 
-from __future__ import annotations
+from bert_tf.commands.scripts import SCRIPTS
 
-import functools
-
-from bert_tf.cli.training_flags import run_script
-from bert_tf.tasks.pretraining.program import train
-from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
-
-
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    run_script(define_electra_flags, functools.partial(train, settings_of=electra_settings))
-
+run = SCRIPTS["electra"].run
 
 if __name__ == "__main__":
     run()

@@ -47,6 +47,9 @@ from bert_tf.watch.interface import NoWatch, Watch
 
 _WARNING = "warning: "
 
+# The ranks of :func:`planned_on`, the innermost last.
+_planned: list[Ranks] = []
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -163,20 +166,24 @@ class Run:
 
 
 @contextlib.contextmanager
-def begin(
-    settings: RunSettings, runtime: RuntimeSettings, *, planned: Ranks | None = None
-) -> Iterator[Run]:
+def planned_on(ranks: Ranks) -> Iterator[None]:
+    """In the block, runs begin on planned ranks, where this process stands for rank 0."""
+    _planned.append(ranks)
+    try:
+        yield
+    finally:
+        _planned.pop()
+
+
+@contextlib.contextmanager
+def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
     """Connects the ranks, finds the checkpoint to resume from and checks the precision.
 
     The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
     or code, if the output directory cannot be used, for float16 on a CPU, and for loss scale
-    settings without float16.
-
-    Args:
-      settings, runtime: what the user requested.
-      planned: ranks that are only planned, for a dry run in which this process is a stand-in for
-        rank 0; None connects real ones.
+    settings without float16. ``settings`` and ``runtime`` are what the user requested.
     """
+    planned = _planned[-1] if _planned else None
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
         tf.compat.v2.config.experimental.enable_op_determinism()
