@@ -206,8 +206,8 @@ def test_a_rank_whose_records_end_early(tmp_path, data, flags):
 @pytest.mark.exhaustive
 def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(tmp_path, flags):
     program = [sys.executable, FAULTY, "killed while saving", 0, tmp_path / "marker", *flags]
-    launcher = [sys.executable, "-m", "bert_tf.commands.launch", "--np=2", "--restart_delay=0.1"]
-    done = finish([*launcher, "--mpirun_flags=--oversubscribe --bind-to none", "--", *program])
+    job = [*MPIRUN, "-np", "2", *program]
+    done = finish([ROOT / "recipes/restart.sh", *job], RESTART_DELAY="0.1")
     assert done.returncode == 0, done.stderr
     # The sentence is rank 1's, unless mpirun ended it before it could speak: then it is mpirun's.
     assert len(done.sentences) <= 1
@@ -215,6 +215,6 @@ def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(t
         assert "rank 0 on host" in sentence
         assert "the latest checkpoint in" in sentence
     assert done.sentences or "process rank 0" in done.stderr
-    assert "launch: ended with status 137; restart 1 of 3" in done.stderr
+    assert "restart.sh: ended with status 137; restart 1 of 3" in done.stderr
     assert f"resuming from {tmp_path / 'out' / 'model.ckpt-3'} (step 3)" in done.stdout
     assert newest_step(tmp_path) == 6
