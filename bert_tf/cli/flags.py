@@ -25,8 +25,8 @@ _RECIPES = "recipes/"
 
 # Flags that contain free text or addresses. All other string flags are treated as paths.
 NO_PATHS = frozenset({
-    "before_training", "hosts", "master", "mirror", "mpirun_flags", "question", "scheduler", "text",
-    "tpu_name", "triton_server_url", "url",
+    "before_training", "master", "mirror", "question", "scheduler", "text", "tpu_name",
+    "triton_server_url", "url",
 })  # fmt: skip
 
 _HELP = frozenset({"help", "helpshort", "helpfull", "h", "?"})

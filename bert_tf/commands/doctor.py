@@ -11,6 +11,7 @@ if something will fail, 1 if something looks unwise, and 0 otherwise.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from absl import flags
 
 from bert_tf.cli.flags import as_typed, flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, at_least_one
-from bert_tf.commands.scripts import TRAINING
+from bert_tf.commands.scripts import Script
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError, exit_on_user_error
@@ -33,22 +34,34 @@ _NAMES = {
 }
 _WIDTH, _INDENT = 100, 9
 
-_SCRIPTS = {script.file: script for script in TRAINING.values()}
+# Script -> the command of bert-tf that runs it.
+_SCRIPTS = {
+    "run_pretraining.py": "pretrain",
+    "run_distillation.py": "distill",
+    "run_electra.py": "electra",
+    "run_squad.py": "squad",
+    "run_classifier.py": "classifier",
+    "run_ner.py": "ner",
+}
 _PRETRAINING = "run_pretraining.py"
-# The commands of bert-tf that run them; "classify" is an older name.
 _OF_COMMANDS = {
-    **{name: script.file for name, script in TRAINING.items()},
-    "classify": "run_classifier.py",
+    **{command: file for file, command in _SCRIPTS.items()},
+    "classify": "run_classifier.py",  # an older name
 }
 
 # Words in front of a script or command that only start it.
 _STARTERS = ("python", "python3", "bert-tf")
 
 
+def script_in(file: str) -> Script:
+    """The training script in a file; only its flags are imported."""
+    return importlib.import_module(f"bert_tf.commands.{_SCRIPTS[file]}").SCRIPT
+
+
 def define_flags(script: str = _PRETRAINING) -> None:
     """Defines the command's flags, which include those of ``script``."""
     _define_own_flags(Definer(flags.FLAGS), script)
-    _SCRIPTS[script].define_flags(flags.FLAGS)
+    script_in(script).define(flags.FLAGS)
 
 
 @flag_group("Plan")
@@ -93,7 +106,7 @@ def main(_: object) -> int:
     from bert_tf.doctor.examination import examine
 
     findings = examine(
-        _SCRIPTS[values.script],
+        script_in(values.script),
         values,
         num_ranks=values.num_ranks,
         ranks_per_host=values.ranks_per_host or values.num_ranks,

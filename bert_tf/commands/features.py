@@ -4,9 +4,29 @@
         --output_file=vectors.npy
 """
 
-from bert_tf.commands.scripts import SCRIPTS
+from __future__ import annotations
 
-run = SCRIPTS["features"].run
+from typing import Any
+
+from bert_tf.commands.scripts import Script
+from bert_tf.tasks.vectors.flags import define_feature_flags, feature_settings
+
+
+class Features(Script):
+    """run_features.py."""
+
+    define = staticmethod(define_feature_flags)
+    settings = staticmethod(feature_settings)
+
+    def start(self, settings: Any) -> None:
+        """Runs the task; raises UserError for bad input."""
+        from bert_tf.tasks.vectors import run
+
+        run.run(settings)
+
+
+SCRIPT = Features()
+run = SCRIPT.run
 
 if __name__ == "__main__":
     run()

@@ -5,7 +5,7 @@ import json
 import pytest
 from absl import flags
 
-from bert_tf.commands.scripts import SCRIPTS
+from bert_tf.commands.doctor import script_in
 from bert_tf.doctor.examination import examine
 from bert_tf.util.console import Grade
 from tests.helpers.files import content_of
@@ -50,17 +50,17 @@ def places(tmp_path):
 
 def said_of(script, places, *more):
     values = flags.FlagValues()
-    SCRIPTS[script].define_flags(values)
+    script_in(script).define(values)
     model = [f"--bert_config_file={places}/config.json", f"--vocab_file={places}/vocab.txt"]
     where = [f"--output_dir={places}/model", "--max_seq_length=24", "--precision=fp32"]
     values(["doctor", *model, *where, "--do_train", "--learning_rate=3e-5", *more])
-    return examine(SCRIPTS[script], values, num_ranks=1, ranks_per_host=1)
+    return examine(script_in(script), values, num_ranks=1, ranks_per_host=1)
 
 
 def squad(places, *more):
     files = [f"--train_file={places}/train.json", f"--predict_file={places}/dev.json"]
     lengths = ["--do_predict", "--max_query_length=8", "--doc_stride=8"]
-    return said_of("squad", places, *files, *lengths, *more)
+    return said_of("run_squad.py", places, *files, *lengths, *more)
 
 
 def of_grade(findings, grade):
@@ -119,12 +119,14 @@ def test_a_vocabulary_that_is_larger_than_the_network(places):
 def test_classification(places):
     (places / "train.tsv").write_text("sentence\tlabel\nthe tower is high\t1\nthe river\t0\n")
     files = ["--task_name=SST-2", f"--data_dir={places}"]
-    findings = said_of("classifier", places, *files)
+    findings = said_of("run_classifier.py", places, *files)
     assert not of_grade(findings, Grade.ERROR)
     assert ("whole run", "all checks of the run itself have passed") in of_grade(
         findings, Grade.FINE
     )
     assert not (places / "model").exists()
-    findings = said_of("classifier", places, *files, "--learning_rate=9")
+    findings = said_of("run_classifier.py", places, *files, "--learning_rate=9")
     assert "learning rate" in dict(of_grade(findings, Grade.WARNING))
-    assert of_grade(said_of("classifier", places, *files, f"--data_dir={places}/no"), Grade.ERROR)
+    assert of_grade(
+        said_of("run_classifier.py", places, *files, f"--data_dir={places}/no"), Grade.ERROR
+    )
