@@ -21,7 +21,6 @@ from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.launched import binding_warning, check_alone
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.records.tfrecord import records_read
 from bert_tf.train.ledger import versions
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint, find_start
@@ -231,12 +230,7 @@ def _watched(
         return contextlib.nullcontext(NoWatch(ranks))
     from bert_tf.watch.watch import watched
 
-    return watched(
-        ranks,
-        settings,
-        timeout_seconds=runtime.rank_timeout_seconds,
-        records_read=records_read,
-    )
+    return watched(ranks, settings, timeout_seconds=runtime.rank_timeout_seconds)
 
 
 def _lock_output_dir(settings: RunSettings, until_end: contextlib.ExitStack) -> None:
