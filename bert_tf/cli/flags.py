@@ -25,8 +25,8 @@ _RECIPES = "recipes/"
 
 # Flags that contain free text or addresses. All other string flags are treated as paths.
 NO_PATHS = frozenset({
-    "before_training", "hosts", "master", "mirror", "mpirun_flags", "question", "scheduler", "text",
-    "tpu_name", "triton_server_url", "url",
+    "before_training", "master", "mirror", "question", "scheduler", "text", "tpu_name",
+    "triton_server_url", "url",
 })  # fmt: skip
 
 _HELP = frozenset({"help", "helpshort", "helpfull", "h", "?"})
@@ -58,12 +58,11 @@ class Number(flags.FloatParser):
     """Parses a float and rejects NaN, which would satisfy all bounds of absl's own parser.
 
     Args:
-      lower_bound: minimum; None for none.
       infinite: whether inf and -inf are allowed; otherwise the value must be finite in float32.
     """
 
-    def __init__(self, *, lower_bound: float | None = None, infinite: bool = False) -> None:
-        super().__init__(lower_bound=lower_bound)
+    def __init__(self, *, infinite: bool = False) -> None:
+        super().__init__()
         self._infinite = infinite
 
     def convert(self, argument: int | float | str) -> float:

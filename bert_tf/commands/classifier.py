@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from bert_tf.cli.training_flags import run_script
-from bert_tf.ranks.launched import prepare_process
+from bert_tf.commands.scripts import Script
 from bert_tf.tasks.classification.flags import classification_settings, define_classification_flags
 
-if TYPE_CHECKING:
-    from absl.flags import FlagValues
+
+class Classifier(Script):
+    """run_classifier.py."""
+
+    define = staticmethod(define_classification_flags)
+    settings = staticmethod(classification_settings)
+
+    def start(self, settings: Any) -> None:
+        """Runs the task; raises UserError for bad input."""
+        from bert_tf.tasks.classification import run
+
+        run.run(settings)
 
 
-def main(values: FlagValues) -> None:
-    """Turns flags into settings and runs the task."""
-    settings = classification_settings(values)
-    prepare_process(settings.runtime)
-    # TensorFlow reads the environment when it is imported, and --help should not wait for it.
-    from bert_tf.tasks.classification import run as classification
-
-    classification.run(settings)
-
-
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    run_script(define_classification_flags, main)
-
+SCRIPT = Classifier()
+run = SCRIPT.run
 
 if __name__ == "__main__":
     run()

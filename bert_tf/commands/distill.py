@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-
-from bert_tf.cli.training_flags import run_script
+from bert_tf.commands.scripts import PretrainingScript
 from bert_tf.tasks.pretraining.distillation_flags import (
     define_distillation_flags,
     distillation_settings,
 )
-from bert_tf.tasks.pretraining.program import train
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    run_script(
-        define_distillation_flags, functools.partial(train, settings_of=distillation_settings)
-    )
+class Distillation(PretrainingScript):
+    """run_distillation.py."""
 
+    define = staticmethod(define_distillation_flags)
+    settings = staticmethod(distillation_settings)
+
+
+SCRIPT = Distillation()
+run = SCRIPT.run
 
 if __name__ == "__main__":
     run()

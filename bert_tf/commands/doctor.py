@@ -1,7 +1,8 @@
 """Examines a planned run: what would fail, and what looks unwise.
 
-Put it in front of the planned command, which stays unchanged. Nothing is trained or written. The
-exit status is 2 if something will fail, 1 if something looks unwise, and 0 otherwise.
+Put it in front of the planned command, which stays unchanged. It makes a dry run, which ends at the
+first mistake, and judges what the run would do. Nothing is trained or written. The exit status is 2
+if something will fail, 1 if something looks unwise, and 0 otherwise.
 
     python -m bert_tf.commands.doctor run_pretraining.py --bert_config_file=bert_config.json \\
         --input_file=data/records/train --output_dir=model --do_train
@@ -10,6 +11,7 @@ exit status is 2 if something will fail, 1 if something looks unwise, and 0 othe
 
 from __future__ import annotations
 
+import importlib
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +21,7 @@ from absl import flags
 
 from bert_tf.cli.flags import as_typed, flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, at_least_one
-from bert_tf.doctor.training_scripts import OF_COMMANDS, PRETRAINING, SCRIPTS
+from bert_tf.commands.scripts import Script
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError, exit_on_user_error
@@ -32,19 +34,39 @@ _NAMES = {
 }
 _WIDTH, _INDENT = 100, 9
 
+# Script -> the command of bert-tf that runs it.
+_SCRIPTS = {
+    "run_pretraining.py": "pretrain",
+    "run_distillation.py": "distill",
+    "run_electra.py": "electra",
+    "run_squad.py": "squad",
+    "run_classifier.py": "classifier",
+    "run_ner.py": "ner",
+}
+_PRETRAINING = "run_pretraining.py"
+_OF_COMMANDS = {
+    **{command: file for file, command in _SCRIPTS.items()},
+    "classify": "run_classifier.py",  # an older name
+}
+
 # Words in front of a script or command that only start it.
 _STARTERS = ("python", "python3", "bert-tf")
 
 
-def define_flags(script: str = PRETRAINING) -> None:
+def script_in(file: str) -> Script:
+    """The training script in a file; only its flags are imported."""
+    return importlib.import_module(f"bert_tf.commands.{_SCRIPTS[file]}").SCRIPT
+
+
+def define_flags(script: str = _PRETRAINING) -> None:
     """Defines the command's flags, which include those of ``script``."""
     _define_own_flags(Definer(flags.FLAGS), script)
-    SCRIPTS[script].define_flags(flags.FLAGS)
+    script_in(script).define(flags.FLAGS)
 
 
 @flag_group("Plan")
 def _define_own_flags(define: Definer, script: str) -> None:
-    define.enum("script", script, list(SCRIPTS), "The script, unless it is the first word.")
+    define.enum("script", script, list(_SCRIPTS), "The script, unless it is the first word.")
     define.integer("num_ranks", 1, "Number of ranks in the run.")
     define.integer("ranks_per_host", None, "Number of ranks per host (default: all).")
 
@@ -59,20 +81,19 @@ def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
     for place, word in enumerate(rest):
         name, before = Path(word).name, Path(rest[place - 1]).name if place else ""
         if place == 0 or before == "bert-tf":
-            name = OF_COMMANDS.get(name.removeprefix("bert-tf-"), name)
-        if name in SCRIPTS and (place == 0 or not word.startswith("-")):
+            name = _OF_COMMANDS.get(name.removeprefix("bert-tf-"), name)
+        if name in _SCRIPTS and (place == 0 or not word.startswith("-")):
             del rest[place]
             if before in _STARTERS:
                 del rest[place - 1]
             return name, rest
     named = [word.partition("=")[2] for word in rest if word.startswith("--script=")]
-    if named and named[0] in SCRIPTS:
+    if named and named[0] in _SCRIPTS:
         return named[0], rest
     if any(word.lstrip("-") in ("help", "helpfull", "helpshort", "h") for word in rest):
-        return PRETRAINING, rest
-    raise UserError(
-        f"name the script of the run after doctor, one of {', '.join(SCRIPTS)}, and then its flags."
-    )
+        return _PRETRAINING, rest
+    names = ", ".join(_SCRIPTS)
+    raise UserError(f"name the script of the run after doctor, one of {names}, and then its flags.")
 
 
 def main(_: object) -> int:
@@ -85,7 +106,7 @@ def main(_: object) -> int:
     from bert_tf.doctor.examination import examine
 
     findings = examine(
-        values.script,
+        script_in(values.script),
         values,
         num_ranks=values.num_ranks,
         ranks_per_host=values.ranks_per_host or values.num_ranks,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-
-from bert_tf.cli.training_flags import run_script
-from bert_tf.tasks.pretraining.program import train
+from bert_tf.commands.scripts import PretrainingScript
 from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    run_script(define_electra_flags, functools.partial(train, settings_of=electra_settings))
+class Electra(PretrainingScript):
+    """run_electra.py."""
 
+    define = staticmethod(define_electra_flags)
+    settings = staticmethod(electra_settings)
+
+
+SCRIPT = Electra()
+run = SCRIPT.run
 
 if __name__ == "__main__":
     run()

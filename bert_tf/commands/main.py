@@ -48,7 +48,6 @@ _GROUPS = {
         "doctor": "bert_tf.commands.doctor:run",
         "recipe": "bert_tf.commands.recipe:run",
         "from-deepspeed": "bert_tf.commands.from_deepspeed:run",
-        "launch": "bert_tf.commands.launch:run",
         "build-native": "bert_tf.native.build:run",
     },
     "Trained models": {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-
-from bert_tf.cli.training_flags import run_script
+from bert_tf.commands.scripts import PretrainingScript
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
-from bert_tf.tasks.pretraining.program import train
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    run_script(define_pretraining_flags, functools.partial(train, settings_of=pretraining_settings))
+class Pretraining(PretrainingScript):
+    """run_pretraining.py."""
 
+    define = staticmethod(define_pretraining_flags)
+    settings = staticmethod(pretraining_settings)
+
+
+SCRIPT = Pretraining()
+run = SCRIPT.run
 
 if __name__ == "__main__":
     run()

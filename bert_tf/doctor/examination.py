@@ -3,59 +3,81 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from absl import flags
 
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.parts import open_parts
-from bert_tf.doctor.planned import PlannedRun
-from bert_tf.doctor.records import judge_records, judge_size_for_gpus
-from bert_tf.doctor.rehearsal import rehearse
+from bert_tf.doctor.machine import judge_disk, judge_memory
+from bert_tf.doctor.records import judge_records, judge_size_for_gpus, open_records
 from bert_tf.doctor.schedule import judge_updates
-from bert_tf.doctor.training_scripts import SCRIPTS
-from bert_tf.ranks.planned import PlannedRanks
-from bert_tf.tasks.question_answering.settings import SquadSettings
-from bert_tf.train.start_point import StartPoint
+from bert_tf.ranks.ranks import Ranks
+from bert_tf.ranks.single import PlannedRanks
+from bert_tf.train.execute import DryRun, dry_runs, sizes_in
+from bert_tf.train.job import Job
+from bert_tf.train.memory import free_memory
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.directory_lock import LOCK_NAME, named_holder
 from bert_tf.util.errors import UserError
 
 
+class Script(Protocol):
+    """A script that trains."""
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether it trains on pre-training records."""
+
+    def settings(self, values: flags.FlagValues) -> Any:
+        """Turns parsed flags into settings; raises UserError for invalid flags."""
+
+    def start(self, settings: Any) -> None:
+        """Runs the task; raises UserError for bad input."""
+
+
 def examine(
-    script: str, values: flags.FlagValues, *, num_ranks: int, ranks_per_host: int
+    script: Script, values: flags.FlagValues, *, num_ranks: int, ranks_per_host: int
 ) -> Findings:
     """Examines a run of ``script`` with parsed flags; raises UserError for a plan of phases.
 
-    A run that would fail is examined part by part, to find its other mistakes too.
+    This is a dry run on planned ranks, whose notes are collected, and judgements of its job.
     """
     _require_no_phases(values)
-    findings, of_run = Findings(), Findings()
+    findings = Findings()
+    changed: Any = values  # flags have no types of their own
+    changed.dry_run = True
     if num_ranks > 1 and not values.horovod:
         findings.warn(
             "flags",
             f"--num_ranks={num_ranks}, but the run has no --horovod, so each process would train "
             "by itself; add it",
         )
-        changed: Any = values  # flags have no types of their own
         changed.horovod = True
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
-    settings = of_run.attempt("flags", SCRIPTS[script].settings, values)
-    run = settings and of_run.attempt("whole run", rehearse, of_run, script, settings, ranks)
-    run = run or open_parts(findings, script, values, ranks)
-    findings.extend(of_run)
-    if run.output_dir is not None:
-        _judge_output(findings, run.output_dir, run.start)
-    _judge_model(findings, values, run)
-    judge_updates(findings, values, run)
-    if isinstance(settings, SquadSettings):
-        _judge_questions(findings, settings)
+    settings = findings.attempt("flags", script.settings, values)
+    run = settings and findings.attempt("whole run", _dry_run, script, settings, ranks)
+    records = open_records(findings, values) if script.reads_records else []
+    judge_records(findings, records, is_new=run is not None and run.job.is_new)
+    if run is not None:
+        _judge_output(findings, run.job)
+        _judge_model(findings, run.job, is_pretraining=script.reads_records)
+        _judge_machine(findings, run)
+        if run.memory is not None:
+            judge_updates(findings, values, run.job, records)
+    _judge_separation(findings, values)
     return findings
 
 
-def _judge_output(findings: Findings, directory: Path, start: StartPoint) -> None:
+def _dry_run(script: Script, settings: Any, ranks: Ranks) -> DryRun:
+    """Makes a dry run; of several seeds or trials, the last is returned."""
+    with dry_runs(ranks) as done:
+        script.start(settings)
+    return done[-1]
+
+
+def _judge_output(findings: Findings, job: Job) -> None:
     """Examines the contents of the output directory."""
-    part = "output directory"
+    part, directory, start = "output directory", job.settings.output_dir, job.run.start
     if not directory.is_dir():
         findings.fine(part, f"{directory} does not exist yet")
         return
@@ -73,41 +95,52 @@ def _judge_output(findings: Findings, directory: Path, start: StartPoint) -> Non
         findings.hint(part, f"{directory} is not empty, but has no checkpoint to resume from")
 
 
-def _judge_model(findings: Findings, values: flags.FlagValues, run: PlannedRun) -> None:
-    """Examines the network, its weights, and the records."""
-    if run.config is not None:
-        _judge_positions(findings, run, run.config.max_position_embeddings)
-    if run.config is not None and run.is_pretraining and run.is_new:
-        judge_size_for_gpus(findings, run.config.vocab_size)
-    judge_records(findings, run)
-    is_compared = not any(part == "checkpoint" and grade for grade, part, _ in findings)
-    if run.is_new and values.do_train and not run.is_pretraining:
+def _judge_model(findings: Findings, job: Job, *, is_pretraining: bool) -> None:
+    """Examines the network, its vocabulary and its weights."""
+    files, positions = job.model.tokenizer_files, job.model.config.max_position_embeddings
+    if files.file is not None:
+        findings.fine("vocabulary", f"{files.file} has {files.load().vocab_size:,} entries")
+    if job.is_new and is_pretraining:
+        judge_size_for_gpus(findings, job.model.config.vocab_size)
+    elif job.is_new and job.settings.do_train:
         findings.warn(
             "checkpoint",
             "no weights are given, so fine-tuning starts from random ones; give --init_checkpoint",
         )
-    elif not run.is_new and run.vocabulary is not None and is_compared:
-        findings.fine("checkpoint", f"its vocabulary is that of {run.vocabulary.source}")
-
-
-def _judge_positions(findings: Findings, run: PlannedRun, positions: int) -> None:
-    length = run.max_seq_length
-    if length < positions and run.is_new and run.is_pretraining:
+    elif not job.is_new and job.model.vocabulary is not None:
+        findings.fine("checkpoint", f"its vocabulary is that of {job.model.vocabulary.source}")
+    length = job.data.training.max_seq_length
+    if length < positions and job.is_new and is_pretraining:
         findings.hint(
             "configuration",
             f"--max_seq_length={length} leaves the positions up to "
             f"max_position_embeddings={positions} untrained; a later phase has to train them",
         )
-    elif length <= positions:
+    else:
         findings.fine("configuration", f"{length} of the network's {positions} positions are used")
 
 
-def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
-    train, predict = settings.train_file, settings.predict_file
-    if train and predict and digest_of_file(train) == digest_of_file(predict):
+def _judge_machine(findings: Findings, run: DryRun) -> None:
+    """Examines memory, disk and precision."""
+    job = run.job
+    if run.memory is not None:
+        judge_memory(findings, run.memory, free_memory(), has_gpu=job.run.hardware.has_gpu)
+        judge_disk(findings, sizes_in(job), job.settings.output_dir)
+    arithmetic = job.plan.arithmetic
+    findings.fine("precision", f"{arithmetic.precision}, {arithmetic.kernels.description}")
+    findings.fine("whole run", "all checks of the run itself have passed")
+
+
+def _judge_separation(findings: Findings, values: flags.FlagValues) -> None:
+    """Compares the files that fine-tuning is trained and evaluated on."""
+    names = [name for name in ("train_file", "predict_file") if name in values]
+    files = [Path(getattr(values, name)) for name in names if getattr(values, name)]
+    if len(files) < 2 or not all(file.is_file() for file in files):
+        return
+    if digest_of_file(files[0]) == digest_of_file(files[1]):
         findings.warn(
             "questions",
-            f"{predict} are the training questions, so the scores do not cover unseen ones; give "
+            f"{files[1]} are the training questions, so the scores do not cover unseen ones; give "
             "another --predict_file",
         )
 

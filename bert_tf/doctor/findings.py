@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class Findings:
-    """Collects notes on a run; of notes with equal sentences, only the first is kept."""
+    """Collects notes on a run; of notes with equal sentences, only the worst is kept."""
 
     def __init__(self) -> None:
         self._found: dict[str, Note] = {}
@@ -32,9 +32,11 @@ class Findings:
         return {Grade.ERROR: 2, Grade.WARNING: 1}.get(self.worst, 0)
 
     def extend(self, notes: Iterable[Note], *, part: str = "") -> None:
-        """Adds notes with new sentences; ``part`` is used for those that have none."""
+        """Adds notes; ``part`` is used for those that have none."""
         for note in notes:
-            self._found.setdefault(note.sentence, note._replace(part=note.part or part))
+            other = self._found.get(note.sentence)
+            if other is None or other.grade < note.grade:
+                self._found[note.sentence] = note._replace(part=note.part or part)
 
     def _add(self, grade: Grade, part: str, sentence: str) -> None:
         self.extend([Note(grade, part, sentence)])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
+from absl import flags
 
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records
+from bert_tf.input.mixture import Mixture, open_sources
 from bert_tf.records.info import RecordInfo
+from bert_tf.records.tfrecord import RecordSet
 from bert_tf.records.tokens import original_ids, text_positions, unusual_shares
 from bert_tf.text.unknown_share import MOST_USABLE
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
@@ -17,12 +22,47 @@ _SAMPLE = 512
 _FOR_GPUS = 8
 _SHOWN = 3
 
+TRAINING, HELD_OUT = "records", "held-out records"
+_FLAGS = (  # part, the flag that makes a run read it, and the names of the records' flag
+    (TRAINING, "do_train", ("input_file", "input_files_dir")),
+    (HELD_OUT, "do_eval", ("eval_file", "eval_files_dir")),
+)
 
-def judge_records(findings: Findings, run: PlannedRun) -> None:
-    """Examines the records of a run, and the vocabulary that they were made with."""
-    for opened in run.records:
-        findings.attempt(opened.part, _judge_sample, findings, opened, is_new=run.is_new)
-    infos = [opened.info for opened in run.records]
+
+class Records(NamedTuple):
+    """Pre-training records, with the part of the run that they are, and their description.
+
+    ``mixture`` are their sources, if these have weights.
+    """
+
+    part: str
+    records: RecordSet
+    info: RecordInfo
+    mixture: Mixture | None
+
+
+def open_records(findings: Findings, values: flags.FlagValues) -> list[Records]:
+    """The records that a run reads, training records first, as far as they can be opened."""
+    opened = [findings.attempt(row[0], _open, values, *row) for row in _FLAGS]
+    return [records for records in opened if records is not None]
+
+
+def _open(values: flags.FlagValues, part: str, reader: str, names: Sequence[str]) -> Records | None:
+    given = {name: getattr(values, name) for name in names if getattr(values, name)}
+    if not given or not values[reader].value:
+        return None
+    [(flag, patterns), *_] = given.items()
+    return Records(part, *open_sources(patterns, flag=flag, seed=0, keep_offsets=False))
+
+
+def judge_records(findings: Findings, records: Sequence[Records], *, is_new: bool) -> None:
+    """Examines the records of a run, and the vocabulary that they were made with.
+
+    ``is_new``: the network is new, so that its vocabulary can still be chosen.
+    """
+    for opened in records:
+        findings.attempt(opened.part, _judge_sample, findings, opened, is_new=is_new)
+    infos = [opened.info for opened in records]
     if infos:
         findings.attempt("vocabulary", _judge_casing, findings, infos[0])
     if len(infos) == 2:
@@ -30,11 +70,8 @@ def judge_records(findings: Findings, run: PlannedRun) -> None:
 
 
 def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
-    """Examines evenly spaced records, which must be valid.
-
-    ``is_new``: the network is new, so that its vocabulary can still be chosen.
-    """
-    part, records, info = opened
+    """Examines evenly spaced records, which must be valid."""
+    part, records, info, _ = opened
     masks = "stored masks" if info.masked else "masks drawn during training"
     findings.fine(
         part,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from absl import flags
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.planned import PlannedRun
+from bert_tf.doctor.records import TRAINING, Records
+from bert_tf.train.job import Job
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
 # How often a run may see each stored mask. In published runs it is about 4 times: 40 epochs over a
@@ -42,21 +44,22 @@ PRETRAINING_RATES = {
 _FINETUNING_RATES = {"adam": UsualRate(3e-5, 32, "Devlin et al. 2019: 2e-5 to 5e-5")}
 
 
-def judge_updates(findings: Findings, values: flags.FlagValues, run: PlannedRun) -> None:
-    """Examines the planned updates, if any: learning rate, number of updates and checkpoints."""
-    if run.updates is None:
-        return
-    optimization, batch, steps, is_counted = run.updates
-    rates = PRETRAINING_RATES if run.is_pretraining else _FINETUNING_RATES
-    judge_rate(findings, optimization, batch, steps, rates)
-    if not is_counted:
-        return
+def judge_updates(
+    findings: Findings, values: flags.FlagValues, job: Job, records: Sequence[Records]
+) -> None:
+    """Examines a job's updates: learning rate, number of updates and checkpoints.
+
+    ``records`` are those of pre-training; empty for fine-tuning.
+    """
+    batch, steps, start = job.plan.batch, job.plan.steps, job.run.start
+    rates = PRETRAINING_RATES if records else _FINETUNING_RATES
+    judge_rate(findings, job.optimization, batch, steps, rates)
     findings.fine("batch", batch.arithmetic())
-    _judge_warmup(findings, steps, is_pretraining=run.is_pretraining)
-    if run.is_pretraining:
-        _judge_length(findings, batch, steps, run, learns_masks=values.mlm)
-    if run.is_pretraining:
-        _judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
+    _judge_warmup(findings, steps, is_pretraining=bool(records))
+    for opened in records:
+        if opened.part == TRAINING:
+            _judge_length(findings, batch, steps, opened, learns_masks=values.mlm)
+            _judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
     if steps.divisor > 1:
         findings.hint(
             "length",
@@ -65,7 +68,6 @@ def judge_updates(findings: Findings, values: flags.FlagValues, run: PlannedRun)
             f"{steps.num_warmup_steps:,} in the warm-up, with the same number of sequences "
             "(--scale_steps_by_ranks=false makes all of them)",
         )
-    start = run.start
     if start.checkpoint is not None and start.step >= steps.last_step:
         findings.warn(
             "output directory",
@@ -120,17 +122,15 @@ def _judge_warmup(findings: Findings, steps: StepPlan, *, is_pretraining: bool) 
 
 
 def _judge_length(
-    findings: Findings, batch: BatchPlan, steps: StepPlan, run: PlannedRun, *, learns_masks: bool
+    findings: Findings, batch: BatchPlan, steps: StepPlan, opened: Records, *, learns_masks: bool
 ) -> None:
     """Compares the number of sequences that the run consumes with the number of records."""
-    info, sequences = run.train_info, batch.sequences(0, steps.last_position)
-    if info is None:
-        return
+    info, sequences = opened.info, batch.sequences(0, steps.last_position)
     used = [("", sequences, info.num_records, batch.global_batch_size)]
-    if run.mixture is not None:
+    if opened.mixture is not None:
         used = [
             (f" from {source.pattern}", count, size, math.ceil(source.weight * used[0][3]))
-            for source, size, count in run.mixture.rows(sequences)
+            for source, size, count in opened.mixture.rows(sequences)
         ]
     for source, number, num_records, of_a_batch in used:
         epochs = number / num_records

@@ -15,7 +15,6 @@ USER_ERROR = "user error"
 CRASH = "crash"
 ENDED = "ended"
 SILENT = "silent"
-STUCK = "stuck"
 GARBLED = "garbled"
 ABSENT = "absent"
 # The rank itself is healthy: it was waiting for another rank when Horovod gave up.
@@ -27,7 +26,6 @@ STATUS = {
     CRASH: 1,
     ENDED: 3,
     SILENT: 3,
-    STUCK: 3,
     GARBLED: 3,
     ABSENT: 3,
     CUT_OFF: 3,
@@ -43,7 +41,6 @@ _SENTENCES = {
         "no sign of life from {who} for {timeout:g} seconds (--rank_timeout): it was stopped, or "
         "the host or its network failed"
     ),
-    STUCK: "{who} made no progress for {timeout:g} seconds (--rank_timeout) in {text}",
     GARBLED: "{who} sent something that is not a message between ranks: {text}",
     ABSENT: "{who} did not take part in the operation that the other ranks were waiting for",
     CUT_OFF: "Horovod gave up on {who} ({text})",
@@ -93,11 +90,9 @@ def describe_failures(
     """
     kind = min((failure.kind for failure in failures.values()), key=_CAUSES_FIRST.index)
     text = next(failure.text for failure in failures.values() if failure.kind == kind)
-    # Errors are the same if their messages are; the places where ranks are stuck may differ.
+    # Errors are the same if their messages are.
     same = [
-        rank
-        for rank, failure in failures.items()
-        if failure.kind == kind and (failure.text == text or kind == STUCK)
+        rank for rank, failure in failures.items() if failure.kind == kind and failure.text == text
     ]
     if kind == USER_ERROR:
         # An error of rank 0 and another rank concerns all ranks.

@@ -1,4 +1,4 @@
-"""A single rank, without communication."""
+"""A single rank, without communication, and a stand-in for ranks that have not been started."""
 
 from __future__ import annotations
 
@@ -51,3 +51,14 @@ class SingleProcess(Ranks):
     def gather(self, value: Any) -> list[Any]:
         """See :class:`Ranks`."""
         return [value]
+
+
+class PlannedRanks(SingleProcess):
+    """A stand-in for rank 0 of a job of ``world_size`` ranks; it communicates with no others."""
+
+    def __init__(
+        self, world_size: int, *, local_size: int = 1, num_threads: int | None = None
+    ) -> None:
+        """``local_size`` ranks are on the same host."""
+        self.world_size, self.local_size = world_size, local_size
+        super().__init__(num_threads)

@@ -55,13 +55,6 @@ _TEXT_BYTES = 1024
 _CHECKED_FRAMES = 16
 _MOST_OPEN_FILES = 256
 
-_records_read = 0
-
-
-def records_read() -> int:
-    """A counter that changes whenever a thread of this process has read records."""
-    return _records_read
-
 
 def frame_records(records: Iterable[bytes], *, compression: str = "none") -> FramedRecords:
     """Adds lengths and checksums to records; ``compression`` is one of ``COMPRESSION``."""
@@ -207,12 +200,10 @@ class RecordFile:
         Raises:
           UserError: the record is damaged, or the number of records contradicts the offsets.
         """
-        global _records_read
         if self.blocks is None:
             frame = self._frame(number, descriptor)
         else:
             frame = self.blocks.frame(number, descriptor)
-        _records_read += 1
         record = record_in(frame)
         if record is None:
             raise UserError(

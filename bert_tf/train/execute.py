@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -15,6 +16,7 @@ from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train import ledger
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
@@ -23,10 +25,13 @@ from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingDa
 from bert_tf.train.ledger import Ledger
 from bert_tf.train.plan import Plan, slot_bytes
 from bert_tf.train.prepare import prepare
-from bert_tf.train.run import Run, begin
+from bert_tf.train.run import Run, begin, planned_on
 from bert_tf.train.trainer import Trainer
 from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.files import write_json
+
+if TYPE_CHECKING:
+    from bert_tf.train.memory import MemoryEstimate
 
 _UNKNOWN_DATA = {"train_records": 0, DIGEST_KEY: "none", VOCABULARY_DIGEST_KEY: None}
 
@@ -109,11 +114,7 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
         run_ledger = _announce(job, whole_ledger(job, sections=sections))
     report_resuming(job)
     if settings.dry_run:
-        if settings.do_train:
-            from bert_tf.train.memory import estimate_memory, format_memory
-
-            run.message(format_memory(estimate_memory(job)))
-        run.message("this was a dry run: nothing was trained or written")
+        _end_dry_run(job)
         return None
     trainer = Trainer(job)
     if run.keeps_files:
@@ -143,6 +144,40 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
         run.message(f"model record: {record.path}, SHA-256 {record.name}...")
     run.message(f"output is in {settings.output_dir}")
     return results
+
+
+class DryRun(NamedTuple):
+    """The job of a dry run, and the memory that it needs; None without training."""
+
+    job: Job
+    memory: MemoryEstimate | None
+
+
+# What :func:`dry_runs` returned, the innermost last.
+_dry_runs: list[list[DryRun]] = []
+
+
+@contextlib.contextmanager
+def dry_runs(ranks: Ranks) -> Iterator[list[DryRun]]:
+    """Returns a list to which the dry runs in the block, on planned ``ranks``, are added."""
+    _dry_runs.append([])
+    try:
+        with planned_on(ranks):
+            yield _dry_runs[-1]
+    finally:
+        _dry_runs.pop()
+
+
+def _end_dry_run(job: Job) -> None:
+    memory = None
+    if job.settings.do_train:
+        from bert_tf.train.memory import estimate_memory, format_memory
+
+        memory = estimate_memory(job)
+        job.run.message(format_memory(memory))
+    job.run.message("this was a dry run: nothing was trained or written")
+    for done in _dry_runs[-1:]:
+        done.append(DryRun(job, memory))
 
 
 def _tidy(run: Run) -> None:

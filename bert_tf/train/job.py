@@ -169,6 +169,11 @@ class Job:
         return self.model.task
 
     @property
+    def is_new(self) -> bool:
+        """Whether it starts from random weights."""
+        return not (self.run.start.checkpoint or self.model.initial.checkpoint)
+
+    @property
     def evaluated_data(self) -> str | None:
         """The digest of the data that are evaluated; None if it is unknown."""
         digests = map(self.data.entries.get, (EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY))

@@ -21,7 +21,6 @@ from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.launched import binding_warning, check_alone
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.records.tfrecord import records_read
 from bert_tf.train.ledger import versions
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint, find_start
@@ -46,6 +45,9 @@ from bert_tf.util.temporary import remove_abandoned
 from bert_tf.watch.interface import NoWatch, Watch
 
 _WARNING = "warning: "
+
+# The ranks of :func:`planned_on`, the innermost last.
+_planned: list[Ranks] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,20 +165,24 @@ class Run:
 
 
 @contextlib.contextmanager
-def begin(
-    settings: RunSettings, runtime: RuntimeSettings, *, planned: Ranks | None = None
-) -> Iterator[Run]:
+def planned_on(ranks: Ranks) -> Iterator[None]:
+    """In the block, runs begin on planned ranks, where this process stands for rank 0."""
+    _planned.append(ranks)
+    try:
+        yield
+    finally:
+        _planned.pop()
+
+
+@contextlib.contextmanager
+def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
     """Connects the ranks, finds the checkpoint to resume from and checks the precision.
 
     The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
     or code, if the output directory cannot be used, for float16 on a CPU, and for loss scale
-    settings without float16.
-
-    Args:
-      settings, runtime: what the user requested.
-      planned: ranks that are only planned, for a dry run in which this process is a stand-in for
-        rank 0; None connects real ones.
+    settings without float16. ``settings`` and ``runtime`` are what the user requested.
     """
+    planned = _planned[-1] if _planned else None
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
         tf.compat.v2.config.experimental.enable_op_determinism()
@@ -224,12 +230,7 @@ def _watched(
         return contextlib.nullcontext(NoWatch(ranks))
     from bert_tf.watch.watch import watched
 
-    return watched(
-        ranks,
-        settings,
-        timeout_seconds=runtime.rank_timeout_seconds,
-        records_read=records_read,
-    )
+    return watched(ranks, settings, timeout_seconds=runtime.rank_timeout_seconds)
 
 
 def _lock_output_dir(settings: RunSettings, until_end: contextlib.ExitStack) -> None:

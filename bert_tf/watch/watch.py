@@ -1,17 +1,18 @@
 """Ends the whole job with one sentence when a rank fails, and stops it on request.
 
 A lost rank leaves the others inside a collective operation, which nothing can interrupt. So each
-rank has a thread that reports to rank 0 every few seconds that its process is alive and making
-progress, and expects the same from rank 0. A side that no longer hears from the other reports this
+rank has a thread that reports to rank 0 every few seconds that its process is alive, and expects
+the same from rank 0. A side that no longer hears from the other reports this
 and ends its process immediately.
 
 What is detected, and when:
 
 * a process that ended: at once;
 * an error in one rank, whether a user's mistake or a bug: at once, reported by the rank itself;
-* a stopped process, a host that is down, a broken network link: after the time limit;
-* a rank that hangs while others wait for it: after the time limit if it hangs in Python or while
-  reading records. Horovod's own check, with a longer limit, covers the rest.
+* a stopped process, a host that is down, a broken network link: after the time limit.
+
+A rank that is alive and keeps the others waiting is found by Horovod's own check, with a longer
+limit. Horovod then gives up on all ranks that wait, and rank 0 names the one that does not.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ from bert_tf.ranks.failures import (
     ENDED,
     GARBLED,
     SILENT,
-    STUCK,
     USER_ERROR,
     Failure,
     describe_failures,
@@ -47,7 +47,6 @@ from bert_tf.ranks.failures import (
 from bert_tf.ranks.launcher import end_if_launcher_is_gone, kill_launcher_if_it_hangs
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
-from bert_tf.watch.activity import Activity
 from bert_tf.watch.interface import NoWatch, Watch
 from bert_tf.watch.join import CannotConnectError, connect_ranks
 from bert_tf.watch.rank_links import Link, Message, UnreadableMessageError
@@ -72,8 +71,6 @@ class _Other:
 
     link: Link
     heard: float
-    stuck_seconds: float = 0.0
-    where: str = ""
 
 
 class RankWatch:
@@ -85,15 +82,10 @@ class RankWatch:
         links: list[Link],
         *,
         timeout_seconds: float,
-        records_read: Callable[[], int],
         how_to_resume: Callable[[], str],
         end_process: Callable[[int], object] = os._exit,
     ) -> None:
-        """Prepares to watch ``links``, from :func:`connect_ranks`; call ``start`` to begin.
-
-        ``records_read`` is a counter that distinguishes a rank that reads slowly from one that
-        hangs.
-        """
+        """Prepares to watch ``links``, from :func:`connect_ranks`; call ``start`` to begin."""
         self.can_stop = True
         self._rank = ranks.rank
         self._world_size = ranks.world_size
@@ -105,8 +97,6 @@ class RankWatch:
         self._hosts = {link.rank: link.host for link in links}
         self._hosts[self._rank] = socket.gethostname()
         self._beat_seconds = min(_LONGEST_BEAT_SECONDS, timeout_seconds / _BEATS_IN_TIMEOUT)
-        self._activity = Activity(records_read)
-        self._stuck = (0.0, "")
         self._local_failure: Failure | None = None
         self._failures: dict[int, Failure] = {}
         self._report_at = float("inf")
@@ -169,13 +159,8 @@ class RankWatch:
                     self._read(key.data, now, selector)
                 if now >= next_beat:
                     next_beat = now + self._beat_seconds
-                    self._beat()
+                    self._tell_all({"kind": "beat"})
                 self._judge(now)
-
-    def _beat(self) -> None:
-        self._stuck = self._activity.look()
-        seconds, where = self._stuck
-        self._tell_all({"kind": "beat", "stuck": seconds, "where": where})
 
     def _read(self, other: _Other, now: float, selector: selectors.BaseSelector) -> None:
         try:
@@ -195,8 +180,8 @@ class RankWatch:
     def _obey(self, other: _Other, message: Message, now: float) -> None:
         kind = message["kind"]
         if kind == "beat":
-            other.stuck_seconds, other.where = message["stuck"], message["where"]
-        elif kind == "failure":
+            return
+        if kind == "failure":
             self._note(other.link.rank, Failure(*message["failure"]), now)
         elif kind == "end":
             self._end_process(message["status"])
@@ -212,11 +197,6 @@ class RankWatch:
         for rank, other in list(self._others.items()):
             if now - other.heard > self._timeout:
                 self._note(rank, Failure(SILENT), now)
-            elif self._rank == 0 and other.stuck_seconds > self._timeout:
-                self._note(rank, Failure(STUCK, other.where), now)
-        seconds, where = self._stuck
-        if self._rank == 0 and seconds > self._timeout and self._local_failure is None:
-            self._note(self._rank, Failure(STUCK, where), now)
         if now >= self._report_at:
             self._report()
 
@@ -267,12 +247,11 @@ def watched(
     settings: RunSettings,
     *,
     timeout_seconds: float,
-    records_read: Callable[[], int],
 ) -> Iterator[Watch]:
     """Watches the ranks while the body runs; an exception in it ends the whole job.
 
     Collective. ``timeout_seconds`` is rank 0's --rank_timeout; 0 disables the watch.
-    ``records_read`` is as in :class:`RankWatch`. Raises UserError if ranks cannot connect.
+    Raises UserError if ranks cannot connect.
     """
     timeout_seconds = ranks.broadcast(timeout_seconds)
     if ranks.world_size == 1 or not timeout_seconds:
@@ -289,7 +268,6 @@ def watched(
         ranks,
         links,
         timeout_seconds=timeout_seconds,
-        records_read=records_read,
         how_to_resume=lambda: how_to_resume(settings, look=ranks.is_chief),
     )
     watch.start()

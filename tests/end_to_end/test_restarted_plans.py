@@ -1,7 +1,6 @@
 """A plan of two phases, interrupted in both: restarted, it ends as if it had never been.
 
-Two ranks, one of which is killed; and under Slurm a time limit. The launcher may restart once
-without a new checkpoint, so the second restart depends on that it sees those of the phases.
+Two ranks, one of which is killed; and under Slurm a time limit.
 """
 
 import json
@@ -69,17 +68,18 @@ def program(tmp_path, fault):
     return str(path)
 
 
-def test_the_launcher_restarts_a_plan_in_each_phase(plan, uninterrupted, tmp_path):
+def test_a_plan_is_restarted_in_each_phase(plan, uninterrupted, tmp_path):
     output_dir = tmp_path / "model"
     done = subprocess.run(
-        [sys.executable, "-m", "bert_tf.commands.launch", "--np=2", "--max_restarts=1",
-         "--restart_delay=0.1", "--mpirun_flags=--oversubscribe --bind-to none", "--",
+        [ROOT / "recipes/restart.sh", "mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none",
          sys.executable, program(tmp_path, IN_BOTH_PHASES), *plan, "--horovod",
          f"--output_dir={output_dir}"],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=900, check=False,
+        cwd=ROOT, env={**environment(), "RESTART_DELAY": "0.1"}, capture_output=True, text=True,
+        timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr.count("launch: ended with status 137; restart 1 of 1") == 2, done.stderr
+    for number in (1, 2):
+        assert f"restart.sh: ended with status 137; restart {number} of 3" in done.stderr
     for phase, step in (("phase_1", 2), ("phase_2", 6)):
         checkpoint = output_dir / phase / f"model.ckpt-{step}"
         assert f"resuming from {checkpoint} (step {step})" in done.stdout
@@ -106,6 +106,6 @@ def test_slurm_queues_a_plan_again_and_restarts_it(plan, uninterrupted, tmp_path
     first, second = log.split("queued again, to resume from the last checkpoint")
     assert "stopped by SIGUSR1" in first
     assert f"resuming from {output_dir / 'phase_1' / 'model.ckpt-'}" in second
-    assert second.count("launch: ended with status 137; restart 1 of 1") == 1
+    assert second.count("restart.sh: ended with status 137; restart 1 of 1") == 1
     assert f"resuming from {output_dir / 'phase_2' / 'model.ckpt-6'} (step 6)" in second
     assert_ended_as(output_dir, uninterrupted)

@@ -111,6 +111,7 @@ def _read_arrays(file) -> None:
 def _read_pickle(path: Path) -> None:
     file = path.with_name("pytorch_model.bin")
     with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/version", "3\n")
         archive.writestr("archive/data.pkl", path.read_bytes())
         archive.writestr("archive/data/0", bytes(48))
         archive.writestr("archive/data/1", bytes(10))

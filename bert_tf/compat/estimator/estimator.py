@@ -19,8 +19,9 @@ from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from google.protobuf.message import DecodeError
 
-from bert_tf.compat.estimator import export, results
+from bert_tf.compat.estimator import export
 from bert_tf.compat.estimator.calls import arguments, call, call_input_fn
 from bert_tf.compat.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list
 from bert_tf.util.files import check_finite
@@ -256,12 +257,12 @@ class Estimator:
                     "The input is neither a tf.data.Dataset nor a queue, so it does not end, and "
                     "predictions do not either."
                 )
-            predictions = results.select_predictions(spec.predictions, predict_keys)
+            predictions = _select_predictions(spec.predictions, predict_keys)
             hooks = [*input_hooks, *hooks, *spec.prediction_hooks]
             with self._restored_session(spec.scaffold, checkpoint, hooks) as session:
                 while not session.should_stop():
                     batch = session.run(predictions)
-                    yield from results.split_examples(batch) if yield_single_examples else [batch]
+                    yield from _split_examples(batch) if yield_single_examples else [batch]
 
     def evaluate(
         self,
@@ -305,7 +306,7 @@ class Estimator:
                 while remaining and not session.should_stop():
                     session.run(update)
                     remaining -= 1
-            results.write_summaries(self.eval_dir(name), at_end.final_ops_values, checkpoint)
+            _write_summaries(self.eval_dir(name), at_end.final_ops_values, checkpoint)
         return at_end.final_ops_values
 
     def export_saved_model(
@@ -437,3 +438,65 @@ def _check_weights(checkpoint: str | None) -> None:
 def _check_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ValueError(f"{name}={value} must be at least 1.")
+
+
+def _select_predictions(predictions: Any, keys: Sequence[str] | None) -> Any:
+    """The predictions named by ``keys``, by default all; ValueError if there are none."""
+    if not keys:
+        return predictions
+    if not isinstance(predictions, dict):
+        raise ValueError("predict_keys are given, but the predictions are not named.")
+    selected = {name: tensor for name, tensor in predictions.items() if name in keys}
+    if not selected:
+        raise ValueError(f"predict_keys {keys} match none of the predictions {list(predictions)}.")
+    return selected
+
+
+def _split_examples(batch: Any) -> Iterator[Any]:
+    """Splits predictions along their first dimension; ValueError if it is not the same for all."""
+    if not isinstance(batch, dict):
+        yield from batch
+        return
+    sizes = {name: len(value) for name, value in batch.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"predictions of a batch must have equal sizes to be split, not {sizes}.")
+    for values in zip(*batch.values()):
+        yield dict(zip(batch, values))
+
+
+def _write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str | None) -> None:
+    """Writes metrics and their checkpoint as summaries for the checkpoint's step.
+
+    A metric may itself be a serialized tf.Summary, whose values are named ``METRIC/0`` and so on.
+    Metrics of other types are left out.
+    """
+    step = results[tf.GraphKeys.GLOBAL_STEP]
+    summary = tf.Summary()
+    for name, value in results.items():
+        if name == tf.GraphKeys.GLOBAL_STEP:
+            continue
+        if isinstance(value, (int, float, np.integer, np.floating)):
+            summary.value.add(tag=name, simple_value=float(value))
+        elif isinstance(value, np.ndarray):
+            summary.value.add(tag=name, node_name=name, tensor=tf.make_tensor_proto(value))
+        elif isinstance(value, bytes) and (found := _read_summary(value)) is not None:
+            for number, inner in enumerate(found.value):
+                inner.tag = f"{name}/{number}"
+            summary.value.extend(found.value)
+        else:
+            tf.logging.warning(
+                "No summary is written for %s: it is not a number, an array or a summary.", name
+            )
+    writer = tf.summary.FileWriterCache.get(directory)
+    writer.add_summary(summary, step)
+    if checkpoint:
+        path = tf.Summary.Value(tag="checkpoint_path", tensor=tf.make_tensor_proto(checkpoint))
+        writer.add_summary(tf.Summary(value=[path]), step)
+    writer.flush()
+
+
+def _read_summary(content: bytes) -> tf.Summary | None:
+    try:
+        return tf.Summary.FromString(content)
+    except DecodeError:
+        return None

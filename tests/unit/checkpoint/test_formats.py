@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import json
-import zipfile
 
 import numpy as np
 import pytest
@@ -343,7 +342,7 @@ WRONG = {
         "is not a safetensors file",
     ),
     "git-lfs": (replaced("model.safetensors", POINTER), "is a git-lfs pointer"),
-    "a program": (no_state_dict({"a": Stranger()}), "refers to '__builtin__.print', which a plain"),
+    "a program": (no_state_dict({"a": Stranger()}), "refers to 'print', which a plain"),
     "a whole module": (no_state_dict(torch.nn.Linear(1, 1)), "refers to 'torch.nn.modules"),
     "a number": (no_state_dict(3), "does not contain a dictionary of tensors"),
     "a note": (no_state_dict({"epoch": 3}), "'epoch' is not a tensor but has type int"),
@@ -461,29 +460,6 @@ def test_an_index_of_another_program(tmp_path, old, new):
     path.write_bytes(entries + frame_of(entries)[-4:] + whole[end + 4 :])
     with pytest.raises(UserError, match=r"a\.ckpt cannot be read .*; copy it again"):
         open_source(tmp_path)
-
-
-def changed_zip(path, change, *, compression=zipfile.ZIP_STORED):
-    """Writes the members of a .bin file again, each as ``change(name, content)``."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, content in members.items():
-            archive.writestr(name, change(name, content))
-
-
-@pytest.fixture(name="saved")
-def small_pytorch_file(tmp_path):
-    path = tmp_path / "pytorch_model.bin"
-    torch.save({"a": torch.arange(12.0).reshape(3, 4)}, path)
-    return path
-
-
-@pytest.mark.parametrize("missing", [1, 4, 47])
-def test_storages_of_another_size(saved, missing):
-    changed_zip(saved, lambda n, content: content[:-missing] if n.endswith("data/0") else content)
-    with pytest.raises(UserError, match=rf"storage 0 has {48 - missing} bytes for 12 numbers"):
-        open_source(saved)
 
 
 def open_and_read(path):

@@ -91,12 +91,11 @@ def test_a_command_without_a_script(line):
 
 
 def test_the_command(tmp_path):
-    flags = ["--num_train_steps=10", "--num_warmup_steps=20", f"--output_dir={tmp_path}/out"]
+    flags = ["--num_train_steps=10", f"--output_dir={tmp_path}/out"]
     command = ["-m", "bert_tf.commands.doctor", "python", "run_pretraining.py", "--do_train"]
     done = run(*command, "--hidden_size=16", *flags, check=False)
     assert done.returncode == 2
     assert "error:   flags: --do_train needs training records; give --input_file." in done.stdout
-    assert "--num_warmup_steps=20 is more than" in " ".join(done.stdout.split())
     assert not list(tmp_path.iterdir())
 
 

@@ -5,17 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 from absl import flags
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.commands.doctor import show
-from bert_tf.doctor import examination
+from bert_tf.commands.doctor import script_in, show
 from bert_tf.doctor.examination import examine
-from bert_tf.doctor.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.durable.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
+from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import Grade
 from bert_tf.util.digest import digest_of_file
@@ -76,13 +74,28 @@ def places(tmp_path):
     }
 
 
+def make_weights(directory, vocabulary):
+    """A model directory of a network with 24 positions."""
+    network = {flag.partition("=")[0][2:]: flag.partition("=")[2] for flag in NETWORK}
+    del network["precision"]
+    config = BertConfig(vocab_size=VOCAB_SIZE, **{k: int(v) for k, v in network.items()})
+    config = dataclasses.replace(config, max_position_embeddings=24)
+    arrays = {spec.name: np.zeros(spec.shape, np.float32) for spec in pretraining_specs(config)}
+    directory.mkdir()
+    write_checkpoint(str(directory / "model.ckpt"), arrays)
+    write_model_files(directory, config, TokenizerFiles(vocabulary))
+    return directory
+
+
 def said_of(places, *more, num_ranks=1, without=()):
     """The findings on the run with further flags, which win."""
     values = flags.FlagValues()
-    SCRIPTS[PRETRAINING].define_flags(values)
+    script_in("run_pretraining.py").define(values)
     given = [flag.format(**places) for flag in [*NETWORK, *RUN, *more]]
     values(["doctor", *(flag for flag in given if flag not in without)])
-    return examine(PRETRAINING, values, num_ranks=num_ranks, ranks_per_host=num_ranks)
+    return examine(
+        script_in("run_pretraining.py"), values, num_ranks=num_ranks, ranks_per_host=num_ranks
+    )
 
 
 def of_grade(findings, grade):
@@ -106,20 +119,6 @@ def test_a_run_without_problems(places, tmp_path):
     assert list(show(findings, flags.FlagValues()))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
 
 
-def without_rehearsal(monkeypatch):
-    """The parts by themselves say enough of most mistakes; the whole run takes longer."""
-    monkeypatch.setattr(examination, "rehearse", lambda *_: None)
-
-
-def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
-    unwise = ["--learning_rate=0.5", "--max_position_embeddings=20", "--num_train_steps=10"]
-    of_run = {*said_of(places, *unwise)}
-    without_rehearsal(monkeypatch)
-    of_parts = {*said_of(places, *unwise)}
-    assert of_parts < of_run
-    assert {note.part for note in of_run - of_parts} == {"memory", "disk", "precision", "whole run"}
-
-
 @pytest.mark.parametrize(
     ("more", "grade", "part", "sentence"),
     [
@@ -133,7 +132,7 @@ def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
         ),
         (["--num_warmup_steps=20"], WARNING, "learning rate", "takes 50% of all updates (20 of 40"),
         (["--num_warmup_steps=0"], WARNING, "learning rate", "there is no warm-up"),
-        (["--num_warmup_steps=50"], ERROR, "schedule", "is more than --num_train_steps=40"),
+        (["--num_warmup_steps=50"], ERROR, "flags", "is more than --num_train_steps=40"),
         (["--num_train_steps=4000"], WARNING, "length", "each stored mask is seen 160 times"),
         (
             ["--num_train_steps=4000", "--save_checkpoints_steps=3000"],
@@ -145,21 +144,19 @@ def test_parts_by_themselves_say_what_the_whole_run_does(places, monkeypatch):
         (["--num_train_steps=10"], HINT, "length", "only 40% of the records are used"),
         (["--eval_file={train}"], WARNING, "held-out records", "records are the training records"),
         (["--max_position_embeddings=20"], HINT, "configuration", "leaves the positions up to"),
-        (["--vocab_size=40"], ERROR, "records", "the model's vocab_size is 40, but the records"),
-        (["--max_predictions_per_seq=4"], ERROR, "records", "the records in"),
-        (["--input_file={model}"], ERROR, "records", "no file matches"),
-        (["--hidden_size=17"], ERROR, "configuration", "17"),
-        (["--init_checkpoint={model}"], ERROR, "checkpoint", "--init_checkpoint"),
-        (["--output_dir={train}/a.tfrecord/x"], ERROR, "output directory", "cannot write to"),
-        (["--vocab_file={model}"], ERROR, "vocabulary", "does not exist or is not a file"),
+        (["--vocab_size=40"], ERROR, "whole run", "the model's vocab_size is 40, but the records"),
+        (["--max_predictions_per_seq=4"], ERROR, "whole run", "the records in"),
+        (["--input_file={model}"], ERROR, "flags", "no file matches"),
+        (["--hidden_size=17"], ERROR, "whole run", "17"),
+        (["--init_checkpoint={model}"], ERROR, "whole run", "--init_checkpoint"),
+        (["--output_dir={train}/a.tfrecord/x"], ERROR, "flags", "--output_dir="),
+        (["--vocab_file={model}"], ERROR, "flags", "does not exist or is not a file"),
         (["--input_file=", "--input_files_dir={train}"], HINT, "flags", "so flags that it omits"),
         (["--precision=fp16"], ERROR, "whole run", "fp16"),
     ],
     ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
 )
-def test_one_thing_wrong(places, more, grade, part, sentence, monkeypatch):
-    if part != "whole run":
-        without_rehearsal(monkeypatch)
+def test_one_thing_wrong(places, more, grade, part, sentence):
     findings = said_of(places, *more)
     found = [s for p, s in of_grade(findings, grade) if p == part and sentence in s]
     assert found, list(findings)
@@ -168,27 +165,16 @@ def test_one_thing_wrong(places, more, grade, part, sentence, monkeypatch):
         assert findings.worst == grade
 
 
-def test_everything_wrong_is_listed_at_once(places):
-    findings = said_of(
-        places,
-        "--max_seq_length=16",
-        "--bert_config_file={model}",
-        "--learning_rate=3",
-        "--eval_file={model}",
-        "--num_warmup_steps=0",
-    )
-    errors = dict(of_grade(findings, ERROR))
-    assert "have 12; give --max_seq_length=12" in errors["records"]
-    assert "no file matches" in errors["held-out records"]
-    assert "does not exist" in errors["configuration"]
-    assert len(of_grade(findings, WARNING)) == 2
-
-
-def test_positions(places):
-    findings = said_of(places, "--max_seq_length=16")
-    errors = dict(of_grade(findings, ERROR))
-    assert errors.keys() == {"records", "held-out records", "configuration"}
-    assert "max_position_embeddings=12" in errors["configuration"]
+def test_a_mistake_does_not_hide_what_is_wrong_with_records(places):
+    findings = said_of(places, "--max_seq_length=16", "--eval_file={train}")
+    [(part, sentence)] = of_grade(findings, ERROR)
+    assert part == "whole run"
+    assert "have 12; give --max_seq_length=12" in sentence
+    [(part, sentence)] = of_grade(findings, WARNING)
+    assert "records are the training records" in sentence
+    findings = said_of(places, "--hidden_size=17", "--eval_file={model}")
+    assert "no file matches" in " ".join(dict(of_grade(findings, ERROR)).values())
+    assert "records" in dict(of_grade(findings, FINE))
 
 
 def test_steps_of_several_ranks(places):
@@ -230,8 +216,7 @@ def test_steps_of_several_ranks(places):
     ],
     ids=["padding", "few tokens", "low ids", "no capitals", "capitals"],
 )
-def test_records(places, made, part, sentence, monkeypatch):
-    without_rehearsal(monkeypatch)
+def test_records(places, made, part, sentence):
     shutil.rmtree(places["train"])
     make_records(places["train"], **made)
     findings = said_of(places, "--nodo_eval", without=("--do_eval",))
@@ -240,8 +225,7 @@ def test_records(places, made, part, sentence, monkeypatch):
     )
 
 
-def test_unknown_tokens(places, monkeypatch):
-    without_rehearsal(monkeypatch)
+def test_unknown_tokens(places):
     manifest = read_manifest(places["train"])
     write_manifest(places["train"], dataclasses.replace(manifest, remark="2.0% are unknown"))
     findings = said_of(places, "--nodo_eval", without=("--do_eval",))
@@ -252,8 +236,7 @@ def test_unknown_tokens(places, monkeypatch):
     assert [s for _, s in of_grade(findings, ERROR) if "tokens are unknown to the vocabulary" in s]
 
 
-def test_masks_drawn_in_training_may_be_many(places, monkeypatch):
-    without_rehearsal(monkeypatch)
+def test_masks_drawn_in_training_may_be_many(places):
     shutil.rmtree(places["train"])
     make_records(places["train"], masked=False)
     more = ["--num_train_steps=4000", "--nodo_eval"]
@@ -299,22 +282,14 @@ def test_a_directory_in_use(places):
     )
 
 
-def test_a_run_that_has_ended(places):
-    places["model"].mkdir()
-    write_checkpoint(str(places["model"] / "model.ckpt-40"), {"global_step": np.int64(40)})
-    tf.train.update_checkpoint_state(str(places["model"]), "model.ckpt-40")
-    findings = said_of(places)
-    assert any("resumes at step 40" in sentence for _, sentence in of_grade(findings, FINE))
-    assert any(
-        "nothing is left to train" in sentence for _, sentence in of_grade(findings, WARNING)
-    )
-
-
 @pytest.mark.slow
 def test_a_run_that_is_resumed_with_changes(places):
     given = [flag.format(**places) for flag in [*NETWORK, *RUN]]
     run("run_pretraining.py", *given, "--num_train_steps=4", "--num_warmup_steps=1")
     before = content_of(places["model"])
+    ended = said_of(places, "--num_train_steps=4", "--num_warmup_steps=1")
+    assert any("nothing is left to train" in text for _, text in of_grade(ended, WARNING))
+    assert any("resumes at step 4 " in text for _, text in of_grade(ended, FINE))
     hints = " ".join(sentence for _, sentence in of_grade(said_of(places), HINT))
     assert "changed since the run's last start: " in hints
     assert "resuming from" in hints
@@ -329,25 +304,21 @@ def test_a_network_that_has_been_trained_is_not_to_be_changed(places, tmp_path):
     advice = ("a smaller vocabulary", "untrained", "--vocab_size=56")
     new = " ".join(sentence for _, _, sentence in said_of(places, *unwise))
     assert [words for words in advice if words not in new] == []
-    weights = tmp_path / "weights"
-    weights.mkdir()
-    network = {flag.partition("=")[0][2:]: flag.partition("=")[2] for flag in NETWORK}
-    del network["precision"]
-    config = BertConfig(vocab_size=VOCAB_SIZE, **{k: int(v) for k, v in network.items()})
-    config = dataclasses.replace(config, max_position_embeddings=24)
-    write_model_files(weights, config, TokenizerFiles(next(places["train"].glob("*.vocab"))))
-    given = [*unwise, f"--init_checkpoint={weights}"]
-    trained = " ".join(sentence for _, _, sentence in said_of(places, *given))
+    weights = make_weights(tmp_path / "weights", next(places["train"].glob("*.vocab")))
+    findings = said_of(places, *unwise, f"--init_checkpoint={weights}")
+    trained = " ".join(sentence for _, _, sentence in findings)
     assert [words for words in advice if words in trained] == []
+    assert not of_grade(findings, ERROR)
+    assert "its vocabulary is that of" in dict(of_grade(findings, FINE))["checkpoint"]
 
 
 def test_weights_with_another_vocabulary(places, tmp_path):
-    weights = tmp_path / "weights"
-    weights.mkdir()
-    (weights / "vocab.txt").write_text("".join(f"{entry}x\n" for entry in ENTRIES))
-    findings = said_of(places, f"--init_checkpoint={weights}")
-    found = [s for p, s in of_grade(findings, ERROR) if p == "checkpoint"]
-    assert any("it has a different vocabulary" in sentence for sentence in found)
+    vocabulary = tmp_path / "other.vocab"
+    vocabulary.write_text("".join(f"{entry}\n" for entry in [*ENTRIES[:5], *ENTRIES[:4:-1]]))
+    weights = make_weights(tmp_path / "weights", vocabulary)
+    more = ["--max_position_embeddings=24", f"--init_checkpoint={weights}"]
+    [(_, sentence)] = of_grade(said_of(places, *more), ERROR)
+    assert "different vocabulary" in sentence
 
 
 def test_a_full_disk_is_said_once(places, monkeypatch):

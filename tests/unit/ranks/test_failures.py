@@ -9,7 +9,6 @@ from bert_tf.ranks.failures import (
     ENDED,
     SILENT,
     STATUS,
-    STUCK,
     USER_ERROR,
     Failure,
     describe_failures,
@@ -73,12 +72,6 @@ def test_what_an_exception_means(error, failure):
             3,
         ),
         (
-            {4: Failure(STUCK, "read (data/x.py, line 3)")},
-            "rank 4 on host c made no progress for 300 seconds (--rank_timeout) in read "
-            "(data/x.py, line 3); start again.",
-            3,
-        ),
-        (
             {3: Failure(CRASH, "KeyError: 'x'")},
             "rank 3 on host b failed with KeyError: 'x'; the stack trace is above; start again.",
             1,
@@ -105,7 +98,7 @@ def test_of_two_mistakes_the_first_is_said():
 def test_a_cause_is_said_before_what_it_causes():
     """Horovod's complaint on the ranks that waited, however early, is no cause."""
     cut_off = {0: Failure(CUT_OFF, "shut down"), 1: Failure(CUT_OFF, "shut down")}
-    for kind in (USER_ERROR, CRASH, ENDED, SILENT, STUCK, ABSENT):
+    for kind in (USER_ERROR, CRASH, ENDED, SILENT, ABSENT):
         sentence, status = described({**cut_off, 4: Failure(kind, "text")})
         assert "rank 4 on host c" in sentence
         assert "rank 1" not in sentence

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.records import framing, tfrecord
+from bert_tf.records import framing
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 from bert_tf.util.errors import UserError
 
@@ -102,21 +102,6 @@ def test_a_set_numbers_records_across_files_and_reads_in_any_order(tmp_path):
     for outside in (5, -1):
         with pytest.raises(IndexError):
             record_set.read([outside])
-
-
-def test_each_record_that_is_read_is_counted(tmp_path, monkeypatch):
-    """The watch over the ranks looks in the middle of a batch too."""
-    counts, pread = [], os.pread
-
-    def counted(*arguments):
-        counts.append(tfrecord.records_read())
-        return pread(*arguments)
-
-    records = RecordSet([write(tmp_path / name, RECORDS) for name in ("a", "b")])
-    monkeypatch.setattr(os, "pread", counted)
-    records.read([3, 7, 0])
-    counts.append(tfrecord.records_read())
-    assert np.diff(counts).tolist() == [1, 1, 1]
 
 
 def test_many_files_do_not_stay_open(tmp_path):

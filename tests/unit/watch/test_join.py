@@ -308,7 +308,7 @@ def test_a_rank_that_cannot_connect_is_named_on_every_rank(monkeypatch):
     settings = types.SimpleNamespace(output_dir="out")
 
     def begin(ranks):
-        with watch.watched(ranks, settings, timeout_seconds=5.0, records_read=int):
+        with watch.watched(ranks, settings, timeout_seconds=5.0):
             pass
 
     for error in run_ranks(2, begin):
