@@ -9,7 +9,7 @@ from bert_tf.tasks.pretraining.distillation_flags import (
     define_distillation_flags,
     distillation_settings,
 )
-from bert_tf.tasks.pretraining.program import train
+from bert_tf.tasks.pretraining.phases import train
 
 
 def run() -> None:

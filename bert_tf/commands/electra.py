@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from bert_tf.cli.training_flags import run_script
-from bert_tf.tasks.pretraining.program import train
+from bert_tf.tasks.pretraining.phases import train
 from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
 
 

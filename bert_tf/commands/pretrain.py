@@ -6,7 +6,7 @@ import functools
 
 from bert_tf.cli.training_flags import run_script
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
-from bert_tf.tasks.pretraining.program import train
+from bert_tf.tasks.pretraining.phases import train
 
 
 def run() -> None:

@@ -22,7 +22,7 @@ from bert_tf.records.info import RecordInfo, check_records, lengths_of
 from bert_tf.tasks.pretraining.data import check_pairs
 from bert_tf.tasks.pretraining.network import BERT_BASE, table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, vocabulary_named_in
-from bert_tf.train.plan import plan_batch_and_steps
+from bert_tf.train.plan import resolve_new
 from bert_tf.train.start_point import NEW, StartPoint, find_start
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.files import check_output_dir
@@ -176,13 +176,13 @@ def _updates(
     is_counted = train is not None or not optimization.steps.counts_epochs
     if not is_counted:
         optimization = optimization.with_steps(1, 0)
-    plans = findings.attempt(
+    plan = findings.attempt(
         "schedule",
-        plan_batch_and_steps,
+        resolve_new,
         optimization,
         ranks.world_size,
+        train.num_records if train else 1,
         scaled=optimization.steps.scaled_by_ranks(by_default=values.horovod),
-        records=train.num_records if train else 1,
         trains=is_counted,
     )
-    return plans and Updates(optimization, *plans, is_counted)
+    return None if plan is None else Updates(optimization, plan.batch, plan.steps, is_counted)

@@ -13,14 +13,15 @@ from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Upda
 from bert_tf.doctor.training_scripts import CLASSIFIER, OF_RECORDS, SQUAD, TAGGER
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.classification.run import open_classification
-from bert_tf.tasks.finetuning.run import run_repeatedly
+from bert_tf.tasks.finetuning.run import BatchOrder, run_repeatedly
 from bert_tf.tasks.pretraining.run import OpenedPretraining, open_pretraining
 from bert_tf.tasks.question_answering.run import OpenedSquad, open_squad
 from bert_tf.tasks.tagging.run import open_tagging
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.execute import report_changes, report_resuming, sizes_in, whole_ledger
+from bert_tf.train.execute import report_changes, report_resuming
 from bert_tf.train.job import Job, JobData
+from bert_tf.train.ledger import sizes_in, training_ledger
 from bert_tf.train.memory import estimate_memory, free_memory
 from bert_tf.train.prepare import Opened, prepare
 from bert_tf.train.run import Run, begin
@@ -34,6 +35,8 @@ class _FewQuestions(OpenedSquad):
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """As in :class:`OpenedSquad`, but with the number of all records."""
         data = OpenedSquad.make_data(self.first(_QUESTIONS), run, arithmetic)
+        if not isinstance(data.training, BatchOrder):
+            return data
         training = dataclasses.replace(data.training, num_records=self.max_records)
         return dataclasses.replace(data, training=training)
 
@@ -79,14 +82,14 @@ def _report(findings: Findings, files: TokenizerFiles, opened: Opened, job: Job)
         passed = "all checks before records are made have passed"
     else:  # all of its data is there, so it can be compared with the last start
         if run.settings.do_train:
-            report_changes(job, whole_ledger(job))
+            report_changes(job, training_ledger(job))
         report_resuming(job)
         passed = "all checks of the run itself have passed"
     if run.settings.do_train:
         has_gpu = run.hardware.has_gpu
         judge_memory(findings, estimate_memory(job), free_memory(), has_gpu=has_gpu)
         judge_disk(findings, sizes_in(job), run.settings.output_dir)
-    arithmetic = job.plan.arithmetic
+    arithmetic = job.arithmetic
     findings.fine("precision", f"{arithmetic.precision}, {arithmetic.kernels.description}")
     findings.fine("whole run", passed)
 

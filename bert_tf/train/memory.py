@@ -94,12 +94,12 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak memory of training; builds one micro batch's graph but runs nothing."""
-    job = job.with_plan(job.plan.at_full_size())
+    job = job.with_batch(job.plan.batch.at_full_size())
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)
     with tf.Graph().as_default():
-        options = dataclasses.replace(job.plan.arithmetic.options, compiled=False)
+        options = dataclasses.replace(job.arithmetic.options, compiled=False)
         network = create_network(job.task, options)
         forward, backward = _one_micro_batch(job, network, trained)
         kept = kept_bytes(forward, backward)
@@ -121,7 +121,7 @@ def _gradient_bytes(one_copy: int, job: Job) -> int:
     if job.plan.batch.accumulation_steps == 1:
         return _GRADIENT_COPIES * one_copy
     most = _COPIES_WITH_SUMS * one_copy
-    if job.plan.arithmetic.kernels.operations is None:
+    if job.arithmetic.kernels.operations is None:
         return most
     return min(most, _NATIVE_COPIES_WITH_SUMS * one_copy + _FREE_BYTES)
 
@@ -193,7 +193,7 @@ def _one_micro_batch(
 def _placeholder(spec: tf.TensorSpec, job: Job) -> tf.Tensor:
     """A placeholder for a feature of a micro batch, at the largest sequence length."""
     _, *rest = spec.shape.as_list()
-    shape = [job.data.training.max_seq_length if size is None else size for size in rest]
+    shape = [job.training.max_seq_length if size is None else size for size in rest]
     return tf.placeholder(spec.dtype, [job.plan.batch.micro_batch_size, *shape])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import RuntimeSettings
+from bert_tf.config.settings import CommandLine, RuntimeSettings
 from bert_tf.model.precision import PRECISIONS, PrecisionPolicy, policy_for
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.tuning.processors import KINDS, PLAIN, Processor, this_processor
@@ -21,6 +21,7 @@ from bert_tf.util.errors import UserError
 
 # Narrower networks are quick in any precision, and float32 keeps more digits.
 LEAST_WIDTH = 128
+_PRECISION_FLAGS = {"precision", "precision_policy", "amp", "use_fp16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +237,24 @@ def usable_precision(
         "predicts in fp32; probabilities may differ in the third digit"
     )
     return "fp32", {}, [note]
+
+
+def with_kept_precision(
+    runtime: RuntimeSettings, kept: Mapping[str, Any], command: CommandLine, hardware: Hardware
+) -> tuple[RuntimeSettings, list[str]]:
+    """The runtime with the precision of a model's training, unless the user gave one; and notes."""
+    numerics = runtime.numerics
+    if not command.defaulted.issuperset(_PRECISION_FLAGS & command.values.keys()):
+        stored, changes = kept["precision"], kept.get("precision_policy", {})
+        if numerics.precision in (stored, "auto") and numerics.policy_changes == changes:
+            return runtime, []
+        return runtime, [
+            f"warning: --precision={numerics.precision}, but the model was trained with {stored}; "
+            "other commands and load_model predict with that"
+        ]
+    precision, changes, notes = usable_precision(kept, hardware)
+    numerics = dataclasses.replace(numerics, precision=precision, policy_changes=changes)
+    return dataclasses.replace(runtime, numerics=numerics), notes
 
 
 def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:

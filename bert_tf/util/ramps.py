@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import math
 
 _MOST_SHOWN = 12
 
@@ -56,9 +57,20 @@ class Ramp:
             position = join
         raise AssertionError("the last stage has no end")
 
+    def nearest_position(self, total: int) -> int:
+        """The position before which the values add up to about ``total``."""
+        position = self.position_of(total)
+        return round(position + (total - self.total(0, position)) / self.at(position))
+
+    def length_of(self, total: float) -> int:
+        """The smallest number of positions whose values add up to ``total`` or more."""
+        whole = math.ceil(total)
+        position = self.position_of(whole)
+        return position + (self.total(0, position) < whole)
+
     def shifted(self, positions: int) -> Ramp:
         """The ramp whose value at p is this one's at p + ``positions``."""
-        return dataclasses.replace(self, joins=tuple(join - positions for join in self.joins))
+        return Ramp(self.values, tuple(join - positions for join in self.joins))
 
     def __str__(self) -> str:
         """The stages as ``value:first position``, separated by commas."""

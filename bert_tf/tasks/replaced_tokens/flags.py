@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
@@ -33,5 +31,4 @@ def electra_settings(values: flags.FlagValues) -> PretrainingSettings:
         raise UserError("--nsp: replaced-token detection has no next sentences; drop the flag.")
     if not values.mlm:
         raise UserError("--mlm=false leaves no generator to replace tokens; drop the flag.")
-    objective = from_flags(ReplacedTokens, values)
-    return dataclasses.replace(pretraining_settings(values), objective=objective)
+    return pretraining_settings(values, objective=from_flags(ReplacedTokens, values))

@@ -60,6 +60,6 @@ def report_run(
 
 
 def _trained(questions: SquadFile, job: Job) -> Trained:
-    batch, windows = job.plan.batch, job.data.training.num_records
+    batch, windows = job.plan.batch, job.training.num_records
     epochs = job.plan.steps.last_position * batch.global_batch_size / windows
     return Trained(questions.path.name, batch, epochs)
