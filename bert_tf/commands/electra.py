@@ -6,7 +6,7 @@ import functools
 
 from bert_tf.cli.training_flags import run_script
 from bert_tf.tasks.pretraining.phases import train
-from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
+from bert_tf.tasks.replaced_tokens.objective import define_electra_flags, electra_settings
 
 
 def run() -> None:

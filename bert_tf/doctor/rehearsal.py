@@ -19,9 +19,10 @@ from bert_tf.tasks.question_answering.run import OpenedSquad, open_squad
 from bert_tf.tasks.tagging.run import open_tagging
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.execute import report_changes, report_resuming
 from bert_tf.train.job import Job, JobData
-from bert_tf.train.ledger import sizes_in, training_ledger
+from bert_tf.train.ledger import training_ledger
 from bert_tf.train.memory import estimate_memory, free_memory
 from bert_tf.train.prepare import Opened, prepare
 from bert_tf.train.run import Run, begin
@@ -88,7 +89,7 @@ def _report(findings: Findings, files: TokenizerFiles, opened: Opened, job: Job)
     if run.settings.do_train:
         has_gpu = run.hardware.has_gpu
         judge_memory(findings, estimate_memory(job), free_memory(), has_gpu=has_gpu)
-        judge_disk(findings, sizes_in(job), run.settings.output_dir)
+        judge_disk(findings, checkpoint_sizes(job), run.settings.output_dir)
     arithmetic = job.arithmetic
     findings.fine("precision", f"{arithmetic.precision}, {arithmetic.kernels.description}")
     findings.fine("whole run", passed)

@@ -17,7 +17,7 @@ from bert_tf.tasks.pretraining.distillation_flags import (
     distillation_settings,
 )
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
-from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
+from bert_tf.tasks.replaced_tokens.objective import define_electra_flags, electra_settings
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 
 

@@ -15,7 +15,7 @@ from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.train import ledger
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.disk import disk_warning
+from bert_tf.train.disk import checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
@@ -212,7 +212,7 @@ def _announce(job: Job) -> Ledger:
     report_changes(job, run_ledger)
     several_ranks = run.runtime.library is not None or run.ranks.world_size > 1
     run.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
-    warning = disk_warning(ledger.sizes_in(job), run.settings.output_dir)
+    warning = disk_warning(checkpoint_sizes(job), run.settings.output_dir)
     if warning is not None:
         run.warn(warning, part="disk")
     return run_ledger

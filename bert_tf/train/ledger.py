@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
+from bert_tf.config.ramps import Ramp
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.ranks.communication import describe_communication
-from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes
+from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.job import Job
 from bert_tf.train.plan import slot_bytes
 from bert_tf.train.start_point import StartPoint
@@ -25,7 +26,6 @@ from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
-from bert_tf.util.ramps import Ramp
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
 
@@ -80,7 +80,7 @@ def training_ledger(job: Job) -> Ledger:
         "precision": _precision_section(job),
         "data": {**job.data.entries, "seed": job.settings.seed},
         **{section: dict(entries) for section, entries in further.items()},
-        "checkpoints": sizes_in(job).ledger_section(),
+        "checkpoints": checkpoint_sizes(job).ledger_section(),
     }
 
 
@@ -188,17 +188,6 @@ def _loss_scale_entries(job: Job) -> dict[str, Any]:
         "min_loss_scale": scale.minimum,
         "loss_scale_window": scale.window,
     }
-
-
-def sizes_in(job: Job) -> CheckpointSizes:
-    """The sizes of the checkpoints that a job writes."""
-    return checkpoint_sizes(
-        job.task.specs(),
-        job.settings,
-        job.optimization,
-        start_step=job.run.start.step,
-        last_step=job.plan.steps.last_step,
-    )
 
 
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -48,8 +49,7 @@ _ALIASES = {"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Sq
 _VARIABLES = {"ReadVariableOp", "VarHandleOp", "ResourceGather"}
 
 
-@dataclasses.dataclass(frozen=True)
-class MemoryEstimate:
+class MemoryEstimate(NamedTuple):
     """The bytes that one rank needs, and the number of ranks on its host.
 
     Attributes:
@@ -73,9 +73,7 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """The total number of bytes for one rank."""
-        fields = dataclasses.asdict(self)
-        fields.pop("local_size")
-        return sum(fields.values())
+        return sum(self) - self.local_size
 
 
 def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -128,12 +126,8 @@ def _gradient_bytes(one_copy: int, job: Job) -> int:
 
 def format_memory(estimate: MemoryEstimate) -> str:
     """Formats the estimate as one line, in GiB."""
-    parts = {
-        name: value
-        for name, value in dataclasses.asdict(estimate).items()
-        if name != "local_size" and value
-    }
-    listed = "  ".join(f"{name} {_gib(value)}" for name, value in parts.items())
+    parts = zip(estimate._fields[:-1], estimate)
+    listed = "  ".join(f"{name} {_gib(value)}" for name, value in parts if value)
     total = f"about {_gib(estimate.total)} GiB a rank"
     if estimate.local_size > 1:
         total += f", {_gib(estimate.total * estimate.local_size)} GiB on this host"
@@ -186,8 +180,8 @@ def _one_micro_batch(
     loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
     tf.gradients(loss, [network.variables[spec.name] for spec in trained])
-    known = before.union(forward)
-    return forward, [op for op in graph.get_operations() if op not in known]
+    before.update(forward)
+    return forward, [op for op in graph.get_operations() if op not in before]
 
 
 def _placeholder(spec: tf.TensorSpec, job: Job) -> tf.Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from bert_tf.config.ramps import Ramp, RampSettings
 from bert_tf.config.schedules import check_lengths
 from bert_tf.config.settings import BatchSettings, OptimizationSettings
 from bert_tf.model.variables import VariableSpec
@@ -17,10 +17,6 @@ from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
-
-if TYPE_CHECKING:
-    from bert_tf.config.ramps import RampSettings
 
 DEFAULT_MICRO_BATCH_SIZE = 32  # as in google-research/bert
 

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bert_tf.util.ramps import Ramp
+from bert_tf.config.ramps import Ramp
 
 
 class Segment(NamedTuple):

@@ -15,8 +15,8 @@ from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.input.pipeline import PretrainingRecords, record_order, training_dataset
 from bert_tf.model.config import BertConfig
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.pretraining.objective import objective_of
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.tasks.pretraining.task import objective_of
 from bert_tf.train.job import TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run

@@ -13,8 +13,8 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
-from bert_tf.tasks.pretraining.objective import objective_of
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.tasks.pretraining.task import objective_of
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run

@@ -77,7 +77,7 @@ class PretrainingSettings(Settings):
       network: architecture settings given individually, keyed as in ``BertConfig``.
       distillation: None to train without a teacher.
       objective: an objective that replaces BERT's two heads (see
-        ``tasks.pretraining.objective.Objective``); None for these heads.
+        ``tasks.pretraining.task.Objective``); None for these heads.
     """
 
     bert_config_file: Path | None

@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
+from bert_tf.config.ramps import Ramp
 from bert_tf.model.sums import Sums
 from bert_tf.train import hooks
 from bert_tf.train.run_log import RunLog
@@ -17,7 +18,6 @@ from bert_tf.train.summary import UpdateTimes, WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
 from tests.helpers.files import no_room
 from tests.helpers.jobs import begun, job_of, step_plan
 from tests.helpers.settings import run_settings

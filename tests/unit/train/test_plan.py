@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.config.ramps import parse_length_ramp, parse_ramp
+from bert_tf.config.ramps import Ramp, parse_length_ramp, parse_ramp
 from bert_tf.input.order import batch_indices, sequence_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.run_record import RunRecord
@@ -16,7 +16,6 @@ from bert_tf.train.changes import changed_settings
 from bert_tf.train.plan import resolve, resolve_batches
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
 from tests.helpers import jobs
 from tests.helpers.jobs import batch_and_steps, begun
 from tests.helpers.settings import optimization_settings, run_settings, with_values

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -17,7 +18,6 @@ from bert_tf.train.trainer import build_update
 from bert_tf.train.update_timing import seconds_per_update, time_updates
 from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.util.ramps import Ramp
 from tests.helpers.jobs import begun, job_of
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches
 

@@ -11,8 +11,7 @@ from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import choose_arithmetic
 from bert_tf.tuning import choice
 from bert_tf.tuning.choice import choose
-from bert_tf.tuning.hardware import Hardware
-from bert_tf.tuning.processors import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN
+from bert_tf.tuning.hardware import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN, Hardware
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.util.errors import UserError
 from tests.helpers.jobs import begun

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.update.batch_plan import BatchPlan, Segment
-from bert_tf.util.ramps import Ramp
 
 RAMP = Ramp((2, 4, 6), (3, 7))
 
