@@ -1,6 +1,6 @@
 """How good --precision=auto is: compares it with every setting of the pre-training step by hand.
 
-Checks the row of ``bert_tf/tuning/processors.py`` for the processor that it runs on.
+Checks the row of ``bert_tf/tuning/hardware.py`` for the processor that it runs on.
 
     python -m benchmarks.fastest_setting --json=fastest_setting.json
 

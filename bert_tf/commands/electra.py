@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bert_tf.commands.scripts import PretrainingScript
-from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
+from bert_tf.tasks.replaced_tokens.objective import define_electra_flags, electra_settings
 
 
 class Electra(PretrainingScript):

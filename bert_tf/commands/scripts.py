@@ -55,7 +55,7 @@ class PretrainingScript(Script):
     def main(self, values: FlagValues) -> None:
         """Turns flags into the settings of each phase, and runs them."""
         # Here, since fine-tuning does without it.
-        from bert_tf.tasks.pretraining.program import train
+        from bert_tf.tasks.pretraining.phases import train
 
         train(values, self.settings)
 

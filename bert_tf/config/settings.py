@@ -187,7 +187,6 @@ class RunSettings(Settings):
     """What a run does, where it writes and how often.
 
     Attributes:
-      plan_dir: the directory of the plan of which the run is a phase; None for a single run.
       command: the command line from which the settings were made.
     """
 
@@ -207,7 +206,6 @@ class RunSettings(Settings):
     log: LogSettings = group(LogSettings)
     recovery: RecoverySettings = group(RecoverySettings)
     seed: int = setting(12345, "Seed of weights, data order, masking and dropout.")
-    plan_dir: Path | None = None
     command: CommandLine = dataclasses.field(default_factory=CommandLine)
 
     def contradictions(self) -> Iterator[str]:

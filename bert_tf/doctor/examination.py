@@ -13,7 +13,8 @@ from bert_tf.doctor.records import judge_records, judge_size_for_gpus, open_reco
 from bert_tf.doctor.schedule import judge_updates
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.ranks.single import PlannedRanks
-from bert_tf.train.execute import DryRun, dry_runs, sizes_in
+from bert_tf.train.disk import checkpoint_sizes
+from bert_tf.train.execute import DryRun, dry_runs
 from bert_tf.train.job import Job
 from bert_tf.train.memory import free_memory
 from bert_tf.util.digest import digest_of_file
@@ -109,6 +110,9 @@ def _judge_model(findings: Findings, job: Job, *, is_pretraining: bool) -> None:
         )
     elif not job.is_new and job.model.vocabulary is not None:
         findings.fine("checkpoint", f"its vocabulary is that of {job.model.vocabulary.source}")
+    if job.data.training is None:
+        findings.fine("configuration", f"the network has {positions} positions")
+        return
     length = job.data.training.max_seq_length
     if length < positions and job.is_new and is_pretraining:
         findings.hint(
@@ -125,8 +129,8 @@ def _judge_machine(findings: Findings, run: DryRun) -> None:
     job = run.job
     if run.memory is not None:
         judge_memory(findings, run.memory, free_memory(), has_gpu=job.run.hardware.has_gpu)
-        judge_disk(findings, sizes_in(job), job.settings.output_dir)
-    arithmetic = job.plan.arithmetic
+        judge_disk(findings, checkpoint_sizes(job), job.settings.output_dir)
+    arithmetic = job.arithmetic
     findings.fine("precision", f"{arithmetic.precision}, {arithmetic.kernels.description}")
     findings.fine("whole run", "all checks of the run itself have passed")
 

@@ -40,8 +40,8 @@ def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> Forw
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.model.options import ForwardOptions
     from bert_tf.ranks.single import SingleProcess
+    from bert_tf.tuning.choice import reason_against_native_ops
     from bert_tf.tuning.hardware import probe_hardware
-    from bert_tf.tuning.native_ops import reason_against_native_ops
 
     has_gpu = probe_hardware().has_gpu
     reason = reason_against_native_ops(native_ops, has_gpu=has_gpu, ranks=SingleProcess(1))

@@ -19,9 +19,9 @@ from typing import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.input.batches import Features
 from bert_tf.records.info import RecordInfo
-from bert_tf.util.ramps import Ramp
 
 _OF_POSITIONS = ("input_ids", "input_mask", "segment_ids", "word_starts")
 

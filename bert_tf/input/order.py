@@ -15,8 +15,8 @@ import functools
 
 import numpy as np
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.input.stateless_random import derive_keys, mix64, random_bits
-from bert_tf.util.ramps import Ramp
 
 _ROUNDS = 8
 _CHUNK = 8192

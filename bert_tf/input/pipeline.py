@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.input.batches import BatchReader, Features, dataset_of_positions
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.records.info import RecordInfo
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.util.ramps import Ramp
 
 if TYPE_CHECKING:
     from bert_tf.input.length_buckets import LengthBuckets

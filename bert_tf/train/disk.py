@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.checkpoint.directory import PREFIX
-from bert_tf.config.settings import OptimizationSettings, RunSettings
-from bert_tf.model.variables import VariableSpec, num_weights
+from bert_tf.model.variables import num_weights
+from bert_tf.train.job import Job
 from bert_tf.train.plan import trained_specs
 from bert_tf.update.optimizers import optimizer_row
 
@@ -53,29 +52,19 @@ class CheckpointSizes:
         }
 
 
-def checkpoint_sizes(
-    specs: Sequence[VariableSpec],
-    settings: RunSettings,
-    optimization: OptimizationSettings,
-    *,
-    start_step: int,
-    last_step: int,
-) -> CheckpointSizes:
-    """The sizes when training the variables ``specs`` from ``start_step`` to ``last_step``.
-
-    ``settings`` determines how often checkpoints are saved and how many are kept.
-    """
-    saved = [spec for spec in specs if spec.trainable]
-    weights = _BYTES_PER_WEIGHT * num_weights(saved)
-    trained = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
+def checkpoint_sizes(job: Job) -> CheckpointSizes:
+    """The sizes of the checkpoints that a job writes until its last step."""
+    settings, start_step, last_step = job.settings, job.run.start.step, job.plan.steps.last_step
+    specs = job.task.specs()
+    weights = _BYTES_PER_WEIGHT * num_weights([spec for spec in specs if spec.trainable])
+    trained = {spec.name: spec.shape for spec in trained_specs(specs, job.optimization)}
     every = settings.save_checkpoints_steps
-    at_start = start_step == 0
     written = 0
     if start_step < last_step:
-        written = math.ceil(last_step / every) - start_step // every + at_start
+        written = math.ceil(last_step / every) - start_step // every + (start_step == 0)
     keeps_best = settings.evaluation.keep_best and settings.evaluation.do_eval
     return CheckpointSizes(
-        one=weights + optimizer_row(optimization.optimizer).slot_bytes(trained),
+        one=weights + optimizer_row(job.optimization.optimizer).slot_bytes(trained),
         best=weights * keeps_best,
         keep=settings.keep_checkpoint_max,
         written=written,

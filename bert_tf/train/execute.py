@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,17 +14,17 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.communication import describe_communication
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train import ledger
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
+from bert_tf.train.disk import checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
-from bert_tf.train.plan import Plan, slot_bytes
+from bert_tf.train.plan import Plan
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin, planned_on
+from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
 from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.files import write_json
@@ -34,6 +33,19 @@ if TYPE_CHECKING:
     from bert_tf.train.memory import MemoryEstimate
 
 _UNKNOWN_DATA = {"train_records": 0, DIGEST_KEY: "none", VOCABULARY_DIGEST_KEY: None}
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenBatches(TrainingData):
+    """Batches that a program supplies; which records are in them is unknown."""
+
+    make: Callable[[Run, Plan], tf.data.Dataset]
+    max_seq_length: int
+    num_records: int = 1
+
+    def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
+        """The program's batches."""
+        return self.make(run, plan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +103,7 @@ def run_task(
 
     def job_data(run: Run) -> JobData:
         return JobData(
-            TrainingData(batches, max_seq_length),
+            GivenBatches(batches, max_seq_length),
             evaluation(run) if evaluation and settings.evaluation.do_eval else None,
             entries={**_UNKNOWN_DATA, **(data or {})},
         )
@@ -100,18 +112,18 @@ def run_task(
         return execute(prepare(_UserTask(optimization, model, max_seq_length, job_data), run))
 
 
-def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None) -> Results | None:
+def execute(job: Job) -> Results | None:
     """Prints the ledger, trains and evaluates as set; returns the last results. Collective.
 
     Creates nothing but an empty output directory and records before all remaining checks have
-    passed; a dry run ends there. ``sections`` are additional sections of the ledger.
+    passed; a dry run ends there.
     """
     run, settings = job.run, job.settings
     check_same_on_all_ranks(run.ranks, _compared_values(job))
     trains = settings.do_train and run.start.step < job.plan.steps.last_step
     run_ledger = None
     if settings.do_train:
-        run_ledger = _announce(job, whole_ledger(job, sections=sections))
+        run_ledger = _announce(job)
     report_resuming(job)
     if settings.dry_run:
         _end_dry_run(job)
@@ -121,15 +133,10 @@ def execute(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None
         _tidy(run)
         _write_files(job, run_ledger if trains else None)
         if run.start.is_elsewhere:  # last, so that a run with a checkpoint also has its record
-            from bert_tf.train.take_over import take_over
-
-            take_over(
-                run.start,
-                settings.output_dir,
-                global_batch_size=job.plan.batch.global_batch_size,
-            )
+            batch_size = job.plan.batch.global_batch_size
+            take_over(run.start, settings.output_dir, global_batch_size=batch_size)
     if settings.do_train and not _is_finished(job, trainer):
-        trainer.train_and_evaluate()
+        trainer.train()
         steps = job.plan.steps
         if steps.last_position < steps.num_train_steps:
             run.message(
@@ -204,7 +211,7 @@ def _write_files(job: Job, run_ledger: Ledger | None) -> None:
     directory = run.settings.output_dir
     has_files = run.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
     precision = {
-        "precision": job.plan.arithmetic.precision,
+        "precision": job.arithmetic.precision,
         "precision_policy": dict(run.runtime.numerics.policy_changes),
     }
     if run_ledger is not None or not has_files:
@@ -230,41 +237,21 @@ def _compared_values(job: Job) -> dict[str, Any]:
             names.get(name, name.replace("_", " ")): value
             for name, value in job.data.entries.items()
         },
-        "precision": job.plan.arithmetic.precision,
+        "precision": job.arithmetic.precision,
         **{f"the model's {name}": value for name, value in job.model.config.to_dict().items()},
     }
 
 
-def _announce(job: Job, run_ledger: Ledger) -> Ledger:
+def _announce(job: Job) -> Ledger:
     """Prints a training run's ledger and its changes since the last start; returns the ledger."""
-    run = job.run
+    run, run_ledger = job.run, ledger.training_ledger(job)
     report_changes(job, run_ledger)
     several_ranks = run.runtime.library is not None or run.ranks.world_size > 1
     run.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
-    warning = disk_warning(sizes_in(job), run.settings.output_dir)
+    warning = disk_warning(checkpoint_sizes(job), run.settings.output_dir)
     if warning is not None:
         run.warn(warning, part="disk")
     return run_ledger
-
-
-def whole_ledger(job: Job, *, sections: Mapping[str, Mapping[str, Any]] | None = None) -> Ledger:
-    """The complete ledger of a training run, with additional ``sections``."""
-    run_ledger = _ledger(job)
-    for further in (job.model.ledger, sections or {}):
-        run_ledger.update({section: dict(entries) for section, entries in further.items()})
-    run_ledger["checkpoints"] = sizes_in(job).ledger_section()
-    return run_ledger
-
-
-def sizes_in(job: Job) -> CheckpointSizes:
-    """The sizes of the checkpoints that a job writes."""
-    return checkpoint_sizes(
-        job.task.specs(),
-        job.settings,
-        job.optimization,
-        start_step=job.run.start.step,
-        last_step=job.plan.steps.last_step,
-    )
 
 
 def report_resuming(job: Job) -> None:
@@ -290,54 +277,6 @@ def report_resuming(job: Job) -> None:
     assumption = start.assumption(job.plan.batch.global_batch_size)
     if settings.do_train and assumption:
         run.message(assumption)
-
-
-def _ledger(job: Job) -> Ledger:
-    run, plan, optimization = job.run, job.plan, job.optimization
-    runtime, arithmetic = run.runtime, plan.arithmetic
-    changes = runtime.numerics.policy_changes
-    return ledger.training_ledger(
-        ranks=run.ranks,
-        batch=plan.batch,
-        steps=plan.steps,
-        schedule=plan.schedule,
-        optimization=optimization,
-        operations=arithmetic.kernels.description,
-        slot_bytes=slot_bytes(job.task.specs(), optimization, run.ranks),
-        precision={
-            "policy": arithmetic.precision,
-            **({"because": arithmetic.because} if arithmetic.because else {}),
-            "xla": arithmetic.options.compiled,
-            **({"tf32": runtime.numerics.tf32} if run.hardware.has_gpu else {}),
-            **({"from_file": sorted(changes)} if changes else {}),
-            **_loss_scale_entries(job),
-            "layers": "native" if arithmetic.options.native_layers else "TensorFlow's",
-            "recompute": runtime.recompute,
-            **arithmetic.options.policy.describe(),
-        },
-        communication=describe_communication(
-            runtime.communication,
-            os.environ,
-            complete_at_once=arithmetic.options.compiled
-            or (plan.batch.accumulation_steps > 1 and not optimization.allreduce_every_micro_batch),
-        ),
-        data={**job.data.entries, "seed": job.settings.seed},
-        start=run.start,
-    )
-
-
-def _loss_scale_entries(job: Job) -> dict[str, Any]:
-    scale = job.run.runtime.numerics.loss_scale
-    if not job.plan.arithmetic.scales_loss:
-        return {}
-    if scale.static is not None:
-        return {"loss_scale": scale.static}
-    return {
-        "loss_scale": "dynamic",
-        "initial_loss_scale": scale.initial,
-        "min_loss_scale": scale.minimum,
-        "loss_scale_window": scale.window,
-    }
 
 
 def report_changes(job: Job, run_ledger: Ledger) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,10 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
 from bert_tf.model.task import Features
-from bert_tf.ranks.ranks import Ranks
+from bert_tf.train.job import Job
 from bert_tf.train.run_log import RunLog
-from bert_tf.train.skipped import SkippedUpdate
 from bert_tf.train.summary import Rates, UpdateTimes, WarmUp
 from bert_tf.tuning.hardware import peak_gpu_bytes
-from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.util import console
 from bert_tf.util.errors import UserError, first_line
@@ -68,6 +66,37 @@ class StepHook(tf.train.SessionRunHook):
         raise NotImplementedError
 
 
+@dataclasses.dataclass(frozen=True)
+class SkippedUpdate:
+    """An update that was not applied, as seen by this rank.
+
+    Attributes:
+      step: number of updates applied before it.
+      data_position: the number of its global batch.
+      in_a_row: number of consecutive skipped updates, including this one.
+      learning_rate, loss_scale: the values in this update.
+      features: this rank's part of the global batch.
+    """
+
+    step: int
+    data_position: int
+    in_a_row: int
+    learning_rate: float
+    loss_scale: float
+    features: Mapping[str, np.ndarray]
+
+
+class NonFiniteError(UserError):
+    """Raised when too many consecutive updates were not finite."""
+
+    def __init__(self, facts: str) -> None:
+        """``facts`` is what was found out, as the beginning of a sentence."""
+        super().__init__(
+            f"{facts}; no weight was changed by it: lower --learning_rate or check the data and "
+            "the initial weights, then run again to resume from the last checkpoint."
+        )
+
+
 class NonFiniteGuard(StepHook):
     """Stops a run that does not recover after too many consecutive skipped updates."""
 
@@ -110,53 +139,11 @@ class NonFiniteGuard(StepHook):
             step=self.step,
             data_position=int(fetched["data_position"]),
             in_a_row=self._in_a_row,
-            consumed_sequences=int(session.run(self.outputs.consumed_sequences)),
             learning_rate=float(fetched["rate"]),
             loss_scale=float(fetched["loss_scale"]),
             features=fetched["features"],
         )
         raise self._explain(session, skipped)
-
-
-@dataclasses.dataclass(frozen=True)
-class ProgressSettings:
-    """When :class:`ProgressHook` reports, and what it needs to know about the run.
-
-    Attributes:
-      every_steps: steps between reports.
-      total_steps: the last step, which is always reported.
-      checkpoint_steps: steps between checkpoints.
-      batch: the sizes of all updates.
-      skipped: number of updates skipped before the run was resumed.
-      has_loss_scale: whether every report has the loss scale and the number of skipped updates.
-      gpu: index of this rank's GPU, whose peak memory is logged; None without GPUs.
-    """
-
-    every_steps: int
-    total_steps: int
-    checkpoint_steps: int
-    batch: BatchPlan
-    skipped: int = 0
-    has_loss_scale: bool = False
-    gpu: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class UpdateTimer:
-    """How :class:`ProgressHook` measures the time of updates.
-
-    Attributes:
-      warm_up: observes every update, and decides which ones are in the steady state.
-      batch_shape: the shape by which ``warm_up`` tells batches apart, int32 [any]; None if all
-        are equal.
-      times: the totals over all updates.
-      clock: the time in seconds.
-    """
-
-    warm_up: WarmUp = dataclasses.field(default_factory=WarmUp)
-    batch_shape: tf.Tensor | None = None
-    times: UpdateTimes = dataclasses.field(default_factory=UpdateTimes)
-    clock: Callable[[], float] = time.monotonic
 
 
 class ProgressHook(StepHook):
@@ -168,39 +155,52 @@ class ProgressHook(StepHook):
     def __init__(
         self,
         outputs: TrainOutputs,
-        settings: ProgressSettings,
+        job: Job,
         *,
-        ranks: Ranks,
-        log: RunLog | None,
-        timer: UpdateTimer,
+        warm_up: WarmUp,
+        times: UpdateTimes,
+        batch_shape: tf.Tensor | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reports to ``log``, which is None on all ranks but 0; those only contribute sums."""
+        """Reports to the run's log, if this rank has one; others only contribute sums.
+
+        Args:
+          outputs: the outputs of the update.
+          job: the job that is trained.
+          warm_up: observes every update, and decides which ones are in the steady state.
+          times: the totals over all updates, to which each is added.
+          batch_shape: the shape by which ``warm_up`` tells batches apart, int32 [any]; None if all
+            are equal.
+          clock: the time in seconds.
+        """
         super().__init__(outputs)
         self._terms: Terms = {t: tuple(s.metrics) for t, s in outputs.term_sums.items()}
-        self._settings = settings
-        self._ranks = ranks
-        self._log = log
-        self._timer = timer
+        self._job = job
+        self._warm_up = warm_up
+        self._times = times
+        self._batch_shape = batch_shape
+        self._clock = clock
         self._steady_rates: Rates | None = None
-        self._skipped = settings.skipped
+        self._skipped = job.run.start.data_position - job.run.start.step
         self._reset()
 
     def begin(self) -> None:
         super().begin()
         self._local_sums = tf.placeholder(tf.float64, [num_sums(self._terms)])
-        self._global_sums = self._ranks.sum_over_ranks(self._local_sums, name="progress_sums")
+        self._global_sums = self._job.run.ranks.sum_over_ranks(
+            self._local_sums, name="progress_sums"
+        )
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        self._started = self._timer.clock()
+        self._started = self._clock()
         return super().before_run(run_context)
 
     def fetches(self) -> dict[str, object]:
-        batch_shape = self._timer.batch_shape
         return {
             "sums": flatten(self.outputs.term_sums, self._terms),
             "data_position": self.outputs.data_position,
             "num_sequences": self.outputs.num_sequences,
-            "batch_shape": [] if batch_shape is None else batch_shape,
+            "batch_shape": [] if self._batch_shape is None else self._batch_shape,
             "learning_rate": self.outputs.learning_rate,
             "loss_scale": self.outputs.loss_scale,
             "gradient_norm": self.outputs.gradient_norm,
@@ -208,23 +208,24 @@ class ProgressHook(StepHook):
 
     def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> None:
         # Evaluations and checkpoints happen between updates, so their time is not included.
-        timer, settings = self._timer, self._settings
-        seconds = timer.clock() - self._started
-        is_steady = timer.warm_up.note(fetched["batch_shape"], seconds)
+        settings, plan, log = self._job.settings, self._job.plan, self._job.run.log
+        seconds = self._clock() - self._started
+        is_steady = self._warm_up.note(fetched["batch_shape"], seconds)
         sequences = int(fetched["num_sequences"])
-        length = settings.batch.length_at(int(fetched["data_position"])) or 1
+        length = plan.batch.length_at(int(fetched["data_position"])) or 1
         (self._steady if is_steady else self._warming).note(seconds, sequences, length)
-        timer.times.note(seconds, sequences=sequences, is_steady=is_steady, is_skipped=not applied)
+        self._times.note(seconds, sequences=sequences, is_steady=is_steady, is_skipped=not applied)
         if not applied:
             self._skipped += 1
             return
         self._sums += np.array(fetched["sums"])
-        if self.step % settings.every_steps == 0 or self.step == settings.total_steps:
+        is_due = self.step % settings.log.display_loss_steps == 0
+        if is_due or self.step == plan.steps.last_step:
             reduced = session.run(self._global_sums, {self._local_sums: self._sums})
-            if self._log is not None:
-                self._report(self._log, reduced, fetched)
+            if log is not None:
+                self._report(log, reduced, fetched)
             self._reset()
-        elif self.step % settings.checkpoint_steps == 0:
+        elif self.step % settings.save_checkpoints_steps == 0:
             self._reset()
 
     def _report(self, log: RunLog, reduced: Sequence[float], fetched: Fetched) -> None:
@@ -235,19 +236,19 @@ class ProgressHook(StepHook):
             figures.update({f"{term}_{name}": value for name, value in metrics.items()})
         figures["learning_rate"] = float(fetched["learning_rate"])
         figures["gradient_norm"] = float(fetched["gradient_norm"])
-        if self._skipped or self._settings.has_loss_scale:
+        if self._skipped or self._job.arithmetic.scales_loss:
             figures["loss_scale"] = float(fetched["loss_scale"])
             figures["skipped_updates"] = self._skipped
         rates = self._rates()
         figures["sequences_per_second"] = rates.sequences / rates.seconds
-        batch, position = self._settings.batch, int(fetched["data_position"])
+        batch, position = self._job.plan.batch, int(fetched["data_position"])
         if batch.sizes is not None:
             figures["global_batch"] = fetched["num_sequences"]
         if (length := batch.length_at(position)) is not None:
             figures["sequence_length"] = length
-        total_steps = self._settings.total_steps
+        total_steps = self._job.plan.steps.last_step
         details = dict(losses)
-        if (peak := peak_gpu_bytes(self._settings.gpu)) is not None:
+        if (peak := peak_gpu_bytes(self._job.arithmetic.session.gpu)) is not None:
             details["peak_gpu_memory_bytes"] = peak
         work_left = batch.work(position + 1, position + 1 + total_steps - self.step)
         log.step(
@@ -280,6 +281,57 @@ class FirstUpdate(tf.train.SessionRunHook):
         if self._report is not None:
             self._report()
             self._report = None
+
+
+class CompilationReport(tf.train.SessionRunHook):
+    """Says before the first update that it is compiled, and afterwards how long that took.
+
+    Says so again at the end if batches of further shapes were compiled since then.
+    """
+
+    def __init__(self, warm_up: WarmUp, log: RunLog, record: Callable[[dict[str, float]], None]):
+        """``warm_up`` observes every update; ``record`` keeps the figures with the run."""
+        self._warm_up = warm_up
+        self._log = log
+        self._record = record
+        self._functions: Sequence[str] = ()
+        self._reported_shapes = 0
+
+    def begin(self) -> None:
+        from bert_tf.model.compilation import compiled_functions
+
+        self._functions = compiled_functions(tf.get_default_graph())
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> None:
+        if not self._warm_up.shapes:
+            number = len(self._functions)
+            self._log.message(
+                f"XLA compiles {number} function{'s' * (number > 1)} of an update, once for each "
+                "shape of batches"
+            )
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        if not self._reported_shapes:
+            self._report()
+
+    def end(self, session: tf.Session) -> None:
+        if self._warm_up.shapes != self._reported_shapes:
+            self._report()
+
+    def _report(self) -> None:
+        shapes, seconds = self._warm_up.shapes, self._warm_up.warm_up_seconds
+        self._reported_shapes = shapes
+        self._log.message(
+            f"XLA: compiling and running the first update of {shapes} batch "
+            f"shape{'s' * (shapes > 1)} took {seconds:.1f} s, which rates do not include"
+        )
+        self._record({
+            "xla_functions": len(self._functions),
+            "xla_compile_seconds": round(seconds, 2),
+            "xla_shapes": shapes,
+        })  # fmt: skip
 
 
 class CheckpointHook(StepHook):

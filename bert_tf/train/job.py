@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -15,9 +16,11 @@ from bert_tf.model.task import Task
 from bert_tf.model_directory.record import write_record
 from bert_tf.model_directory.writing import record_of, write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
+from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 
 if TYPE_CHECKING:
@@ -91,31 +94,33 @@ class RunModel:
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingData:
+class TrainingData(abc.ABC):
     """The training data of a job.
 
     Attributes:
-      batches: returns this rank's part of every global batch of a plan, from the run's start.
-      max_seq_length: length of the longest sequence.
-      num_records: number of training records; 1 for a run that does not train.
-      records: returns the file, and the index in it, of each record of this rank's part of the
-        global batch at a position; None if they are unknown.
-      typical_lengths: returns the sequence lengths of typical batches of a plan; None if they are
-        always ``max_seq_length``.
+      max_seq_length: the length of the longest sequence.
+      num_records: the number of training records.
     """
 
-    batches: Callable[[Run, Plan], tf.data.Dataset]
     max_seq_length: int
-    num_records: int = 1
-    records: Callable[[Run, Plan, int], list[tuple[str, int]]] | None = None
-    typical_lengths: Callable[[Run, Plan], Sequence[int]] | None = None
+    num_records: int
 
+    @abc.abstractmethod
+    def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
+        """This rank's part of every global batch of a plan, from the run's start."""
 
-def no_batches(run: Run, plan: Plan) -> NoReturn:
-    """The batches of a job that does not train."""
-    del run, plan
-    raise RuntimeError("this job does not train")
+    def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
+        """The records of this rank's part of the global batch at a position; none if unknown.
+
+        Each is a file and an index in it.
+        """
+        del run, plan, position
+        return []
+
+    def ledger_sections(self, run: Run, plan: Plan) -> Mapping[str, Mapping[str, Any]]:
+        """Additional sections of the run's ledger."""
+        del run, plan
+        return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +128,7 @@ class JobData:
     """The opened data of a job.
 
     Attributes:
-      training: the training data.
+      training: the training data; None for a job that does not train.
       evaluation: the evaluation; None for a job that only trains.
       entries: the ledger's section on the data, including ``train_records``, ``digest`` and
         ``vocabulary_digest``; must be equal on all ranks.
@@ -132,7 +137,7 @@ class JobData:
       prediction: predictions to make once with the last weights; None for none.
     """
 
-    training: TrainingData
+    training: TrainingData | None
     evaluation: Evaluation | None
     entries: Mapping[str, Any]
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -146,7 +151,8 @@ class Job:
 
     Attributes:
       run: the run that the job belongs to.
-      plan: all decisions about its updates.
+      plan: its batches, steps and learning rate.
+      arithmetic: how it is computed.
       model: the model to train or evaluate.
       data: the data for training and evaluation.
       optimization: what the user requested.
@@ -154,6 +160,7 @@ class Job:
 
     run: Run
     plan: Plan
+    arithmetic: Arithmetic
     model: RunModel
     data: JobData
     optimization: OptimizationSettings
@@ -188,10 +195,16 @@ class Job:
             "--num_train_epochs" if self.optimization.steps.counts_epochs else "--num_train_steps"
         )
 
-    def with_plan(self, plan: Plan) -> Job:
-        """The same job with another plan."""
-        return dataclasses.replace(self, plan=plan)
+    @property
+    def training(self) -> TrainingData:
+        """The training data of a job that trains."""
+        assert self.data.training is not None, "this job does not train"
+        return self.data.training
+
+    def with_batch(self, batch: BatchPlan) -> Job:
+        """The same job with other batches."""
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, batch=batch))
 
     def train_input(self) -> tf.data.Dataset:
         """This rank's batches."""
-        return self.data.training.batches(self.run, self.plan)
+        return self.training.batches(self.run, self.plan)

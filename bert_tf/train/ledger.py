@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
 import subprocess
@@ -13,47 +14,37 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
-from bert_tf.config.settings import OptimizationSettings
+from bert_tf.config.ramps import Ramp
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, read_run_record
-from bert_tf.ranks.ranks import Ranks
+from bert_tf.ranks.communication import describe_communication
+from bert_tf.train.disk import checkpoint_sizes
+from bert_tf.train.job import Job
+from bert_tf.train.plan import slot_bytes
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
-from bert_tf.util.ramps import Ramp
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
 
 Ledger = dict[str, dict[str, Any]]
 
 
-def training_ledger(
-    *,
-    ranks: Ranks,
-    batch: BatchPlan,
-    steps: StepPlan,
-    schedule: Schedule,
-    optimization: OptimizationSettings,
-    operations: str,
-    precision: Mapping[str, Any],
-    communication: Mapping[str, Any],
-    data: Mapping[str, Any],
-    start: StartPoint,
-    slot_bytes: int | None = None,
-) -> Ledger:
-    """Returns section -> entries, in the order in which they are shown. Collective.
+def training_ledger(job: Job) -> Ledger:
+    """Returns section -> entries of a training run, in the order in which they are shown.
 
-    ``operations`` names the operations of the update; ``slot_bytes`` is the size of a rank's shard
-    of the optimizer state, shown if that is sharded; ``precision``, ``communication`` and ``data``
-    are the caller's sections, ``data`` with ``train_records``; training starts from ``start``.
+    Collective.
     """
-    hosts = ranks.gather(socket.gethostname())
+    run, plan, requested = job.run, job.plan, job.optimization
+    batch, steps, start = plan.batch, plan.steps, run.start
+    hosts = run.ranks.gather(socket.gethostname())
     consumed = start.total(batch, steps.last_step)
-    num_records = data["train_records"]
+    num_records = job.data.entries["train_records"]
+    further = {**job.model.ledger, **job.training.ledger_sections(run, plan)}
     return {
-        "ranks": {"world_size": ranks.world_size, "hosts": sorted(set(hosts))},
+        "ranks": {"world_size": run.ranks.world_size, "hosts": sorted(set(hosts))},
         "batch": {
             "micro_batch": batch.micro_batch_size,
             "accumulation_steps": batch.accumulation_steps,
@@ -65,7 +56,7 @@ def training_ledger(
         "steps": {
             "train_steps_on_one_rank": steps.requested_train_steps,
             "warmup_steps_on_one_rank": steps.requested_warmup_steps,
-            "scaled_by_ranks": steps.scaled_by_ranks,
+            "scaled_by_ranks": batch.scaled_by_ranks,
             "train_steps": steps.num_train_steps,
             "warmup_steps": steps.num_warmup_steps,
             **_end_of_run(steps),
@@ -75,8 +66,8 @@ def training_ledger(
         },
         "learning_rate": {
             "requested": steps.requested_learning_rate,
-            "scaling": optimization.schedule.learning_rate_scaling,
-            **schedule_entries(schedule),
+            "scaling": requested.schedule.learning_rate_scaling,
+            **schedule_entries(plan.schedule),
         },
         "consumption": {
             "sequences": consumed,
@@ -84,13 +75,12 @@ def training_ledger(
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
-        "optimizer": {
-            **_optimizer_section(optimization, operations),
-            **_sharding_entries(optimization, ranks, slot_bytes),
-        },
-        "communication": _communication_section(optimization, ranks, communication),
-        "precision": dict(precision),
-        "data": dict(data),
+        "optimizer": {**_optimizer_section(job), **_sharding_entries(job)},
+        "communication": _communication_section(job),
+        "precision": _precision_section(job),
+        "data": {**job.data.entries, "seed": job.settings.seed},
+        **{section: dict(entries) for section, entries in further.items()},
+        "checkpoints": checkpoint_sizes(job).ledger_section(),
     }
 
 
@@ -126,42 +116,78 @@ def schedule_entries(schedule: Schedule) -> dict[str, Any]:
     return entries
 
 
-def _optimizer_section(optimization: OptimizationSettings, operations: str) -> dict[str, Any]:
-    row = optimizer_row(optimization.optimizer)
+def _optimizer_section(job: Job) -> dict[str, Any]:
+    requested, operations = job.optimization, job.arithmetic.kernels.description
+    row = optimizer_row(requested.optimizer)
     section = {
-        "name": optimization.optimizer,
-        "weight_decay": optimization.weight_decay,
-        **row.resolve(optimization.optimizer_options),
-        "clip_norm": optimization.clip_norm,
-        "loss_normalization": optimization.batch.loss_normalization,
+        "name": requested.optimizer,
+        "weight_decay": requested.weight_decay,
+        **row.resolve(requested.optimizer_options),
+        "clip_norm": requested.clip_norm,
+        "loss_normalization": requested.batch.loss_normalization,
         "operations": operations,
     }
     if not row.has_native_form:
         section["operations"] = f"{operations} ({row.title}: TensorFlow's)"
     for name in ("rate_factors", "trained_from"):
-        if rules := getattr(optimization, name):
+        if rules := getattr(requested, name):
             section[name] = [f"{pattern}:{value:g}" for pattern, value in rules]
     return section
 
 
-def _communication_section(
-    optimization: OptimizationSettings, ranks: Ranks, communication: Mapping[str, Any]
-) -> dict[str, Any]:
-    if optimization.shard_optimizer_state and ranks.world_size > 1:
-        exchange = "reduce-scatter and all-gather, once an update"
-        return {"allreduce": exchange, **communication, "embeddings": "table"}
-    every = optimization.allreduce_every_micro_batch
-    return {"allreduce": "every micro batch" if every else "once an update", **communication}
-
-
-def _sharding_entries(
-    optimization: OptimizationSettings, ranks: Ranks, slot_bytes: int | None
-) -> dict[str, Any]:
-    if not optimization.shard_optimizer_state:
+def _sharding_entries(job: Job) -> dict[str, Any]:
+    if not job.optimization.shard_optimizer_state:
         return {}
+    ranks = job.run.ranks
     several = ranks.world_size > 1
     shared = f"over {ranks.world_size} ranks" if several else "no: a single rank"
-    return {"state_shared_out": shared, "slot_bytes_of_a_rank": slot_bytes}
+    slots = slot_bytes(job.task.specs(), job.optimization, ranks)
+    return {"state_shared_out": shared, "slot_bytes_of_a_rank": slots}
+
+
+def _communication_section(job: Job) -> dict[str, Any]:
+    requested, batch = job.optimization, job.plan.batch
+    every = requested.allreduce_every_micro_batch
+    settings = describe_communication(
+        job.run.runtime.communication,
+        os.environ,
+        complete_at_once=job.arithmetic.options.compiled
+        or (batch.accumulation_steps > 1 and not every),
+    )
+    if requested.shard_optimizer_state and batch.world_size > 1:
+        exchange = "reduce-scatter and all-gather, once an update"
+        return {"allreduce": exchange, **settings, "embeddings": "table"}
+    return {"allreduce": "every micro batch" if every else "once an update", **settings}
+
+
+def _precision_section(job: Job) -> dict[str, Any]:
+    runtime, arithmetic = job.run.runtime, job.arithmetic
+    changes = runtime.numerics.policy_changes
+    return {
+        "policy": arithmetic.precision,
+        **({"because": arithmetic.because} if arithmetic.because else {}),
+        "xla": arithmetic.options.compiled,
+        **({"tf32": runtime.numerics.tf32} if job.run.hardware.has_gpu else {}),
+        **({"from_file": sorted(changes)} if changes else {}),
+        **_loss_scale_entries(job),
+        "layers": "native" if arithmetic.options.native_layers else "TensorFlow's",
+        "recompute": runtime.recompute,
+        **arithmetic.options.policy.describe(),
+    }
+
+
+def _loss_scale_entries(job: Job) -> dict[str, Any]:
+    scale = job.run.runtime.numerics.loss_scale
+    if not job.arithmetic.scales_loss:
+        return {}
+    if scale.static is not None:
+        return {"loss_scale": scale.static}
+    return {
+        "loss_scale": "dynamic",
+        "initial_loss_scale": scale.initial,
+        "min_loss_scale": scale.minimum,
+        "loss_scale_window": scale.window,
+    }
 
 
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:

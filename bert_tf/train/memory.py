@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -48,8 +49,7 @@ _ALIASES = {"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Sq
 _VARIABLES = {"ReadVariableOp", "VarHandleOp", "ResourceGather"}
 
 
-@dataclasses.dataclass(frozen=True)
-class MemoryEstimate:
+class MemoryEstimate(NamedTuple):
     """The bytes that one rank needs, and the number of ranks on its host.
 
     Attributes:
@@ -73,9 +73,7 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """The total number of bytes for one rank."""
-        fields = dataclasses.asdict(self)
-        fields.pop("local_size")
-        return sum(fields.values())
+        return sum(self) - self.local_size
 
 
 def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -94,12 +92,12 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak memory of training; builds one micro batch's graph but runs nothing."""
-    job = job.with_plan(job.plan.at_full_size())
+    job = job.with_batch(job.plan.batch.at_full_size())
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)
     with tf.Graph().as_default():
-        options = dataclasses.replace(job.plan.arithmetic.options, compiled=False)
+        options = dataclasses.replace(job.arithmetic.options, compiled=False)
         network = create_network(job.task, options)
         forward, backward = _one_micro_batch(job, network, trained)
         kept = kept_bytes(forward, backward)
@@ -121,19 +119,15 @@ def _gradient_bytes(one_copy: int, job: Job) -> int:
     if job.plan.batch.accumulation_steps == 1:
         return _GRADIENT_COPIES * one_copy
     most = _COPIES_WITH_SUMS * one_copy
-    if job.plan.arithmetic.kernels.operations is None:
+    if job.arithmetic.kernels.operations is None:
         return most
     return min(most, _NATIVE_COPIES_WITH_SUMS * one_copy + _FREE_BYTES)
 
 
 def format_memory(estimate: MemoryEstimate) -> str:
     """Formats the estimate as one line, in GiB."""
-    parts = {
-        name: value
-        for name, value in dataclasses.asdict(estimate).items()
-        if name != "local_size" and value
-    }
-    listed = "  ".join(f"{name} {_gib(value)}" for name, value in parts.items())
+    parts = zip(estimate._fields[:-1], estimate)
+    listed = "  ".join(f"{name} {_gib(value)}" for name, value in parts if value)
     total = f"about {_gib(estimate.total)} GiB a rank"
     if estimate.local_size > 1:
         total += f", {_gib(estimate.total * estimate.local_size)} GiB on this host"
@@ -186,14 +180,14 @@ def _one_micro_batch(
     loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
     tf.gradients(loss, [network.variables[spec.name] for spec in trained])
-    known = before.union(forward)
-    return forward, [op for op in graph.get_operations() if op not in known]
+    before.update(forward)
+    return forward, [op for op in graph.get_operations() if op not in before]
 
 
 def _placeholder(spec: tf.TensorSpec, job: Job) -> tf.Tensor:
     """A placeholder for a feature of a micro batch, at the largest sequence length."""
     _, *rest = spec.shape.as_list()
-    shape = [job.data.training.max_seq_length if size is None else size for size in rest]
+    shape = [job.training.max_seq_length if size is None else size for size in rest]
     return tf.placeholder(spec.dtype, [job.plan.batch.micro_batch_size, *shape])
 
 

@@ -2,35 +2,104 @@
 
 Gradients are checked after they are summed over ranks, which does not tell where they come from. So
 every rank recomputes its own, one micro batch at a time, which is possible because a skipped update
-has changed no weights. This costs nothing while training goes well.
+has changed no weights: they depend only on the weights, the features, and the position in training
+that seeds dropout. This costs nothing while training goes well.
+
+Some of the micro batches are saved in a directory ``nonfinite_STEP``, with two files each:
+``rank_R_micro_batch_M.npz`` with its features, after masking, and a ``.json`` of the same name with
+its origin and what was found in it. The latter is written last and has a hash of the former, so a
+batch without a matching one was not written completely.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import itertools
+import json
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.task import Network
-from bert_tf.train.gradient_check import (
-    Gradients,
-    MicroBatch,
-    gradients_of,
-    is_in_float32,
-    micro_batches_of,
-)
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.precision import policy_for
+from bert_tf.model.sums import LEAST_WEIGHT
+from bert_tf.model.task import Network, create_network
+from bert_tf.model.variables import load_value
+from bert_tf.ranks.ranks import as_tables
+from bert_tf.train.hooks import NonFiniteError, SkippedUpdate
 from bert_tf.train.job import Job
-from bert_tf.train.saved_batch import SavedBatch, save_batches
-from bert_tf.train.skipped import NonFiniteError, SkippedUpdate
+from bert_tf.tuning.session import session_config
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null
 
 # Per rank, so that little is written.
 _MOST_SAVED = 2
 _MOST_RECORDS_SHOWN = 32
 _MOST_RANKS_SHOWN = 8
+
+_HASH = "features_sha256"
+
+Weights = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class MicroBatch:
+    """A micro batch, with all that its gradients depend on except the weights.
+
+    Attributes:
+      number: its number among those of this rank.
+      features: [micro batch, ...] each, after masking.
+      first_example: the index of its first sequence in the global batch.
+      denominators: the divisor of each loss term in the update.
+    """
+
+    number: int
+    features: Mapping[str, np.ndarray]
+    first_example: int
+    denominators: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradients:
+    """Losses and gradients of a micro batch; a norm is not finite if any element is not.
+
+    Attributes:
+      batch: the micro batch.
+      losses: the mean of each term over the micro batch.
+      norms: variable -> unscaled norm of its gradient, in the order of the forward pass.
+    """
+
+    batch: MicroBatch
+    losses: Mapping[str, float]
+    norms: Mapping[str, float]
+
+    @property
+    def bad_terms(self) -> list[str]:
+        """The terms whose loss is not finite."""
+        return [term for term, loss in self.losses.items() if not math.isfinite(loss)]
+
+    @property
+    def bad_variables(self) -> list[str]:
+        """The variables whose gradient is not finite."""
+        return [name for name, norm in self.norms.items() if not math.isfinite(norm)]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all losses and gradients are finite."""
+        return not self.bad_terms and not self.bad_variables
+
+    @property
+    def norm(self) -> float:
+        """The global norm of all gradients."""
+        return math.hypot(*self.norms.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,22 +109,20 @@ class _Findings:
     Attributes:
       rank: the rank.
       problem: why nothing could be found out; empty if it could.
-      gradients: those of its micro batches, in order.
-      batches: some of the micro batches that are not finite; if all are finite, the one with the
-        largest gradient.
-      finite_in_float32: whether the first of ``batches`` is finite in float32; None if not tried.
+      largest: the largest norm of a micro batch's gradients.
+      is_bad: whether a micro batch is not finite.
+      finite_in_float32: whether the first micro batch of ``saved`` is finite in float32; None if
+        not tried.
+      saved: the features and the description, by name, of some of the micro batches that are not
+        finite; if all are finite, of the one with the largest gradient.
     """
 
     rank: int
     problem: str = ""
-    gradients: Sequence[Gradients] = ()
-    batches: Sequence[SavedBatch] = ()
+    largest: float = 0.0
+    is_bad: bool = False
     finite_in_float32: bool | None = None
-
-    @property
-    def bad(self) -> list[Gradients]:
-        """The gradients of micro batches that are not finite."""
-        return [found for found in self.gradients if not found.is_finite]
+    saved: Mapping[str, tuple[bytes, dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
 
 def explain(
@@ -66,146 +133,256 @@ def explain(
     ``network`` is the training graph's; its weights are read from ``session``.
     """
     ranks = job.run.ranks
-    batches = micro_batches_of(
-        job,
-        skipped.features,
-        data_position=skipped.data_position,
-        loss_scale=skipped.loss_scale,
-    )
+    batches = _micro_batches(job, skipped)
     try:
         weights = session.run({v.op.name: v for v in network.variables.all()})
         findings = _examine(job, batches, weights, skipped)
     except tf.errors.ResourceExhaustedError:
         findings = _Findings(ranks.rank, "there is not enough memory to recompute them")
     everywhere = ranks.gather(findings)
-    saved = ""
-    if ranks.is_chief:
-        found = [batch for findings in everywhere for batch in findings.batches]
-        saved = _save(job, skipped, found)
-    return NonFiniteError(_facts_of_all(job, skipped, everywhere, saved))
+    where = ""
+    batches_to_save = {name: batch for f in everywhere for name, batch in f.saved.items()}
+    if ranks.is_chief and batches_to_save:
+        try:
+            directory = save_batches(job.settings.output_dir, skipped.step, batches_to_save)
+            where = f"; the batch is in {directory}"
+        except UserError as error:
+            where = f"; the batch could not be saved: {error}"
+    row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
+    scale = f", loss scale {skipped.loss_scale:g}" if job.arithmetic.scales_loss else ""
+    return NonFiniteError(
+        f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "
+        f"(learning rate {skipped.learning_rate:.3g}{scale}): {_sentence(everywhere)}{where}"
+    )
+
+
+def _micro_batches(job: Job, skipped: SkippedUpdate) -> list[MicroBatch]:
+    """Splits this rank's part of a global batch into micro batches. Collective."""
+    plan, ranks, terms = job.plan.batch, job.run.ranks, job.task.terms
+    size, rank_batch_size = plan.micro_batch_size, len(next(iter(skipped.features.values())))
+    parts = [
+        {name: value[start : start + size] for name, value in skipped.features.items()}
+        for start in range(0, rank_batch_size, size)
+    ]
+    weights = _term_weights(job, parts)
+    if job.optimization.batch.loss_normalization == "micro_batch":
+        divisor = float(len(parts) * plan.world_size)
+        denominators = [_denominators(of_part, divisor) for of_part in weights]
+    else:
+        of_ranks = ranks.gather({t: sum(of_part[t] for of_part in weights) for t in terms})
+        total = {term: sum(of_rank[term] for of_rank in of_ranks) for term in terms}
+        denominators = [_denominators(total, 1.0)] * len(parts)
+    first = ranks.rank * rank_batch_size
+    return [
+        MicroBatch(number, part, first + number * size, denominators[number])
+        for number, part in enumerate(parts)
+    ]
+
+
+def _denominators(weights: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {term: max(weight, LEAST_WEIGHT) * factor for term, weight in weights.items()}
+
+
+def _term_weights(job: Job, parts: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, float]]:
+    """The weight of each loss term in each part of a batch."""
+    config = session_config(job.arithmetic.session)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        fed = _placeholders(parts[0])
+        weights = job.task.weights(fed)
+        values = [session.run(weights, _feed(fed, part)) for part in parts]
+    return [{term: float(weight) for term, weight in of_part.items()} for of_part in values]
 
 
 def _examine(
-    job: Job,
-    batches: Sequence[MicroBatch],
-    weights: Mapping[str, np.ndarray],
-    skipped: SkippedUpdate,
+    job: Job, batches: Sequence[MicroBatch], weights: Weights, skipped: SkippedUpdate
 ) -> _Findings:
-    gradients = gradients_of(job, batches, weights)
-    suspects = [number for number, found in enumerate(gradients) if not found.is_finite]
-    if not suspects:
-        suspects = [int(np.argmax([found.norm for found in gradients]))]
+    gradients = gradients_of(job, batches, weights, skipped)
+    bad = [one for one in gradients if not one.is_finite]
+    largest = max(gradients, key=lambda one: one.norm)
+    suspects = bad[:_MOST_SAVED] or [largest]
     finite_in_float32 = None
-    if not is_in_float32(job):
-        [again] = gradients_of(job, [batches[suspects[0]]], weights, in_float32=True)
+    if job.arithmetic.options.policy != policy_for("fp32"):
+        first = [suspects[0].batch]
+        [again] = gradients_of(job, first, weights, skipped, in_float32=True)
         finite_in_float32 = again.is_finite
+    rank = job.run.ranks.rank
     return _Findings(
-        job.run.ranks.rank,
-        gradients=gradients,
-        batches=[
-            SavedBatch(batches[number], _facts(job, skipped, number, gradients[number]))
-            for number in suspects[:_MOST_SAVED]
-        ],
+        rank,
+        largest=largest.norm,
+        is_bad=bool(bad),
         finite_in_float32=finite_in_float32,
+        saved={
+            f"rank_{rank}_micro_batch_{one.batch.number}": _to_save(job, skipped, one)
+            for one in suspects
+        },
     )
 
 
-def _facts(job: Job, skipped: SkippedUpdate, number: int, found: Gradients) -> dict[str, Any]:
-    """Describes a micro batch, except for what :class:`MicroBatch` has."""
-    run, batch = job.run, job.plan.batch
-    records: list[tuple[str, int]] = []
-    if job.data.training.records is not None:
-        start = number * batch.micro_batch_size
-        of_rank = job.data.training.records(run, job.plan, skipped.data_position)
-        records = of_rank[start : start + batch.micro_batch_size]
-    return {
+def gradients_of(
+    job: Job,
+    micro_batches: Sequence[MicroBatch],
+    weights: Weights,
+    skipped: SkippedUpdate,
+    *,
+    in_float32: bool = False,
+) -> list[Gradients]:
+    """The losses and gradients of micro batches of equal shape.
+
+    Args:
+      job: the job that trains on them.
+      micro_batches: at least one.
+      weights: the values of all variables of the network, by name.
+      skipped: the update that they are part of.
+      in_float32: compute in float32 rather than in the job's precision.
+
+    Raises tf.errors.ResourceExhaustedError if there is not enough memory for a second copy of the
+    weights and for the passes.
+    """
+    options = dataclasses.replace(job.arithmetic.options, compiled=False)
+    if in_float32:
+        options = dataclasses.replace(options, policy=policy_for("fp32"))
+    config = session_config(job.arithmetic.session)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        network = create_network(job.task, options)
+        fed = _placeholders(micro_batches[0].features)
+        first_example, scale = tf.placeholder(tf.int64, []), tf.placeholder(tf.float32, [])
+        position = tf.constant(skipped.data_position, tf.int64)
+        divisors = {term: tf.placeholder(tf.float32, []) for term in job.task.terms}
+        dropout = Dropout(job.settings.seed, data_position=position, first_example=first_example)
+        sums = network.losses(fed, dropout=dropout)
+        losses = {t: s.loss / tf.maximum(s.weight, LEAST_WEIGHT) for t, s in sums.items()}
+        objective = scale * tf.add_n([sums[term].loss / divisors[term] for term in divisors])
+        rate_factor = job.optimization.rate_factor
+        trained = [v for v in network.variables.trainable() if rate_factor(v.op.name)]
+        # Squares of float32 numbers are always finite in float64.
+        wide = [tf.cast(g, tf.float64) for g in as_tables(tf.gradients(objective, trained))]
+        norms = [tf.sqrt(tf.reduce_sum(tf.square(gradient))) for gradient in wide]
+        for variable in network.variables.all():
+            load_value(variable, weights[variable.op.name], session)
+        names, results = [variable.op.name for variable in trained], []
+        for batch in micro_batches:
+            feed = {
+                **_feed(fed, batch.features),
+                **_feed(divisors, batch.denominators),
+                first_example: batch.first_example,
+                scale: skipped.loss_scale,
+            }
+            of_terms, of_variables = session.run([losses, norms], feed)
+            unscaled = np.array(of_variables) / skipped.loss_scale
+            means = {term: float(loss) for term, loss in of_terms.items()}
+            results.append(Gradients(batch, means, dict(zip(names, unscaled.tolist()))))
+    return results
+
+
+def _placeholders(features: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {name: tf.placeholder(value.dtype, value.shape) for name, value in features.items()}
+
+
+def _feed(fed: Mapping[str, tf.Tensor], values: Mapping[str, object]) -> dict[tf.Tensor, object]:
+    return {tensor: values[name] for name, tensor in fed.items()}
+
+
+def _to_save(job: Job, skipped: SkippedUpdate, one: Gradients) -> tuple[bytes, dict[str, Any]]:
+    """The features of a micro batch as an .npz file, and its description as JSON has it."""
+    run, size, batch = job.run, job.plan.batch.micro_batch_size, one.batch
+    start = batch.number * size
+    of_rank = job.training.records_at(run, job.plan, skipped.data_position)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **batch.features)
+    description = {
         "step": skipped.step,
         "rank": run.ranks.rank,
         "world_size": run.ranks.world_size,
-        "micro_batch": number,
+        "micro_batch": batch.number,
         "learning_rate": skipped.learning_rate,
         "skipped_in_a_row": skipped.in_a_row,
         "seed": run.settings.seed,
-        "precision": job.plan.arithmetic.precision,
-        "losses": dict(found.losses),
-        "terms_not_finite": found.bad_terms,
-        "variables_not_finite": found.bad_variables,
-        "gradient_norm": found.norm,
-        "records": [{"file": file, "record": record} for file, record in records],
+        "precision": job.arithmetic.precision,
+        "losses": dict(one.losses),
+        "terms_not_finite": one.bad_terms,
+        "variables_not_finite": one.bad_variables,
+        "gradient_norm": one.norm,
+        "records": [{"file": f, "record": n} for f, n in of_rank[start : start + size]],
         "flags": dict(run.flags),
+        "data_position": skipped.data_position,
+        "first_example": batch.first_example,
+        "denominators": dict(batch.denominators),
+        "loss_scale": skipped.loss_scale,
+        _HASH: digest_of(buffer.getvalue()),
     }
+    return buffer.getvalue(), json.loads(json.dumps(finite_or_null(description)))
 
 
-def _save(job: Job, skipped: SkippedUpdate, found: Sequence[SavedBatch]) -> str:
-    """Saves batches; returns where they are, or why they could not be saved."""
-    if not found:
-        return ""
-    try:
-        directory = save_batches(job.settings.output_dir, skipped.step, found)
-    except UserError as error:
-        return f"; the batch could not be saved: {error}"
-    return f"; the batch is in {directory}"
+def save_batches(
+    output_dir: Path, step: int, batches: Mapping[str, tuple[bytes, dict[str, Any]]]
+) -> Path:
+    """Saves micro batches of the update after ``step`` in a new directory of ``output_dir``.
+
+    Existing directories are never changed: if one already has the very same batches, for example
+    because the run was started again, nothing is written. Returns the directory; raises UserError
+    if it cannot be written.
+    """
+    descriptions = {name: description for name, (_, description) in batches.items()}
+    for number in itertools.count(1):
+        directory = output_dir / (f"nonfinite_{step}" + (f"_{number}" if number > 1 else ""))
+        if not directory.exists():
+            break
+        if _descriptions_in(directory) == descriptions:
+            return directory
+    with explain_write_errors(directory):
+        directory.mkdir()
+    for name, (features, description) in batches.items():
+        with atomic_open(directory / f"{name}.npz", "wb") as file:
+            file.write(features)
+        write_sealed_json(directory / f"{name}.json", description)
+    return directory
 
 
-def _facts_of_all(
-    job: Job, skipped: SkippedUpdate, everywhere: Sequence[_Findings], saved: str
-) -> str:
-    row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
-    scale = f", loss scale {skipped.loss_scale:g}" if job.plan.arithmetic.scales_loss else ""
-    return (
-        f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "
-        f"(learning rate {skipped.learning_rate:.3g}{scale}): {_where(everywhere)}{saved}"
-    )
+def _descriptions_in(directory: Path) -> dict[str, Any]:
+    """The descriptions in a directory by name; None for those that cannot be read."""
+    descriptions: dict[str, Any] = dict.fromkeys(path.stem for path in directory.glob("*.json"))
+    for name in descriptions:
+        with contextlib.suppress(UserError):
+            path = directory / f"{name}.json"
+            descriptions[name] = read_sealed_json(path, what="saved batch", advice="copy it again")
+    return descriptions
 
 
-def _where(everywhere: Sequence[_Findings]) -> str:
+def _sentence(everywhere: Sequence[_Findings]) -> str:
     """Which ranks are affected, and what the first of them found."""
-    bad = [findings for findings in everywhere if findings.bad]
+    bad = [findings for findings in everywhere if findings.is_bad]
     if not bad:
         problem = next((findings.problem for findings in everywhere if findings.problem), "")
-        if problem:
-            return problem
-        largest = max((g for findings in everywhere for g in findings.gradients), key=_norm)
-        return (
-            "all are finite on every rank before they are added up, with norms up to "
-            f"{largest.norm:.3g}"
+        largest = max(findings.largest for findings in everywhere)
+        return problem or (
+            f"all are finite on every rank before they are added up, with norms up to {largest:.3g}"
         )
-    first, numbers = bad[0], [str(findings.rank) for findings in bad]
     where = ""
     if len(everywhere) > 1:
-        shown = ", ".join(numbers[:_MOST_RANKS_SHOWN])
+        shown = ", ".join(str(findings.rank) for findings in bad[:_MOST_RANKS_SHOWN])
         more = f" and {len(bad) - _MOST_RANKS_SHOWN} more" * (len(bad) > _MOST_RANKS_SHOWN)
-        where = f"on rank {shown}{more}" + f", there first on rank {first.rank}" * (len(bad) > 1)
+        where = f"on rank {shown}{more}" + f", there first on rank {bad[0].rank}" * (len(bad) > 1)
         where += ": "
-    of_batch = first.bad[0]
-    parts = []
-    if of_batch.bad_terms:
-        parts.append(f"the loss ({', '.join(of_batch.bad_terms)})")
-    if of_batch.bad_variables:
-        others = len(of_batch.bad_variables) - 1
-        parts.append(
-            f"the gradient of {of_batch.bad_variables[0]}"
-            + (f" and of {others} variables after it" if others else "")
-        )
     in_float32 = {
         None: "",
         True: "; in float32 all of it is finite, so the precision or the loss scale is to blame",
         False: "; it is not finite in float32 either",
     }
+    _, description = next(iter(bad[0].saved.values()))
+    terms, variables = description["terms_not_finite"], description["variables_not_finite"]
+    parts = [f"the loss ({', '.join(terms)})"] if terms else []
+    if variables:
+        others = f" and of {len(variables) - 1} variables after it" * (len(variables) > 1)
+        parts.append(f"the gradient of {variables[0]}{others}")
     return (
-        f"{where}{' and '.join(parts)}{_records(first.batches[0])}"
-        f"{in_float32[first.finite_in_float32]}"
+        f"{where}{' and '.join(parts)}{_listed(description['records'])}"
+        f"{in_float32[bad[0].finite_in_float32]}"
     )
 
 
-def _norm(found: Gradients) -> float:
-    return found.norm
-
-
-def _records(saved: SavedBatch) -> str:
-    """A list of a batch's records by file; empty if they are unknown."""
+def _listed(records: Sequence[Mapping[str, Any]]) -> str:
+    """A batch's records by file; empty if they are unknown."""
     by_file: dict[str, list[str]] = {}
-    records = saved.facts["records"]
     for record in records[:_MOST_RECORDS_SHOWN]:
         by_file.setdefault(record["file"], []).append(str(record["record"]))
     if not by_file:

@@ -1,25 +1,24 @@
-"""The plan of a run: its batches, steps, learning rate and arithmetic, computed once."""
+"""The plan of a run: batches, steps and learning rate, resolved once from what was requested."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from bert_tf.config.settings import OptimizationSettings, StepSettings
+from bert_tf.config.ramps import Ramp, RampSettings
+from bert_tf.config.schedules import check_lengths
+from bert_tf.config.settings import BatchSettings, OptimizationSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.run import Run
-from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.train.start_point import NEW, StartPoint
+from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
 
-if TYPE_CHECKING:
-    from bert_tf.config.ramps import RampSettings
+DEFAULT_MICRO_BATCH_SIZE = 32  # as in google-research/bert
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,158 +29,118 @@ class Plan:
       batch: how the sequences of an update are divided, and how batches grow.
       steps: where training ends.
       schedule: the learning rate.
-      arithmetic: how updates are computed.
     """
 
     batch: BatchPlan
     steps: StepPlan
     schedule: Schedule
-    arithmetic: Arithmetic
-
-    def at_full_size(self) -> Plan:
-        """The same plan without batch and length ramps, to measure its largest updates."""
-        return dataclasses.replace(self, batch=self.batch.at_full_size())
 
 
-def make_plan(
-    run: Run,
-    optimization: OptimizationSettings,
-    batch: BatchPlan,
-    arithmetic: Arithmetic,
-    *,
-    scaled: bool,
-    records: int,
+def resolve(
+    requested: OptimizationSettings, batch: BatchPlan, record_count: int, *, trains: bool = True
 ) -> Plan:
     """Plans a run that trains on a given number of records.
 
-    A run that resumes with other global batches continues the schedule where the data is. Raises
-    UserError as :func:`plan_steps`.
+    An epoch is one pass over all training records by all ranks together. The requested steps
+    describe a run on one rank; N ranks consume N times as much data per step, so if steps are
+    scaled, they need 1/N of them (rounded up), warm-up included. Raises UserError if the schedule
+    is invalid or, for a run that ``trains``, does not fit into its steps.
 
     Args:
-      run: the run.
-      optimization: what the user requested.
-      batch: from :func:`plan_batch`.
-      arithmetic: how updates are computed.
-      scaled: from :func:`scales_steps`.
-      records: number of training records.
+      requested: what the user requested.
+      batch: from :func:`resolve_batches`.
+      record_count: number of training records.
+      trains: whether the run trains.
     """
-    steps = plan_steps(
-        optimization, batch, scaled=scaled, records=records, trains=run.settings.do_train
+    total, warmup = _steps_and_warmup(requested, batch, record_count, trains=trains)
+    stop = requested.steps.stop_after_steps if trains else None
+    if trains:
+        _check_fit(requested, batch, total, warmup)
+    rate, divisor, ranks = requested.schedule.learning_rate, batch.divisor, batch.world_size
+    factor = {"none": 1.0, "linear": float(ranks), "sqrt": math.sqrt(ranks)}
+    steps = StepPlan(
+        requested_train_steps=total,
+        requested_warmup_steps=warmup,
+        num_train_steps=math.ceil(total / divisor),
+        num_warmup_steps=math.ceil(warmup / divisor),
+        requested_learning_rate=rate,
+        learning_rate=rate * factor[requested.schedule.learning_rate_scaling],
+        schedule_offset=batch.offset,
+        divisor=divisor,
+        stop_after_steps=None if stop is None else math.ceil(stop / divisor),
     )
-    if optimization.steps.counts_epochs or scaled:
-        steps = steps.resumed(
-            data_position=run.start.data_position,
-            consumed_sequences=run.consumed_sequences(batch),
-            batch=batch,
-        )
-        batch = dataclasses.replace(batch, offset=steps.schedule_offset)
-    return Plan(batch, steps, schedule_of(optimization, steps), arithmetic)
+    return Plan(batch, steps, schedule_of(requested, steps))
 
 
-def scales_steps(run: Run, optimization: OptimizationSettings) -> bool:
+def resolve_new(
+    requested: OptimizationSettings,
+    world_size: int,
+    record_count: int,
+    *,
+    scaled: bool,
+    trains: bool = True,
+) -> Plan:
+    """Like :func:`resolve`, for a run that begins."""
+    batch = resolve_batches(requested, world_size, NEW, scaled=scaled)
+    return resolve(requested, batch, record_count, trains=trains)
+
+
+def check_fit(requested: OptimizationSettings, batch: BatchPlan, most_records: int) -> None:
+    """Raises UserError if training would not fit into its steps, however many records there are.
+
+    ``most_records`` is an upper bound on their number.
+    """
+    total, warmup = _steps_and_warmup(requested, batch, most_records, trains=True, is_bound=True)
+    _check_fit(requested, batch, total, warmup)
+
+
+def scales_steps(run: Run, requested: OptimizationSettings) -> bool:
     """Whether a run's steps are divided by the number of its ranks.
 
     The steps of a resumed run keep their meaning; those of a new run are divided if it uses a
     communication library. Raises UserError if the flag contradicts how the run was started, or if
     that is unknown and the run had a different number of ranks.
     """
-    requested, recorded = optimization.steps.scale_steps_by_ranks, None
+    given, recorded = requested.steps.scale_steps_by_ranks, None
     if run.record is not None:
         recorded = run.record.fact("steps", "scaled_by_ranks", bool)
         if not recorded and run.record.fact("ranks", "world_size", int) == 1:
             recorded = None  # on one rank there is no difference
-    elif requested is None and _had_different_batches(run, optimization):
+    elif given is None and _had_different_batches(run, requested):
         raise UserError(
             f"{run.start.checkpoint} was trained with a different global batch, and there is "
             "no run.json to show whether its steps are scaled by ranks; give "
             "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
         )
-    if run.record is not None and requested is not None and recorded not in (None, requested):
+    if run.record is not None and given is not None and recorded not in (None, given):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
-            f"--scale_steps_by_ranks={str(requested).lower()}, but the steps of the run to resume "
+            f"--scale_steps_by_ranks={str(given).lower()}, but the steps of the run to resume "
             f"{meaning} ({run.record.path}), so it would end at a different step; leave out "
             "the flag."
         )
-    choices = (requested, recorded, run.runtime.library is not None)
+    choices = (given, recorded, run.runtime.library is not None)
     return next(choice for choice in choices if choice is not None)
 
 
-def _had_different_batches(run: Run, optimization: OptimizationSettings) -> bool:
-    if not run.settings.do_train or optimization.steps.num_train_steps is None:
+def _had_different_batches(run: Run, requested: OptimizationSettings) -> bool:
+    if not run.settings.do_train or requested.steps.counts_epochs:
         return False  # there is no end, or it is given in epochs
-    batch = plan_batch(optimization, run.ranks.world_size, scaled=False)
+    batch = resolve_batches(requested, run.ranks.world_size, NEW, scaled=False)
     consumed = batch.sequences(0, run.start.data_position)
     return run.start.consumed_sequences not in (None, consumed)
 
 
-def plan_batch_and_steps(
-    optimization: OptimizationSettings,
-    world_size: int,
-    *,
-    scaled: bool,
-    records: int,
-    trains: bool = True,
-    is_bound: bool = False,
-) -> tuple[BatchPlan, StepPlan]:
-    """Like :func:`plan_batch` and :func:`plan_steps`, for a run that begins."""
-    batch = plan_batch(optimization, world_size, scaled=scaled)
-    steps = plan_steps(
-        optimization, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
-    )
-    return batch, steps
-
-
-def plan_steps(
-    optimization: OptimizationSettings,
-    batch: BatchPlan,
-    *,
-    scaled: bool,
-    records: int,
-    trains: bool,
-    is_bound: bool = False,
-) -> StepPlan:
-    """The steps of a run, computed from its epochs unless steps are given.
-
-    An epoch is one pass over all training records by all ranks together. Raises UserError if the
-    schedule is invalid or, for a run that ``trains``, does not fit into its steps.
-
-    Args:
-      optimization: what the user requested.
-      batch: from :func:`plan_batch`.
-      scaled: whether steps are divided by the number of ranks.
-      records: number of training records.
-      trains: whether the run trains.
-      is_bound: whether ``records`` is only an upper bound.
-    """
-    total, warmup = _steps_and_warmup(
-        optimization.steps, batch, scaled=scaled, records=records, trains=trains, is_bound=is_bound
-    )
-    steps = resolve_step_plan(
-        num_train_steps=total,
-        num_warmup_steps=warmup,
-        learning_rate=optimization.schedule.learning_rate,
-        world_size=batch.world_size,
-        scale_steps_by_ranks=scaled,
-        learning_rate_scaling=optimization.schedule.learning_rate_scaling,
-        stop_after_steps=optimization.steps.stop_after_steps if trains else None,
-    )
-    if trains:
-        optimization.with_steps(total, warmup).check_lengths()
-        _check_ramps_end(batch, steps)
-    return steps
-
-
 def _steps_and_warmup(
-    asked: StepSettings,
+    requested: OptimizationSettings,
     batch: BatchPlan,
+    record_count: int,
     *,
-    scaled: bool,
-    records: int,
     trains: bool,
-    is_bound: bool,
+    is_bound: bool = False,
 ) -> tuple[int, int]:
     """The steps of one rank, and those of its warm-up, that epochs and proportion come to."""
+    asked = requested.steps
     steps, warmup = asked.num_train_steps, asked.num_warmup_steps
     if steps is None:
         epochs = asked.num_train_epochs
@@ -189,10 +148,9 @@ def _steps_and_warmup(
             raise UserError("give --num_train_steps or --num_train_epochs.")
         # If steps are divided by the number of ranks later, they must be those of one rank.
         if batch.sizes is not None:
-            steps = batch.updates_for(records * epochs) * (batch.world_size if scaled else 1)
+            steps = batch.sizes.length_of(record_count * epochs) * batch.divisor
         else:
-            sequences = batch.rank_batch_size if scaled else batch.global_batch_size
-            steps = math.ceil(records * epochs / sequences)
+            steps = math.ceil(record_count * epochs / (batch.global_batch_size // batch.divisor))
         steps = max(1, steps)
         if trains and warmup is not None and warmup > steps:
             at_most = "at most " * is_bound
@@ -210,70 +168,120 @@ def _steps_and_warmup(
     return steps, warmup
 
 
-def plan_batch(optimization: OptimizationSettings, world_size: int, *, scaled: bool) -> BatchPlan:
-    """The batches with their ramps; raises UserError for contradictory settings.
-
-    ``scaled``: the steps of ramps are divided by the number of ranks.
-    """
-    plan = resolve_batch_plan(
-        micro_batch_size=optimization.batch.micro_batch_size,
-        accumulation_steps=optimization.batch.accumulation_steps,
-        global_batch_size=optimization.batch.global_batch_size,
-        world_size=world_size,
-    )
-    divisor = world_size if scaled else 1
-    sizes, lengths = optimization.batch.ramp, optimization.length_ramp
-    return dataclasses.replace(
-        plan,
-        sizes=None if sizes is None else _size_ramp(sizes, plan, divisor),
-        lengths=None
-        if lengths is None
-        else lengths.ramp(lengths.full, full_flag="--max_seq_length", divisor=divisor),
-    )
-
-
-def _size_ramp(settings: RampSettings, plan: BatchPlan, divisor: int) -> Ramp:
-    ramp = settings.ramp(plan.global_batch_size, full_flag="the global batch", divisor=divisor)
-    part = plan.micro_batch_size * plan.world_size
-    for size in ramp.values:
-        if size % part:
-            raise UserError(
-                f"--{settings.flag}={settings.text}: a global batch of {size} cannot be divided by "
-                f"{plan.micro_batch_size} (micro batch) x {plan.world_size} (ranks) = {part}; "
-                "choose multiples, or a smaller --train_batch_size."
-            )
-    return ramp
-
-
-def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
-    """Raises UserError if a ramp is not complete before the end of the schedule."""
+def _check_fit(requested: OptimizationSettings, batch: BatchPlan, total: int, warmup: int) -> None:
+    """Raises UserError if a part of the run does not fit into ``total`` steps of one rank."""
+    stop = requested.steps.stop_after_steps
+    if stop is not None and stop > total:
+        raise UserError(
+            f"--stop_after_steps={stop} must be from 1 to --num_train_steps={total}, the end of "
+            "the schedule; change one of them."
+        )
+    check_lengths(requested.schedule, total, warmup)
+    updates = math.ceil(total / batch.divisor)
     # Rounding up for several ranks can move a join to just after the schedule's last update.
-    rounded = steps.divisor > 1
+    last = updates + (batch.divisor > 1)
     for flag, ramp in (("batch_ramp", batch.sizes), ("length_ramp", batch.lengths)):
-        if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps + rounded:
+        if ramp is not None and ramp.joins and ramp.joins[-1] >= last:
             raise UserError(
                 f"--{flag} reaches {ramp.last} at update {ramp.joins[-1]}, but there are only "
-                f"{steps.num_train_steps}, so no update would have it; shorten the ramp or train "
-                "for longer."
+                f"{updates}, so no update would have it; shorten the ramp or train for longer."
             )
 
 
-def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
-    """The learning rate schedule, from settings that :func:`plan_steps` has checked."""
-    options = optimization.schedule.all_options()
-    for name, option in schedule_row(optimization.schedule.name).options.items():
+def resolve_batches(
+    requested: OptimizationSettings, world_size: int, start: StartPoint, *, scaled: bool
+) -> BatchPlan:
+    """The batches of a run with their ramps; raises UserError for contradictory settings.
+
+    A run that resumes with other global batches continues its schedule where the data is: once half
+    of the sequences have been consumed, half of the steps are done, whatever the number of ranks.
+    With a batch ramp, the steps done are the number of updates that it takes to consume them.
+
+    Args:
+      requested: what the user requested.
+      world_size: number of ranks.
+      start: where the run starts.
+      scaled: from :func:`scales_steps`.
+    """
+    micro, accumulation = _divided(requested.batch, world_size)
+    full, divisor = micro * accumulation * world_size, world_size if scaled else 1
+    sizes = lengths = None
+    if requested.batch.ramp is not None:
+        sizes = requested.batch.ramp.ramp(full, full_flag="the global batch", divisor=divisor)
+        _check_sizes(requested.batch.ramp, sizes, micro, world_size)
+    if requested.length_ramp is not None:
+        ramp = requested.length_ramp
+        lengths = ramp.ramp(ramp.full, full_flag="--max_seq_length", divisor=divisor)
+    offset = 0
+    if scaled or requested.steps.counts_epochs:
+        position = (sizes or Ramp((full,))).nearest_position(start.consumed(full))
+        offset = position - start.data_position
+    return BatchPlan(micro, accumulation, world_size, sizes, lengths, offset, scaled)
+
+
+def _check_sizes(requested: RampSettings, sizes: Ramp, micro: int, world_size: int) -> None:
+    """Raises UserError for a global batch that the ranks cannot divide into micro batches."""
+    part = micro * world_size
+    for size in sizes.values:
+        if size % part:
+            raise UserError(
+                f"--{requested.flag}={requested.text}: a global batch of {size} cannot be divided "
+                f"by {micro} (micro batch) x {world_size} (ranks) = {part}; choose multiples, or a "
+                "smaller --train_batch_size."
+            )
+
+
+def _divided(requested: BatchSettings, world_size: int) -> tuple[int, int]:
+    """The micro batch and the accumulation steps, from two of them and the global batch.
+
+    Given only the global batch, uses one accumulation step. Without a global batch, the micro batch
+    defaults to 32 and accumulation steps to one. Raises UserError with the arithmetic if the values
+    contradict each other or do not divide evenly.
+    """
+    micro, accumulation = requested.micro_batch_size, requested.accumulation_steps
+    total = requested.global_batch_size
+    if total is None:
+        return micro or DEFAULT_MICRO_BATCH_SIZE, accumulation or 1
+    if micro is None:
+        accumulation = accumulation or 1
+        return _quotient(total, accumulation, world_size, "accumulation steps"), accumulation
+    if accumulation is None:
+        return micro, _quotient(total, micro, world_size, "micro batch")
+    plan = BatchPlan(micro, accumulation, world_size)
+    if plan.global_batch_size != total:
+        raise UserError(
+            f"--global_batch_size={total} contradicts {plan.arithmetic()}; leave out "
+            "one of --train_batch_size, --num_accumulation_steps and --global_batch_size."
+        )
+    return micro, accumulation
+
+
+def _quotient(total: int, divisor: int, world_size: int, divisor_name: str) -> int:
+    quotient, remainder = divmod(total, divisor * world_size)
+    if remainder or not quotient:
+        raise UserError(
+            f"--global_batch_size={total} cannot be divided by {divisor} "
+            f"({divisor_name}) x {world_size} (ranks) = {divisor * world_size}; choose a multiple."
+        )
+    return quotient
+
+
+def schedule_of(requested: OptimizationSettings, steps: StepPlan) -> Schedule:
+    """The learning rate schedule, from settings that :func:`resolve` has checked."""
+    asked, options = requested.schedule, requested.schedule.all_options()
+    for name, option in schedule_row(asked.name).options.items():
         if option.counts_steps:
             options[name] /= steps.divisor
-    at, rewarmup = optimization.schedule.rewarm_at_step, optimization.schedule.num_rewarm_steps
+    at, rewarmup = asked.rewarm_at_step, asked.num_rewarm_steps
     return Schedule(
-        optimization.schedule.name,
+        asked.name,
         peak_rate=steps.learning_rate,
         total_steps=steps.num_train_steps,
         warmup_steps=steps.num_warmup_steps,
-        end_rate=optimization.schedule.end_learning_rate,
+        end_rate=asked.end_learning_rate,
         options=options,
-        rewarm_at_step=None if at is None else steps.scaled(at),
-        rewarm_steps=0 if rewarmup is None else steps.scaled(rewarmup),
+        rewarm_at_step=None if at is None else math.ceil(at / steps.divisor),
+        rewarm_steps=0 if rewarmup is None else math.ceil(rewarmup / steps.divisor),
     )
 
 

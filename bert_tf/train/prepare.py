@@ -8,7 +8,7 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
 from bert_tf.train.checks import check_start
 from bert_tf.train.job import Job, JobData, RunModel
-from bert_tf.train.plan import make_plan, plan_batch_and_steps, scales_steps
+from bert_tf.train.plan import check_fit, resolve, resolve_batches, scales_steps
 from bert_tf.train.run import Run
 
 
@@ -47,25 +47,12 @@ def prepare(opened: Opened, run: Run) -> Job:
     """
     optimization, trains = opened.optimization, run.settings.do_train
     scaled = scales_steps(run, optimization)
-    batch, _ = plan_batch_and_steps(
-        optimization,
-        run.ranks.world_size,
-        scaled=scaled,
-        records=opened.max_records,
-        trains=trains,
-        is_bound=True,
-    )
-    arithmetic = choose_arithmetic(run, opened.model.config)
-    if opened.is_padded:
-        arithmetic = arithmetic.without_padding()
+    batch = resolve_batches(optimization, run.ranks.world_size, run.start, scaled=scaled)
+    if trains:
+        check_fit(optimization, batch, opened.max_records)
+    arithmetic = choose_arithmetic(run, opened.model.config, skip_padding=opened.is_padded)
     check_start(run, opened.model, optimization, arithmetic)
     data = opened.make_data(run, arithmetic)
-    plan = make_plan(
-        run,
-        optimization,
-        batch,
-        arithmetic,
-        scaled=scaled,
-        records=data.training.num_records,
-    )
-    return Job(run, plan, opened.model, data, optimization)
+    record_count = 1 if data.training is None else data.training.num_records
+    plan = resolve(optimization, batch, record_count, trains=trains)
+    return Job(run, plan, arithmetic, opened.model, data, optimization)

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+import bert_tf
 from bert_tf.config.settings import LossScaleSettings, RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
@@ -21,9 +22,8 @@ from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.launched import binding_warning, check_alone
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.train.ledger import versions
 from bert_tf.train.run_log import RunLog
-from bert_tf.train.start_point import StartPoint, find_start
+from bert_tf.train.start_point import StartPoint, find_resumed_start, find_start
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
@@ -33,6 +33,7 @@ from bert_tf.tuning.hardware import (
     needs_loss_scale,
     probe_hardware,
     settled,
+    with_kept_precision,
 )
 from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
@@ -175,12 +176,18 @@ def planned_on(ranks: Ranks) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
+def begin(
+    settings: RunSettings, runtime: RuntimeSettings, *, plan_dir: Path | None = None
+) -> Iterator[Run]:
     """Connects the ranks, finds the checkpoint to resume from and checks the precision.
 
     The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
     or code, if the output directory cannot be used, for float16 on a CPU, and for loss scale
-    settings without float16. ``settings`` and ``runtime`` are what the user requested.
+    settings without float16.
+
+    Args:
+      settings, runtime: what the user requested.
+      plan_dir: the directory of the plan of which the run is a phase; None for a single run.
     """
     planned = _planned[-1] if _planned else None
     environment.quiet_tensorflow(verbose=runtime.verbose)
@@ -198,7 +205,7 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
         check_same_on_all_ranks(
             ranks,
             {
-                "bert_tf version": versions()["bert_tf"],
+                "bert_tf version": bert_tf.__version__,
                 "bert_tf code": code_digest(),
                 **settings.command.compared(),
                 **comparable_policy_changes(runtime),
@@ -207,7 +214,7 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
         if ranks.local_rank == 0 and not settings.dry_run:
             remove_abandoned()
         if ranks.is_chief:
-            _lock_output_dir(settings, until_end)
+            _lock_output_dir(settings, plan_dir, until_end)
         run = _begin(settings, runtime, ranks, watch, until_end)
         if planned is None:
             _warn_of_idle_cores(run)
@@ -233,14 +240,16 @@ def _watched(
     return watched(ranks, settings, timeout_seconds=runtime.rank_timeout_seconds)
 
 
-def _lock_output_dir(settings: RunSettings, until_end: contextlib.ExitStack) -> None:
+def _lock_output_dir(
+    settings: RunSettings, plan_dir: Path | None, until_end: contextlib.ExitStack
+) -> None:
     """Locks the output directory against other runs, unless this run writes nothing."""
     if settings.log.dllog_path:
         check_output_file(settings.log.dllog_path, flag="dllog_path")
     if settings.dry_run:
         check_output_dir(settings.output_dir, flag="output_dir")
         return
-    for directory in filter(None, (settings.plan_dir, settings.output_dir)):
+    for directory in filter(None, (plan_dir, settings.output_dir)):
         killed = until_end.enter_context(hold_directory(directory, flag="output_dir"))
         if killed is not None:
             say(f"{directory} was last used by {killed}, which did not exit normally")
@@ -260,8 +269,6 @@ def _begin(
     decided = settled(runtime, hardware)
     notes: list[str] = []
     if "precision" in kept and not settings.do_train:
-        from bert_tf.train.kept_precision import with_kept_precision
-
         decided, notes = with_kept_precision(decided, kept, settings.command, hardware)
     log = None
     if ranks.is_chief:
@@ -309,8 +316,6 @@ def _check_precision(run: Run) -> None:
 
 def _find_start(settings: RunSettings) -> StartPoint:
     if settings.start.resume_from:
-        from bert_tf.train.take_over import find_resumed_start
-
         return find_resumed_start(
             settings.output_dir, settings.start.resume_from, reset_step=settings.start.reset_step
         )

@@ -19,9 +19,9 @@ from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, OptimizationSettings, R
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, ledger, loop
+from bert_tf.train.hooks import NonFiniteError, SkippedUpdate
 from bert_tf.train.job import Job
 from bert_tf.train.run_log import EVALUATIONS, RunLog, read_history
-from bert_tf.train.skipped import NonFiniteError, SkippedUpdate
 from bert_tf.train.start_point import ResumingSaver, find_start
 from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
 from bert_tf.tuning.hardware import peak_gpu_bytes
@@ -42,21 +42,33 @@ class Trainer:
         self._job = job
         self._last_results: evaluation.Results | None = None
         self._times = UpdateTimes()
-        if job.plan.arithmetic.options.compiled and not job.run.runtime.verbose:
+        if job.arithmetic.options.compiled and not job.run.runtime.verbose:
             from bert_tf.model.compilation import silence_first_compilation
 
-            silence_first_compilation(session_config(job.plan.arithmetic.session))
+            silence_first_compilation(session_config(job.arithmetic.session))
 
-    def train_and_evaluate(self) -> None:
+    def train(self) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
 
         On a stop signal, all ranks save a checkpoint and exit with 128 + signal. Raises
         NonFiniteError if too many updates in a row are not finite. Collective.
         """
         stop = hooks.StopOnSignal(self._job.run.watch)
-        started = time.monotonic()
-        self._train(stop)
-        log = self._job.run.log
+        started, job = time.monotonic(), self._job
+        try:
+            with _explained_errors(job):
+                loop.train(
+                    job.train_input,
+                    functools.partial(self._build_training, stop),
+                    last_step=job.plan.steps.last_step,
+                    checkpoint_dir=str(job.settings.output_dir) if self._reads_weights else None,
+                    seed=job.settings.seed,
+                    config=session_config(job.arithmetic.session),
+                )
+        except NonFiniteError:
+            stop.restore()
+            raise
+        log = job.run.log
         if log is not None and self._times.updates:
             self._report_totals(log, time.monotonic() - started)
         if stop.agreed:
@@ -66,32 +78,15 @@ class Trainer:
                     "again to resume"
                 )
             # mpirun kills all ranks as soon as one of them exits with a non-zero status.
-            self._job.run.ranks.gather(None)
+            job.run.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
-
-    def _train(self, stop: hooks.StopOnSignal) -> None:
-        """Trains up to the last step."""
-        job, settings = self._job, self._job.settings
-        try:
-            with _explained_errors(job):
-                loop.train(
-                    job.train_input,
-                    functools.partial(self._build_training, stop),
-                    last_step=job.plan.steps.last_step,
-                    checkpoint_dir=str(settings.output_dir) if self._reads_weights else None,
-                    seed=settings.seed,
-                    config=session_config(job.plan.arithmetic.session),
-                )
-        except NonFiniteError:
-            stop.restore()
-            raise
 
     def _report_totals(self, log: RunLog, seconds: float) -> None:
         totals = training_totals(
             self._times,
             seconds=seconds,
-            has_loss_scale=self._job.plan.arithmetic.scales_loss,
-            peak_gpu_bytes=peak_gpu_bytes(self._job.plan.arithmetic.session.gpu),
+            has_loss_scale=self._job.arithmetic.scales_loss,
+            peak_gpu_bytes=peak_gpu_bytes(self._job.arithmetic.session.gpu),
         )
         for line in training_lines(totals):
             log.message(line)
@@ -115,7 +110,7 @@ class Trainer:
                 checkpoint=self._latest_checkpoint() if self._reads_weights else None,
                 hooks=self._job.run.ranks.broadcast_hooks(),
                 seed=settings.seed,
-                config=session_config(job.plan.arithmetic.session),
+                config=session_config(job.arithmetic.session),
             )
             return wanted.run(outputs, settings.output_dir)
 
@@ -200,7 +195,7 @@ class Trainer:
 
     def _network(self, task: Task) -> Network:
         job = self._job
-        network = create_network(task, job.plan.arithmetic.options, seed=job.settings.seed)
+        network = create_network(task, job.arithmetic.options, seed=job.settings.seed)
         if self._reads_weights:
             initialise_weights(job, network)
         return network
@@ -226,34 +221,19 @@ class Trainer:
         self, network: Network, outputs: TrainOutputs, features: Features, saver: ResumingSaver
     ) -> list[tf.train.SessionRunHook]:
         job, run, settings = self._job, self._job.run, self._job.settings
-        is_compiled = job.plan.arithmetic.options.compiled
+        is_compiled = job.arithmetic.options.compiled
         warm_up = WarmUp()
-        total_steps = job.plan.steps.last_step
-        has_loss_scale = job.plan.arithmetic.scales_loss
-        progress = hooks.ProgressSettings(
-            every_steps=settings.log.display_loss_steps,
-            total_steps=total_steps,
-            checkpoint_steps=settings.save_checkpoints_steps,
-            batch=job.plan.batch,
-            skipped=run.start.data_position - run.start.step,
-            has_loss_scale=has_loss_scale,
-            gpu=job.plan.arithmetic.session.gpu,
-        )
-        default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
+        default_limit = DEFAULT_MAX_SKIPPED if job.arithmetic.scales_loss else 1
         session_hooks: list[tf.train.SessionRunHook] = [
             *run.ranks.broadcast_hooks(),
             *self._receive_slots(outputs, saver),
             *self._layer_summaries(outputs),
             hooks.ProgressHook(
                 outputs,
-                progress,
-                ranks=run.ranks,
-                log=run.log,
-                timer=hooks.UpdateTimer(
-                    warm_up,
-                    batch_shape=_compiled_shape(features, job.plan.batch) if is_compiled else None,
-                    times=self._times,
-                ),
+                job,
+                warm_up=warm_up,
+                times=self._times,
+                batch_shape=_compiled_shape(features, job.plan.batch) if is_compiled else None,
             ),
             hooks.NonFiniteGuard(
                 outputs,
@@ -275,15 +255,13 @@ class Trainer:
             if not self._times.updates:
                 session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if is_compiled:
-                from bert_tf.train.xla import CompilationReport
-
-                session_hooks.append(CompilationReport(warm_up, run.log, self._record))
+                session_hooks.append(hooks.CompilationReport(warm_up, run.log, self._record))
         if settings.evaluation.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
                     outputs,
                     every_steps=settings.evaluation.eval_every_steps,
-                    total_steps=total_steps,
+                    total_steps=job.plan.steps.last_step,
                     evaluate=self._evaluate_during_training,
                     at_start=self._evaluation.at_start,
                 )
@@ -363,7 +341,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
     ``features`` are this rank's part of a global batch, [accumulation steps x micro batch, ...].
     """
     run, plan, optimization = job.run, job.plan, job.optimization
-    arithmetic = plan.arithmetic
+    arithmetic = job.arithmetic
     step = tf.train.get_or_create_global_step().read_value()
     learning_rate = plan.schedule.rate(step + plan.steps.schedule_offset)
     return build_train_op(
@@ -388,7 +366,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
             clip_norm=optimization.clip_norm,
             loss_normalization=optimization.batch.loss_normalization,
             allreduce_every_micro_batch=optimization.allreduce_every_micro_batch,
-            most_rows=plan.batch.micro_batch_size * job.data.training.max_seq_length,
+            most_rows=plan.batch.micro_batch_size * job.training.max_seq_length,
             seed=job.settings.seed,
         ),
     )
@@ -451,7 +429,7 @@ def _compiled_shape(features: Features, batch: BatchPlan) -> tf.Tensor:
 
 
 def _compilation_errors(job: Job) -> contextlib.AbstractContextManager[None]:
-    if not job.plan.arithmetic.options.compiled:
+    if not job.arithmetic.options.compiled:
         return contextlib.nullcontext()
     from bert_tf.model.compilation import explained_compilation
 

@@ -1,4 +1,4 @@
-"""The arithmetic of batches, steps and learning rates, resolved before any graph is built.
+"""The batches and steps of a run, as ``train.plan`` resolves them before any graph is built.
 
 Terms: a *micro batch* is the set of sequences in one forward and backward pass on one rank, and
 *accumulation steps* is the number of micro batches in one update on one rank, so that
@@ -11,14 +11,10 @@ A *step* is one optimizer update. A *position* counts updates that consumed data
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
-
-DEFAULT_MICRO_BATCH_SIZE = 32
+from bert_tf.config.ramps import Ramp
 
 
 class Segment(NamedTuple):
@@ -52,6 +48,7 @@ class BatchPlan:
       lengths: the sequence length at each position of the ramps; None if it is constant.
       offset: added to a data position to get the position in the ramps; nonzero in a run that
         resumed after updates with different global batch sizes.
+      scaled_by_ranks: whether steps are divided by the number of ranks, even if there is only one.
     """
 
     micro_batch_size: int
@@ -60,6 +57,12 @@ class BatchPlan:
     sizes: Ramp | None = None
     lengths: Ramp | None = None
     offset: int = 0
+    scaled_by_ranks: bool = False
+
+    @property
+    def divisor(self) -> int:
+        """How many single-rank steps correspond to one step of all ranks."""
+        return self.world_size if self.scaled_by_ranks else 1
 
     @property
     def rank_batch_size(self) -> int:
@@ -73,7 +76,7 @@ class BatchPlan:
 
     def at_full_size(self) -> BatchPlan:
         """The plan without its ramps."""
-        return dataclasses.replace(self, sizes=None, lengths=None, offset=0)
+        return BatchPlan(self.micro_batch_size, self.accumulation_steps, self.world_size)
 
     def global_batch_at(self, position: int) -> int:
         """Number of sequences in the update at a position."""
@@ -112,67 +115,12 @@ class BatchPlan:
         """
         return sum(part.sequences * (part.length or 1) for part in self.segments(begin, end))
 
-    def nearest_position(self, sequences: int) -> int:
-        """The ramp position at which about ``sequences`` sequences have been consumed."""
-        ramp = dataclasses.replace(self, offset=0).size_ramp()
-        position = ramp.position_of(sequences)
-        return round(position + (sequences - ramp.total(0, position)) / ramp.at(position))
-
-    def updates_for(self, sequences: float) -> int:
-        """The smallest number of updates from position 0 that consumes ``sequences`` or more."""
-        whole = math.ceil(sequences)
-        position = self.size_ramp().position_of(whole)
-        return position + (self.sequences(0, position) < whole)
-
     def arithmetic(self) -> str:
         """The equation of the global batch size, for messages."""
         return (
             f"{self.micro_batch_size} (micro batch) x {self.accumulation_steps} (accumulation "
             f"steps) x {self.world_size} (ranks) = {self.global_batch_size}"
         )
-
-
-def resolve_batch_plan(
-    *,
-    micro_batch_size: int | None,
-    accumulation_steps: int | None,
-    global_batch_size: int | None,
-    world_size: int,
-) -> BatchPlan:
-    """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
-
-    Given only the global batch, uses one accumulation step. Without a global batch, the micro
-    batch defaults to 32 (as in google-research/bert) and accumulation steps to one. Raises
-    UserError with the arithmetic if the values contradict each other or do not divide evenly.
-    """
-    if global_batch_size is None:
-        return BatchPlan(
-            micro_batch_size or DEFAULT_MICRO_BATCH_SIZE, accumulation_steps or 1, world_size
-        )
-    if micro_batch_size is None:
-        accumulation_steps = accumulation_steps or 1
-        micro_batch_size = _divide(
-            global_batch_size, accumulation_steps, world_size, "accumulation steps"
-        )
-    elif accumulation_steps is None:
-        accumulation_steps = _divide(global_batch_size, micro_batch_size, world_size, "micro batch")
-    plan = BatchPlan(micro_batch_size, accumulation_steps, world_size)
-    if plan.global_batch_size != global_batch_size:
-        raise UserError(
-            f"--global_batch_size={global_batch_size} contradicts {plan.arithmetic()}; leave out "
-            "one of --train_batch_size, --num_accumulation_steps and --global_batch_size."
-        )
-    return plan
-
-
-def _divide(global_batch_size: int, divisor: int, world_size: int, divisor_name: str) -> int:
-    quotient, remainder = divmod(global_batch_size, divisor * world_size)
-    if remainder or not quotient:
-        raise UserError(
-            f"--global_batch_size={global_batch_size} cannot be divided by {divisor} "
-            f"({divisor_name}) x {world_size} (ranks) = {divisor * world_size}; choose a multiple."
-        )
-    return quotient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +136,6 @@ class StepPlan:
       divisor: how many single-rank steps correspond to one step of all ranks.
       stop_after_steps: the schedule step, after scaling, at which the run ends; None for the end
         of the schedule.
-      scaled_by_ranks: whether steps are divided by the number of ranks, even if there is only one.
     """
 
     requested_train_steps: int
@@ -200,11 +147,6 @@ class StepPlan:
     schedule_offset: int = 0
     divisor: int = 1
     stop_after_steps: int | None = None
-    scaled_by_ranks: bool = False
-
-    def scaled(self, steps: int) -> int:
-        """Converts a number of single-rank steps to steps of all ranks, rounded up."""
-        return math.ceil(steps / self.divisor)
 
     @property
     def last_position(self) -> int:
@@ -215,51 +157,3 @@ class StepPlan:
     def last_step(self) -> int:
         """global_step after the last update."""
         return self.last_position - self.schedule_offset
-
-    def resumed(self, *, data_position: int, consumed_sequences: int, batch: BatchPlan) -> StepPlan:
-        """The plan of a run whose first ``data_position`` updates had different global batches.
-
-        The position in the schedule follows from the data: once half of the sequences have been
-        consumed, half of the steps are done, whatever the number of ranks. With a batch ramp, the
-        steps done are the number of updates that it takes to consume those sequences.
-        """
-        position = batch.nearest_position(consumed_sequences)
-        return dataclasses.replace(self, schedule_offset=position - data_position)
-
-
-def resolve_step_plan(
-    *,
-    num_train_steps: int,
-    num_warmup_steps: int,
-    learning_rate: float,
-    world_size: int,
-    scale_steps_by_ranks: bool,
-    learning_rate_scaling: str,
-    stop_after_steps: int | None = None,
-) -> StepPlan:
-    """Scales steps and learning rate by the number of ranks.
-
-    The requested steps describe a run on one rank; N ranks consume N times as much data per step,
-    so they need 1/N of the steps (rounded up), warm-up included. Raises UserError if the run would
-    end after its schedule.
-    """
-    if stop_after_steps is not None and stop_after_steps > num_train_steps:
-        raise UserError(
-            f"--stop_after_steps={stop_after_steps} must be from 1 to --num_train_steps="
-            f"{num_train_steps}, the end of the schedule; change one of them."
-        )
-    divisor = world_size if scale_steps_by_ranks else 1
-    factor = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
-    return StepPlan(
-        divisor=divisor,
-        scaled_by_ranks=scale_steps_by_ranks,
-        requested_train_steps=num_train_steps,
-        requested_warmup_steps=num_warmup_steps,
-        num_train_steps=math.ceil(num_train_steps / divisor),
-        num_warmup_steps=math.ceil(num_warmup_steps / divisor),
-        requested_learning_rate=learning_rate,
-        learning_rate=learning_rate * factor[learning_rate_scaling],
-        stop_after_steps=None
-        if stop_after_steps is None
-        else math.ceil(stop_after_steps / divisor),
-    )

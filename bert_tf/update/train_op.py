@@ -77,7 +77,6 @@ class TrainOutputs:
       term_sums: term -> sums over this rank's part of the global batch.
       data_position: int64 scalar, index of the global batch that the update has consumed.
       num_sequences: int64 scalar, sequences in that global batch.
-      consumed_sequences: int64 scalar variable, sequences consumed by all updates of the run.
       is_finite: bool scalar, whether the update was applied.
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar, used in this update.
@@ -94,7 +93,6 @@ class TrainOutputs:
     term_sums: dict[str, Sums]
     data_position: tf.Tensor
     num_sequences: tf.Tensor
-    consumed_sequences: tf.Variable
     is_finite: tf.Tensor
     gradient_norm: tf.Tensor
     learning_rate: tf.Tensor
@@ -161,7 +159,6 @@ def build_train_op(
         term_sums=batch.term_sums(sums),
         data_position=counts.data_position,
         num_sequences=batch.num_sequences,
-        consumed_sequences=counts.consumed_sequences,
         is_finite=updated.is_finite,
         gradient_norm=updated.gradient_norm,
         learning_rate=learning_rate,

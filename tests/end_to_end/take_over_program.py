@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
-from bert_tf.train.take_over import find_resumed_start, take_over
+from bert_tf.train.start_point import find_resumed_start, take_over
 from bert_tf.util.files import remove_partial_files
 
 

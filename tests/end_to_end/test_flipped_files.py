@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.tasks.pretraining.plan_ledger import PLANNED, read_plan, write_plan
+from bert_tf.tasks.pretraining.phase_runs import PLANNED, read_plan, write_plan
 from tests.helpers.programs import run
 from tests.helpers.small_pretraining import GEOMETRY, VOCAB_SIZE
 from tests.helpers.squad_files import write_model

@@ -6,16 +6,20 @@ from pathlib import Path
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.job import Job, JobData, RunModel, TrainingData
-from bert_tf.train.plan import Plan, plan_batch_and_steps, schedule_of
+from bert_tf.train.execute import GivenBatches
+from bert_tf.train.job import Job, JobData, RunModel
+from bert_tf.train.ledger import training_ledger
+from bert_tf.train.plan import Plan, resolve, resolve_batches, resolve_new, schedule_of
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.tuning.session import SessionSettings
-from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.watch.interface import NoWatch
+from tests.helpers.regression_task import RegressionTask
 from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
+from tests.helpers.small_span_model import CONFIG
 
 
 def begun(**changes):
@@ -49,31 +53,41 @@ def arithmetic(**changes):
 
 def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
     """Steps of a single rank."""
-    return resolve_step_plan(
+    requested = optimization_settings(
         num_train_steps=num_train_steps,
         num_warmup_steps=num_warmup_steps,
         learning_rate=learning_rate,
-        world_size=1,
-        scale_steps_by_ranks=False,
-        learning_rate_scaling="none",
     )
+    return resolve_new(requested, 1, 1, scaled=False).steps
 
 
 def batch_and_steps(optimization, world_size=1, *, records=1, **how):
     """The batches and steps of a new run."""
     scaled = optimization.steps.scaled_by_ranks(by_default=False)
-    return plan_batch_and_steps(optimization, world_size, scaled=scaled, records=records, **how)
+    plan = resolve_new(optimization, world_size, records, scaled=scaled, **how)
+    return plan.batch, plan.steps
 
 
-def plan_of(optimization, *, batch=None, steps=None, **of_arithmetic):
+def plan_of(optimization, *, batch=None, steps=None):
     """A plan for one process, by default of 100 steps and batches of two sequences."""
     steps = steps or step_plan()
-    return Plan(
-        batch or BatchPlan(2, 1, world_size=1),
-        steps,
-        schedule_of(optimization, steps),
-        arithmetic(**of_arithmetic),
+    return Plan(batch or BatchPlan(2, 1, world_size=1), steps, schedule_of(optimization, steps))
+
+
+def ledger_of(optimization, *, ranks, start=NEW, records=100, **changes):
+    """The ledger of a run of a small task on so many records."""
+    run = begun(ranks=ranks, start=start)
+    scaled = optimization.steps.scaled_by_ranks(by_default=False)
+    batch = resolve_batches(optimization, ranks.world_size, start, scaled=scaled)
+    job = Job(
+        run,
+        resolve(optimization, batch, records),
+        arithmetic(**changes),
+        RunModel(RegressionTask(CONFIG), None),
+        JobData(GivenBatches(None, 4), None, entries={"sha256": "abc", "train_records": records}),
+        optimization,
     )
+    return training_ledger(job)
 
 
 def job_of(
@@ -86,14 +100,17 @@ def job_of(
     evaluation=None,
     optimization=None,
     training=None,
-    **of_plan,
+    batch=None,
+    steps=None,
+    **of_arithmetic,
 ):
     """A job of ``task`` that trains on ``batches``, a function without arguments."""
     optimization = optimization or optimization_settings()
-    training = training or TrainingData(lambda *_: batches(), max_seq_length)
+    training = training or GivenBatches(lambda *_: batches(), max_seq_length)
     return Job(
         run=run or begun(),
-        plan=plan_of(optimization, **of_plan),
+        plan=plan_of(optimization, batch=batch, steps=steps),
+        arithmetic=arithmetic(**of_arithmetic),
         model=model or RunModel(task, None),
         data=JobData(training, evaluation, entries={}),
         optimization=optimization,

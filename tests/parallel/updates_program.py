@@ -18,6 +18,7 @@ import sys
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.compilation import compiled_functions
 from bert_tf.model.config import BertConfig
@@ -33,14 +34,13 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.tuning.native_ops import reason_against_native_ops
+from bert_tf.tuning.choice import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
-from bert_tf.util.ramps import Ramp
 from tests.helpers import rounding
 
 UPDATES = 10

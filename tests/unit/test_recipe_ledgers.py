@@ -15,12 +15,11 @@ from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
-from bert_tf.train.ledger import training_ledger
 from bert_tf.train.memory import estimate_memory
 from bert_tf.train.plan import schedule_of
-from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
+from tests.helpers import jobs
 from tests.helpers.jobs import batch_and_steps, begun, job_of
 from tests.helpers.programs import ROOT
 from tests.helpers.settings import with_values
@@ -146,20 +145,7 @@ def settled(optimization):
 
 
 def ledger_of(optimization, world_size, *, records=0):
-    optimization = settled(optimization)
-    batch, steps = batch_and_steps(optimization, world_size, records=records)
-    return training_ledger(
-        ranks=Ranks(world_size),
-        batch=batch,
-        steps=steps,
-        schedule=schedule_of(optimization, steps),
-        optimization=optimization,
-        operations="native",
-        precision={},
-        communication={},
-        data={"train_records": records},
-        start=StartPoint(None, 0, 0, 0),
-    )
+    return jobs.ledger_of(settled(optimization), ranks=Ranks(world_size), records=records)
 
 
 def test_every_recipe_is_compared_with_what_is_published():

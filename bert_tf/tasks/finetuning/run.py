@@ -34,7 +34,7 @@ from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.finetuning.settings import FinetuningSettings
 from bert_tf.train.evaluation import Figure, Results
-from bert_tf.train.job import InitialWeights, RunModel, TrainingData, no_batches
+from bert_tf.train.job import InitialWeights, RunModel, TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import find_start
@@ -207,7 +207,7 @@ def data_entries(
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchOrder:
+class BatchOrder(TrainingData):
     """The records of each update in fine-tuning.
 
     Attributes:
@@ -216,6 +216,7 @@ class BatchOrder:
       max_seq_length: length of the longest sequence.
       seed: the seed of the order.
       by_length: whether to batch sequences of similar length.
+      num_records: their number, for epochs.
     """
 
     records: SequenceRecords
@@ -223,9 +224,10 @@ class BatchOrder:
     max_seq_length: int
     seed: int
     by_length: bool
+    num_records: int
 
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
-        """This rank's part of every global batch (see :class:`bert_tf.train.job.TrainingData`)."""
+        """See :class:`bert_tf.train.job.TrainingData`."""
         order, rank_slice = self._order(run, plan), run.batch_slice(plan.batch)
         reader = _reader(
             self.records,
@@ -237,7 +239,7 @@ class BatchOrder:
         return dataset_of_positions(run.start.data_position, None, reader.read)
 
     def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
-        """The file of each record and its index there (see ``TrainingData.records``)."""
+        """See :class:`bert_tf.train.job.TrainingData`."""
         indices = self._order(run, plan).indices(position, run.batch_slice(plan.batch))
         return RecordSet(self.records.files).locations(indices.tolist())
 
@@ -259,16 +261,12 @@ def training_data(
     records: SequenceRecords | None,
     *,
     max_seq_length: int,
-) -> TrainingData:
+) -> BatchOrder | None:
     """The training data; ``records`` is None for a run that only predicts."""
     if records is None:
-        return TrainingData(no_batches, max_seq_length)
-    order = BatchOrder(
-        records, config, max_seq_length, settings.run.seed, by_length=settings.length_buckets
-    )
-    return TrainingData(
-        order.batches, max_seq_length, num_records=len(records), records=order.records_at
-    )
+        return None
+    seed, by_length = settings.run.seed, settings.length_buckets
+    return BatchOrder(records, config, max_seq_length, seed, by_length, len(records))
 
 
 def _reader(

@@ -1,4 +1,4 @@
-"""Opens, checks and batches the records of a pre-training run."""
+"""Opens and checks the records of a pre-training run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import tensorflow.compat.v1 as tf
-
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.durable.manifest import require_listed_files
 from bert_tf.input import pipeline
@@ -16,18 +14,14 @@ from bert_tf.model.config import BertConfig
 from bert_tf.records.info import RecordInfo, RecordVocabulary, inspect_records, lengths_of
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary
-from bert_tf.train.plan import Plan
-from bert_tf.train.run import Run
 from bert_tf.util.digest import DIGEST_KEY, EVAL_DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 
 if TYPE_CHECKING:
-    from bert_tf.input.masking import MaskingSettings, MaskShares
+    from bert_tf.input.masking import MaskingSettings
     from bert_tf.input.mixture import Mixture
-    from bert_tf.tasks.distillation.kept_targets import TargetFiles
 
 
 class OpenRecords(NamedTuple):
@@ -207,66 +201,3 @@ def _masking(masks: MaskingOptions, infos: list[RecordInfo]) -> MaskingSettings 
 
     entry = unmasked[0].entry
     return MaskingSettings(masks, entry.size, entry.special_ids)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingBatches:
-    """The batches of a training run.
-
-    Attributes:
-      records: the records as they are read, perhaps from copies on a local disk.
-      originals: the records under the paths that users know.
-      order: which records each update uses.
-      targets: cached soft targets to join to the records; None if there are none.
-      masked_lm_prob: fraction of tokens masked in the first update.
-      final_masked_lm_prob: fraction masked in the last update; None to keep it constant.
-    """
-
-    records: pipeline.PretrainingRecords
-    originals: RecordSet
-    order: TrainingOrder
-    targets: TargetFiles | None
-    masked_lm_prob: float
-    final_masked_lm_prob: float | None
-
-    def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
-        """See :class:`bert_tf.train.job.TrainingData`."""
-        part, start_position = run.batch_slice(plan.batch), run.start.data_position
-        batches = pipeline.training_dataset(
-            self.records,
-            part,
-            start_position=start_position,
-            seed=self.order.seed,
-            lengths=plan.batch.length_ramp(),
-            shares=self._shares(plan),
-            buckets=self.order.buckets(part),
-        )
-        if self.targets is None:
-            return batches
-        return self.targets.joined_to(
-            batches,
-            self.order.records_at(part),
-            batch_size=part.constant_size,
-            start_position=start_position,
-        )
-
-    def _shares(self, plan: Plan) -> MaskShares | None:
-        if self.final_masked_lm_prob is None:
-            return None
-        from bert_tf.input.masking import MaskShares
-
-        return MaskShares(
-            self.masked_lm_prob,
-            self.final_masked_lm_prob,
-            plan.steps.num_train_steps,
-            plan.batch.offset,
-        )
-
-    def records_at(self, run: Run, plan: Plan, position: int) -> list[tuple[str, int]]:
-        """The file of each record and its index there (see ``TrainingData.records``)."""
-        indices = self.order.records_at(run.batch_slice(plan.batch))(position)
-        return self.originals.locations(indices.tolist())
-
-    def typical_lengths(self, run: Run, plan: Plan) -> list[int]:
-        """See :class:`bert_tf.train.job.TrainingData`."""
-        return self.order.typical_lengths(run.batch_slice(plan.batch))

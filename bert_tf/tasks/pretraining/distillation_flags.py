@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from absl import flags
 
 from bert_tf.cli.settings_flags import Definer, from_flags, require
@@ -32,15 +30,12 @@ def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
     if not values.mlm:
         raise UserError("--mlm=false leaves no words to compare with the teacher's; drop it.")
     distillation = from_flags(DistillationSettings, values)
-    settings = pretraining_settings(values, distillation=distillation)
-    if not values.freeze_pos_embs:
-        return settings
-    if distillation.student_layers == ():
-        raise UserError(
-            "--freeze_pos_embs would keep the random values that --student_layers=none starts "
-            "from; drop one of them."
-        )
-    optimization = dataclasses.replace(
-        settings.optimization, rate_factors=((_POSITION_EMBEDDINGS, 0.0),)
-    )
-    return dataclasses.replace(settings, optimization=optimization)
+    rate_factors: tuple[tuple[str, float], ...] = ()
+    if values.freeze_pos_embs:
+        rate_factors = ((_POSITION_EMBEDDINGS, 0.0),)
+        if distillation.student_layers == ():
+            raise UserError(
+                "--freeze_pos_embs would keep the random values that --student_layers=none starts "
+                "from; drop one of them."
+            )
+    return pretraining_settings(values, distillation=distillation, rate_factors=rate_factors)

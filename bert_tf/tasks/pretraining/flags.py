@@ -167,11 +167,16 @@ def _define_mask_flags(define: Definer) -> None:
 
 
 def pretraining_settings(
-    values: flags.FlagValues, *, distillation: DistillationSettings | None = None
+    values: flags.FlagValues,
+    *,
+    distillation: DistillationSettings | None = None,
+    objective: Any = None,
+    rate_factors: tuple[tuple[str, float], ...] = (),
 ) -> PretrainingSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags.
 
-    With a teacher, the architecture may be derived from the teacher's.
+    With a teacher, the architecture may be derived from the teacher's. ``objective`` and
+    ``rate_factors`` are as in the settings.
     """
     warn_of_ignored(values)
     is_nvidias = values["input_files_dir"].present or values["eval_files_dir"].present
@@ -186,7 +191,7 @@ def pretraining_settings(
         raise UserError(NO_MODEL)
     run = run_settings(values, does=["do_train", "do_eval"])
     data = _data_settings(values)
-    optimization = pretraining_optimization(values)
+    optimization = pretraining_optimization(values, rate_factors=rate_factors)
     settings = from_flags(
         PretrainingSettings,
         values,
@@ -198,6 +203,7 @@ def pretraining_settings(
         optimization=optimization,
         runtime=checked_runtime_settings(values, optimization),
         distillation=distillation,
+        objective=objective,
     )
     if values.do_train:
         optimization.check_lengths()
@@ -205,15 +211,18 @@ def pretraining_settings(
     return settings
 
 
-def pretraining_optimization(values: flags.FlagValues) -> OptimizationSettings:
-    """The settings of batch, schedule, optimizer and length; raises UserError for invalid flags."""
+def pretraining_optimization(values: flags.FlagValues, **made: Any) -> OptimizationSettings:
+    """The settings of batch, schedule, optimizer and length; raises UserError for invalid flags.
+
+    ``made`` is as in ``from_flags``.
+    """
     for name, in_steps in (
         ("num_train_epochs", "num_train_steps"),
         ("warmup_proportion", "num_warmup_steps"),
     ):
         if values[name].value is not None and values[in_steps].present:
             raise UserError(f"--{name} and --{in_steps} set the same length; give one.")
-    made: dict[str, Any] = {"length_ramp": _length_ramp(values)}
+    made["length_ramp"] = _length_ramp(values)
     if values.num_train_epochs is not None:
         made["num_train_steps"] = None
     if _has_warmup_proportion(values):

@@ -8,14 +8,13 @@ the size of the word embeddings.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from bert_tf.model.config import BertConfig
-from bert_tf.model.task import Task
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.tasks.pretraining.task import objective_of
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
@@ -33,14 +32,17 @@ def open_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
-    make_task: Callable[[BertConfig], Task],
+    *,
+    sentence_order: bool,
 ) -> RunModel:
     """Finds network and vocabulary on rank 0, the only rank that needs access to their files.
+
+    ``sentence_order``: as in :class:`Objective`.
 
     Collective. Raises UserError if something is missing or contradictory.
     """
     return run.ranks.broadcast(
-        _find_model(settings, run, records, make_task) if run.ranks.is_chief else None
+        _find_model(settings, run, records, sentence_order) if run.ranks.is_chief else None
     )
 
 
@@ -54,7 +56,7 @@ def _find_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
-    make_task: Callable[[BertConfig], Task],
+    sentence_order: bool,
 ) -> RunModel:
     weights, stored = _stored(settings, run)
     files = settings.tokenizer_files
@@ -75,11 +77,13 @@ def _find_model(
     run.report(notes, part="configuration")
     for remark in remarks:
         run.remark(remark.sentence, part=remark.part)
+    objective = objective_of(settings)
     return RunModel(
-        make_task(config),
+        objective.task(config, sentence_order=sentence_order),
         vocabulary,
         tokenizer_files=files,
         initial=InitialWeights(settings.run.start.init_checkpoint),
+        ledger=objective.ledger(config),
     )
 
 

@@ -1,24 +1,27 @@
-"""The phases of a plan: several pre-training runs in sequence, started by a single command.
+"""The main program of pre-training: a single run, or several phases in sequence.
 
 A phase is a flag file. Its flags override the command's, and each phase starts from the previous
-one unless its file says otherwise. A command without phases is a plan with a single run.
+one unless its file says otherwise.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from absl import flags
 
 from bert_tf.cli.flags import parse_flag_file
 from bert_tf.config.declared import options_of
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.ranks.launched import prepare_process
+from bert_tf.tasks.pretraining.settings import Phase, Phases, PretrainingSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
+
+if TYPE_CHECKING:
+    from bert_tf.train.evaluation import Results
 
 # In a phase's flag file, this stands for the checkpoint of the previous phase.
 PREVIOUS = "previous"
@@ -31,42 +34,26 @@ _FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
 _SHARED = ("library", "rank_timeout_seconds", "communication", "deterministic", "verbose")
 
 
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """A phase of a plan.
+def train(values: flags.FlagValues, settings_of: SettingsOf) -> None:
+    """Turns flags into the settings of each phase, and runs them; UserError for bad input."""
+    plan = plan_from_flags(values, settings_of)
+    prepare_process(plan.runtime)
+    run_plan(plan)
 
-    Attributes:
-      name: ``phase_1``, ``phase_2`` and so on, which is also its directory in the plan's.
-      flag_file: the file with its flags.
-      settings: the settings of its run.
+
+def run_plan(plan: Phases | PretrainingSettings) -> Results | None:
+    """Runs all phases, or the single run of a command without phases; returns the last results.
+
+    Collective. Raises UserError for bad input in any phase, before anything is trained.
     """
+    # TensorFlow reads the environment when it is imported, and --help should not wait for it.
+    if not isinstance(plan, Phases):
+        from bert_tf.tasks.pretraining.run import run
 
-    name: str
-    flag_file: str
-    settings: PretrainingSettings
+        return run(plan)
+    from bert_tf.tasks.pretraining.phase_runs import run_phases
 
-    @property
-    def directory(self) -> Path:
-        """The output directory of its run."""
-        return self.settings.run.output_dir
-
-
-@dataclasses.dataclass(frozen=True)
-class Phases:
-    """The phases in order.
-
-    Attributes:
-      directory: the directory of the whole plan.
-      phases: at least one phase.
-    """
-
-    directory: Path
-    phases: tuple[Phase, ...]
-
-    @property
-    def runtime(self) -> RuntimeSettings:
-        """The settings of precision, ranks and threads; ranks are the same in all phases."""
-        return self.phases[0].settings.runtime
+    return run_phases(plan)
 
 
 def plan_from_flags(
@@ -95,8 +82,7 @@ def plan_from_flags(
             raise UserError(f"{file}: {error}") from error
         if not settings.run.do_train:
             raise UserError(f"{file}: a phase trains; add --do_train.")
-        run = dataclasses.replace(settings.run, plan_dir=directory)
-        phases.append(Phase(name, file, dataclasses.replace(settings, run=run)))
+        phases.append(Phase(name, file, settings))
     for other in phases[1:]:
         _check_shared(phases[0], other)
     return Phases(directory, tuple(phases))

@@ -77,7 +77,7 @@ class PretrainingSettings(Settings):
       network: architecture settings given individually, keyed as in ``BertConfig``.
       distillation: None to train without a teacher.
       objective: an objective that replaces BERT's two heads (see
-        ``tasks.pretraining.objective.Objective``); None for these heads.
+        ``tasks.pretraining.task.Objective``); None for these heads.
     """
 
     bert_config_file: Path | None
@@ -148,3 +148,41 @@ class PretrainingSettings(Settings):
                 "--final_masked_lm_prob changes how many words are masked, but --cache_teacher "
                 "needs a fixed number; drop one of them."
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A phase of a plan.
+
+    Attributes:
+      name: ``phase_1``, ``phase_2`` and so on, which is also its directory in the plan's.
+      flag_file: the file with its flags.
+      settings: the settings of its run.
+    """
+
+    name: str
+    flag_file: str
+    settings: PretrainingSettings
+
+    @property
+    def directory(self) -> Path:
+        """The output directory of its run."""
+        return self.settings.run.output_dir
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+    """The phases in order.
+
+    Attributes:
+      directory: the directory of the whole plan.
+      phases: at least one phase.
+    """
+
+    directory: Path
+    phases: tuple[Phase, ...]
+
+    @property
+    def runtime(self) -> RuntimeSettings:
+        """The settings of precision, ranks and threads; ranks are the same in all phases."""
+        return self.phases[0].settings.runtime

@@ -9,18 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
+from bert_tf.model.flops import training_flops
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
 from bert_tf.model.layers import shape_of
 from bert_tf.model.losses import ACCURACY, ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms, means
-from bert_tf.model.task import Features, num_sequences
+from bert_tf.model.task import Features, Task, num_sequences
 from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.records.info import NEXT_SENTENCE, SENTENCE_ORDER
@@ -32,6 +33,7 @@ from bert_tf.tasks.pretraining.graph import (
     pretraining_heads,
     pretraining_specs,
 )
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 
 MASKED_LM = "masked_lm"
 
@@ -184,6 +186,56 @@ class PretrainingTask(EncoderTask):
         B, S = shape_of(features["input_mask"])
         rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * S + positions
         return outputs.words.rows(tf.reshape(rows, [-1]))
+
+
+class Objective(Protocol):
+    """A pre-training objective; the rest of a run does not depend on it."""
+
+    def task(self, config: BertConfig, *, sentence_order: bool) -> Task:
+        """The task for a network; ``sentence_order``: pairs are labelled for SOP instead of NSP."""
+
+    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
+        """FLOPs of training on one sequence with ``predictions`` masks (see ``model.flops``)."""
+
+    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
+        """Additional sections of the run's ledger."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BertObjective:
+    """Masked LM and next-sentence prediction; implements :class:`Objective`.
+
+    Attributes:
+      masked_lm, next_sentence: which heads are used.
+    """
+
+    masked_lm: bool
+    next_sentence: bool
+
+    def task(self, config: BertConfig, *, sentence_order: bool) -> PretrainingTask:
+        """The task with these heads."""
+        return PretrainingTask(
+            config, self.masked_lm, self.next_sentence, sentence_order=sentence_order
+        )
+
+    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
+        """FLOPs of one network with these heads."""
+        return training_flops(
+            config,
+            length=length,
+            predictions=predictions if self.masked_lm else 0,
+            next_sentence=self.next_sentence,
+        )
+
+    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
+        """Empty: the ledger describes the network anyway."""
+        del config
+        return {}
+
+
+def objective_of(settings: PretrainingSettings) -> Objective:
+    """The objective of a run with these settings."""
+    return settings.objective or BertObjective(settings.masked_lm, settings.next_sentence)
 
 
 def _exp(value: float) -> float:

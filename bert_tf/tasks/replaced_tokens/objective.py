@@ -1,4 +1,4 @@
-"""The objective of ELECTRA (Clark et al. 2020), used by runs of ``tasks.pretraining``.
+"""The objective and flags of ELECTRA (Clark et al. 2020), used by runs of ``tasks.pretraining``.
 
 Imports no TensorFlow, so that invalid flags are reported without delay.
 """
@@ -9,9 +9,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from absl import flags
+
+from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import Settings, setting
 from bert_tf.model.config import BertConfig
 from bert_tf.model.flops import training_flops
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
 
 if TYPE_CHECKING:
@@ -28,7 +35,7 @@ _FRACTION = Interval(0, 1, open_low=True)
 class ReplacedTokens(Settings):
     """Masked LM for the generator, and detection of its samples for the discriminator.
 
-    Implements :class:`bert_tf.tasks.pretraining.objective.Objective`. Defaults are those of
+    Implements :class:`bert_tf.tasks.pretraining.task.Objective`. Defaults are those of
     google-research/electra's small and base networks.
     """
 
@@ -92,3 +99,25 @@ class ReplacedTokens(Settings):
         return {
             "replaced_tokens": {"discriminator_weight": self.discriminator_weight, **sizes},
         }
+
+
+def define_electra_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_electra.py: those of pre-training plus the generator's."""
+    define_pretraining_flags(values)
+    # ELECTRA has no next-sentence head.
+    values.set_default("nsp", False)
+    _define_generator_flags(Definer(values))
+
+
+@flag_group("Generator")
+def _define_generator_flags(define: Definer) -> None:
+    define.settings(ReplacedTokens)
+
+
+def electra_settings(values: flags.FlagValues) -> PretrainingSettings:
+    """Turns the parsed flags of run_electra.py into settings; raises UserError."""
+    if values.nsp:
+        raise UserError("--nsp: replaced-token detection has no next sentences; drop the flag.")
+    if not values.mlm:
+        raise UserError("--mlm=false leaves no generator to replace tokens; drop the flag.")
+    return pretraining_settings(values, objective=from_flags(ReplacedTokens, values))

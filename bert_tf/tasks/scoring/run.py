@@ -47,8 +47,7 @@ from bert_tf.tasks.scoring.work import Batch, CopyScores, Work, WorkSettings, su
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.text.unknown_share import CountingTokenizer
-from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
+from bert_tf.train.arithmetic import Arithmetic, entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError

@@ -36,8 +36,7 @@ from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
 from bert_tf.tasks.vectors.texts import Texts, read_texts
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_share import CountingTokenizer
-from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
+from bert_tf.train.arithmetic import Arithmetic, entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
 from bert_tf.util.digest import DIGEST_KEY, digest_of_file
 from bert_tf.util.errors import UserError

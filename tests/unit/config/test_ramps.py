@@ -3,10 +3,9 @@
 import pytest
 from absl import flags
 
-from bert_tf.config.ramps import parse_length_ramp, parse_ramp
+from bert_tf.config.ramps import Ramp, parse_length_ramp, parse_ramp
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_optimization
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
 
 
 def ramp_of(text, full, **options):

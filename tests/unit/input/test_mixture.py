@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.mixture import Mixture, Source, files_of_sources, weighted_sources
 from bert_tf.input.order import GlobalBatchSlice, sequence_indices
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
 
 
 @st.composite

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.input import order
-from bert_tf.util.ramps import Ramp
 
 
 @settings(max_examples=80, deadline=None)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.config.ramps import Ramp
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
@@ -17,7 +18,6 @@ from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
 
 NUM_RECORDS = 22
 MODEL = {"vocab_size": 50, "type_vocab_size": 2}

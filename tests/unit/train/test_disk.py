@@ -8,15 +8,22 @@ import pytest
 
 from bert_tf.model.variables import VariableSpec
 from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
-from tests.helpers.settings import optimization_settings, with_values
+from bert_tf.train.start_point import StartPoint
+from tests.helpers.jobs import begun, job_of, step_plan
+from tests.helpers.settings import with_values
 from tests.helpers.tiny_pretraining import pretraining_settings
 
 GIB = 1 << 30
-ADAM = optimization_settings()
 
 
 # 1000 weights, and 70 that are only read.
 SPECS = [VariableSpec("w", (10, 100)), VariableSpec("teacher/w", (70,), trainable=False)]
+
+
+def job_from(settings, start, last):
+    task = types.SimpleNamespace(specs=lambda: SPECS)
+    run = begun(settings=settings, start=StartPoint("model.ckpt", start, start, 0))
+    return job_of(task, run=run, steps=step_plan(last))
 
 
 @pytest.mark.parametrize(
@@ -27,10 +34,10 @@ def test_weights_and_two_moments_for_each(tmp_path, start, last, written):
     settings = dataclasses.replace(
         pretraining_settings(tmp_path).run, save_checkpoints_steps=3, keep_checkpoint_max=2
     )
-    found = checkpoint_sizes(SPECS, settings, ADAM, start_step=start, last_step=last)
+    found = checkpoint_sizes(job_from(settings, start, last))
     assert found == CheckpointSizes(one=12_000, best=0, keep=2, written=written)
     evaluated = with_values(settings, do_eval=True)
-    assert checkpoint_sizes(SPECS, evaluated, ADAM, start_step=0, last_step=1).best == 4000
+    assert checkpoint_sizes(job_from(evaluated, 0, 1)).best == 4000
 
 
 @pytest.mark.parametrize(("keep", "peak", "kept"), [(2, 5, 3), (9, 6, 5)])

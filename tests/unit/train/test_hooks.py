@@ -2,23 +2,25 @@
 
 import contextlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
+from bert_tf.config.ramps import Ramp
 from bert_tf.model.sums import Sums
-from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import hooks
 from bert_tf.train.run_log import RunLog
+from bert_tf.train.start_point import StartPoint
 from bert_tf.train.summary import UpdateTimes, WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
 from tests.helpers.files import no_room
-from tests.helpers.settings import with_values
+from tests.helpers.jobs import begun, job_of, step_plan
+from tests.helpers.settings import run_settings
 
 
 class FakeUpdate:
@@ -37,7 +39,6 @@ class FakeUpdate:
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
             data_position=self.position,
             num_sequences=self.sequences,
-            consumed_sequences=self.step,
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
@@ -95,19 +96,26 @@ def test_the_first_update_is_reported_once(update):
             assert reports == [0]
 
 
-SETTINGS = hooks.ProgressSettings(
-    every_steps=2, total_steps=5, checkpoint_steps=100, batch=BatchPlan(8, 1, world_size=1)
-)
+def progress(update, log, *, skipped=0, has_loss_scale=False, **changes):
+    """The hook of a run, by default of five updates of eight sequences."""
 
+    def given(name, usual):
+        return changes.pop(name, usual)
 
-def progress(update, log, timer=None, **changes):
-    return hooks.ProgressHook(
-        update.outputs,
-        with_values(SETTINGS, **changes),
-        ranks=SingleProcess(),
-        log=log,
-        timer=timer or hooks.UpdateTimer(clock=FakeClock()),
+    settings = run_settings(
+        Path("out"),
+        display_loss_steps=given("every_steps", 2),
+        save_checkpoints_steps=given("checkpoint_steps", 100),
     )
+    job = job_of(
+        None,
+        run=begun(settings=settings, log=log, start=StartPoint(None, 0, skipped, 0)),
+        steps=step_plan(given("total_steps", 5)),
+        batch=given("batch", BatchPlan(8, 1, world_size=1)),
+        scales_loss=has_loss_scale,
+    )
+    usual = {"warm_up": WarmUp(), "times": UpdateTimes(), "clock": FakeClock()}
+    return hooks.ProgressHook(update.outputs, job, **{**usual, **changes})
 
 
 def read_log(tmp_path, name="log.jsonl"):
@@ -145,8 +153,7 @@ def test_progress_reports_the_last_step_and_short_runs(update, tmp_path):
 def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
     clock = ClockOfTicks()
     shape = tf.placeholder(tf.int32, [2])
-    timer = hooks.UpdateTimer(WarmUp(), shape, clock=clock)
-    hook = progress(update, RunLog(tmp_path), timer, every_steps=1)
+    hook = progress(update, RunLog(tmp_path), every_steps=1, batch_shape=shape, clock=clock)
     with training(hook) as session:
         for length, clock.tick in [(32, 50), (32, 4), (64, 60), (64, 2)]:
             feed = {update.sums: (1, 1, 1), update.is_finite: True, shape: [8, length]}
@@ -160,8 +167,8 @@ def test_rates_and_time_left_of_growing_updates(update, tmp_path, capsys):
     """Updates of 4 x 16, 8 x 16 and 8 x 32 positions, the first one at position 7."""
     batch = BatchPlan(4, 2, world_size=1, sizes=Ramp((4, 8), (9,)), lengths=Ramp((16, 32), (11,)))
     clock = ClockOfTicks()
-    timer = hooks.UpdateTimer(clock=clock)
-    hook = progress(update, RunLog(tmp_path), timer, every_steps=4, total_steps=9, batch=batch)
+    log = RunLog(tmp_path)
+    hook = progress(update, log, every_steps=4, total_steps=9, batch=batch, clock=clock)
     with training(hook) as session:
         for number, (size, clock.tick) in enumerate([(4, 100), (4, 2), (8, 3), (8, 3), (8, 5)]):
             feed = {
@@ -180,8 +187,7 @@ def test_rates_and_time_left_of_growing_updates(update, tmp_path, capsys):
 
 def test_all_updates_are_added_up(update, tmp_path):
     times, clock = UpdateTimes(), ClockOfTicks()
-    timer = hooks.UpdateTimer(times=times, clock=clock)
-    with training(progress(update, RunLog(tmp_path), timer)) as session:
+    with training(progress(update, RunLog(tmp_path), times=times, clock=clock)) as session:
         for clock.tick in (9, 2, 3):
             update.run(session)
     assert times == UpdateTimes(updates=3, sequences=24, steady_sequences=16, steady_seconds=5)
@@ -266,7 +272,6 @@ def test_only_skipped_updates_in_a_row_end_a_run(update):
     [skipped] = seen
     # The stand-in counts steps only.
     assert (skipped.step, skipped.data_position, skipped.in_a_row) == (2, 9, 3)
-    assert skipped.consumed_sequences == 2
     assert (skipped.loss_scale, skipped.learning_rate) == (8.0, 0.25)
     assert skipped.features["sums"].tolist() == [5.0, 6.0, 7.0]
 

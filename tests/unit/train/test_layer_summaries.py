@@ -131,7 +131,6 @@ class OneVariable:
             term_sums={},
             data_position=step,
             num_sequences=step,
-            consumed_sequences=step,
             is_finite=self.is_finite,
             gradient_norm=one,
             learning_rate=one,

@@ -12,10 +12,9 @@ import pytest
 import bert_tf
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
-from bert_tf.train.plan import schedule_of
 from bert_tf.train.start_point import StartPoint
-from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.util.errors import UserError
+from tests.helpers.jobs import ledger_of
 from tests.helpers.settings import optimization_settings
 
 OPTIMIZATION = {
@@ -38,28 +37,11 @@ class TwoRanks(SingleProcess):
 
 
 def make_ledger(ranks=None, *, num_records=3000, **changes):
-    ranks = ranks or TwoRanks()
-    optimization = optimization_settings(**{**OPTIMIZATION, **changes})
-    steps = resolve_step_plan(
-        num_train_steps=optimization.steps.num_train_steps,
-        num_warmup_steps=optimization.steps.num_warmup_steps,
-        learning_rate=optimization.schedule.learning_rate,
-        world_size=ranks.world_size,
-        scale_steps_by_ranks=optimization.steps.scale_steps_by_ranks,
-        learning_rate_scaling=optimization.schedule.learning_rate_scaling,
-    )
-    return ledger.training_ledger(
-        ranks=ranks,
-        batch=BatchPlan(4, 3, ranks.world_size),
-        steps=steps,
-        schedule=schedule_of(optimization, steps),
-        optimization=optimization,
-        operations="native",
-        slot_bytes=800,
-        precision={"policy": "bf16", "xla": False},
-        communication={"compression": "none"},
-        data={"sha256": "abc", "train_records": num_records},
+    return ledger_of(
+        optimization_settings(**{**OPTIMIZATION, **changes}),
+        ranks=ranks or TwoRanks(),
         start=StartPoint("model.ckpt-7", 7, 7, 7 * 24),
+        records=num_records,
     )
 
 
@@ -89,8 +71,8 @@ def test_the_numbers_of_a_run_on_two_ranks():
     )
     # 501 steps of 24 sequences are 12,024, a little more than four times 3,000.
     assert found["consumption"] == {"sequences": 12_024, "records": 3000, "epochs": 4.008}
-    assert found["precision"] == {"policy": "bf16", "xla": False}
-    assert found["data"] == {"sha256": "abc", "train_records": 3000}
+    assert (found["precision"]["policy"], found["precision"]["xla"]) == ("fp32", False)
+    assert found["data"] == {"sha256": "abc", "train_records": 3000, "seed": 1}
 
 
 def test_a_schedule_shows_its_own_options_and_its_second_phase():
@@ -166,7 +148,7 @@ def test_shared_state_is_named_with_its_bytes():
     found = make_ledger(shard_optimizer_state=True)
     optimizer, communication = found["optimizer"], found["communication"]
     assert optimizer["state_shared_out"] == "over 2 ranks"
-    assert optimizer["slot_bytes_of_a_rank"] == 800
+    assert optimizer["slot_bytes_of_a_rank"] == 24
     assert communication["allreduce"].startswith("reduce-scatter")
     assert communication["embeddings"] == "table"
     alone = make_ledger(SingleProcess(1), shard_optimizer_state=True)
@@ -221,7 +203,7 @@ def test_entries_of_ranks_are_hidden_from_a_single_process():
     alone, several = shown(found, several_ranks=False), shown(found)
     assert set(several) - set(alone) == {"ranks", "communication"}
     assert alone["steps"] == (
-        "train_steps=1001  warmup_steps=101  start_step=7  schedule_offset=0  last_step=1001"
+        "train_steps=1001  warmup_steps=101  start_step=7  schedule_offset=7  last_step=994"
     )
     assert alone["learning_rate"].startswith("peak=0.0001  ")
     assert "scaled_by_ranks=True" in several["steps"]

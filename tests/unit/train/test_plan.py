@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.config.ramps import parse_length_ramp, parse_ramp
+from bert_tf.config.ramps import Ramp, parse_length_ramp, parse_ramp
 from bert_tf.input.order import batch_indices, sequence_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.changes import changed_settings
-from bert_tf.train.plan import make_plan, plan_batch
+from bert_tf.train.plan import resolve, resolve_batches
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
-from bert_tf.util.ramps import Ramp
-from tests.helpers.jobs import arithmetic, batch_and_steps, begun
+from tests.helpers import jobs
+from tests.helpers.jobs import batch_and_steps, begun
 from tests.helpers.settings import optimization_settings, run_settings, with_values
 
 
@@ -105,8 +105,8 @@ def started(**changes):
 
 def plan_of(run, settings):
     scaled = settings.steps.scale_steps_by_ranks
-    batch = plan_batch(settings, run.ranks.world_size, scaled=scaled)
-    return make_plan(run, settings, batch, arithmetic(), scaled=scaled, records=1)
+    batch = resolve_batches(settings, run.ranks.world_size, run.start, scaled=scaled)
+    return resolve(settings, batch, 1)
 
 
 def test_a_run_resumed_on_other_ranks_continues_its_ramp():
@@ -144,20 +144,8 @@ def test_a_changed_ramp_continues_where_the_data_stopped():
 
 
 def ledger_of(settings):
-    run = started(start=StartPoint("model.ckpt-6", 5, 6, 6 * 4))
-    plan = plan_of(run, settings)
-    return ledger.training_ledger(
-        ranks=SingleProcess(1),
-        batch=plan.batch,
-        steps=plan.steps,
-        schedule=plan.schedule,
-        optimization=settings,
-        operations="native",
-        precision={},
-        communication={},
-        data={"train_records": 100},
-        start=run.start,
-    )
+    start = StartPoint("model.ckpt-6", 5, 6, 6 * 4)
+    return jobs.ledger_of(settings, ranks=SingleProcess(1), start=start)
 
 
 def test_the_ledger_shows_ramps_and_what_they_consume():

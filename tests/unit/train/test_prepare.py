@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.train.job import InitialWeights, JobData, RunModel, TrainingData
+from bert_tf.train.execute import GivenBatches
+from bert_tf.train.job import InitialWeights, JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
@@ -27,7 +28,7 @@ class Opened:
 
     def make_data(self, run, arithmetic):
         self.made.append(arithmetic)
-        training = TrainingData(lambda *_: None, self.max_seq_length, num_records=12)
+        training = GivenBatches(lambda *_: None, self.max_seq_length, num_records=12)
         return JobData(training, None, entries={})
 
 
@@ -51,7 +52,7 @@ def test_a_plan_counts_the_records_that_were_made(tmp_path):
     assert steps.num_train_steps * batch.global_batch_size == 3 * 12
     assert steps.num_warmup_steps == steps.num_train_steps // 2
     assert job.plan.schedule.total_steps == steps.num_train_steps
-    assert task.made == [job.plan.arithmetic]
+    assert task.made == [job.arithmetic]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ LEFTOVER, MINE = ".perplexity.json.4194305.tmp", ".notes.tmp"
 def test_a_run_removes_what_killed_ones_left(tmp_path, monkeypatch):
     shared, plan = tmp_path / "shared", tmp_path / "plan"
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    settings = dataclasses.replace(pretraining_settings(tmp_path).run, plan_dir=plan)
+    settings = pretraining_settings(tmp_path).run
     for directory in (shared, plan, settings.output_dir):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / MINE).touch()
@@ -22,10 +22,10 @@ def test_a_run_removes_what_killed_ones_left(tmp_path, monkeypatch):
     abandoned = TemporaryDirectory("weights")
     abandoned._lock.close()  # as the system does for a process that was killed
     dry = dataclasses.replace(settings, dry_run=True)
-    with begin(dry, runtime_settings()):
+    with begin(dry, runtime_settings(), plan_dir=plan):
         assert len(list(shared.iterdir())) == 3
         assert (settings.output_dir / LEFTOVER).exists()
-    with begin(settings, runtime_settings()):
+    with begin(settings, runtime_settings(), plan_dir=plan):
         assert {path.name for path in shared.iterdir()} == {MINE, LEFTOVER}
         for directory in (plan, settings.output_dir):
             assert (directory / MINE).exists()

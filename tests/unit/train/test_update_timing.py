@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -17,8 +18,7 @@ from bert_tf.train.trainer import build_update
 from bert_tf.train.update_timing import seconds_per_update, time_updates
 from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.util.ramps import Ramp
-from tests.helpers.jobs import begun, job_of, plan_of
+from tests.helpers.jobs import begun, job_of
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches
 
 LENGTHS = (8, 16, 12)
@@ -70,7 +70,7 @@ def job():
 
 def weights_after_updates(job):
     """What a training of the job's data ends with."""
-    options, session_settings = job.plan.arithmetic.options, job.plan.arithmetic.session
+    options, session_settings = job.arithmetic.options, job.arithmetic.session
     with tf.Graph().as_default():
         iterator = tf.data.make_initializable_iterator(job.train_input())
         features = iterator.get_next()
@@ -113,6 +113,6 @@ def test_an_update_is_estimated_from_one_micro_batch(job, monkeypatch):
     monkeypatch.setattr(update_timing, "time_updates", time_updates)
     ramps = {"sizes": Ramp((GLOBAL_BATCH, 6 * GLOBAL_BATCH), (9,)), "lengths": Ramp((8, 16), (7,))}
     batch = BatchPlan(GLOBAL_BATCH, 6, 1, **ramps, offset=2)
-    job = job.with_plan(plan_of(job.optimization, batch=batch))
+    job = job.with_batch(batch)
     assert seconds_per_update(job) == 3.0
     assert timed == [BatchPlan(GLOBAL_BATCH, 1, 1)]

@@ -3,8 +3,8 @@
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.compilation import compiled
+from bert_tf.train.hooks import CompilationReport
 from bert_tf.train.summary import WarmUp
-from bert_tf.train.xla import CompilationReport
 
 
 class Log:

@@ -9,10 +9,9 @@ from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.native import library
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train.arithmetic import choose_arithmetic
-from bert_tf.tuning import native_ops
+from bert_tf.tuning import choice
 from bert_tf.tuning.choice import choose
-from bert_tf.tuning.hardware import Hardware
-from bert_tf.tuning.processors import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN
+from bert_tf.tuning.hardware import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN, Hardware
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.util.errors import UserError
 from tests.helpers.jobs import begun
@@ -25,7 +24,7 @@ BASE = BertConfig(vocab_size=100)
 def built(monkeypatch):
     """Native operations count as built."""
     monkeypatch.setattr(library, "load", lambda: object())
-    monkeypatch.setattr(native_ops, "native_operations", lambda: object())
+    monkeypatch.setattr(choice, "native_operations", lambda: object())
 
 
 def chosen(processor, config=BASE, **wanted):

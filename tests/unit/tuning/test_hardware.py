@@ -11,6 +11,7 @@ from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.tuning.hardware import (
+    AMX,
     Hardware,
     Precision,
     agree_on_hardware,
@@ -22,9 +23,9 @@ from bert_tf.tuning.hardware import (
     settled,
     slow_policy_warnings,
     slow_precision_warning,
+    this_processor,
     weakest,
 )
-from bert_tf.tuning.processors import AMX, this_processor
 from bert_tf.util.errors import UserError
 from tests.helpers.settings import runtime_settings
 

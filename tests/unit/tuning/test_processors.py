@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_tf.tuning.processors import (
+from bert_tf.tuning.hardware import (
     AMD_BF16,
     AMX,
     KINDS,

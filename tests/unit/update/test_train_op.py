@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -27,7 +28,6 @@ from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
-from bert_tf.util.ramps import Ramp
 from tests.helpers import rounding
 from tests.helpers.native_ops import kernels_named
 

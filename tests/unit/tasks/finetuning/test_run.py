@@ -51,7 +51,7 @@ def numbers_of(batches, count):
 @pytest.mark.parametrize("length_buckets", [False, True])
 def test_another_global_batch_resumes_where_the_data_stopped(records, length_buckets):
     """Two updates of six records, then updates of four: in the middle of the second epoch's."""
-    order = BatchOrder(records, CONFIG, LENGTH, SEED, by_length=length_buckets)
+    order = BatchOrder(records, CONFIG, LENGTH, SEED, length_buckets, len(LENGTHS))
     run = begun(start=StartPoint("model.ckpt-2", 2, 2, consumed_sequences=12))
     plan = plan_of(optimization_settings(), batch=BatchPlan(4, 1, world_size=1))
     found = numbers_of(lambda: order.batches(run, plan), 3)

@@ -16,7 +16,7 @@ from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.training_order import shared_lengths
+from bert_tf.tasks.pretraining.batches import shared_lengths
 from bert_tf.train.run import begin
 from tests.helpers.files import content_of
 from tests.helpers.jobs import begun
@@ -145,13 +145,15 @@ def test_batches_are_cut_and_counted_so(settings, whole, tmp_path, capsys):
     found = prepared(settings, tmp_path / "planned")
     assert "batches of similar length have" in capsys.readouterr().out
     # Ten records begin three batches of four; there is one of each length.
-    assert sorted(found.lengths) == [8, 16, 24]
+    effort = found.training.effort(found.run, found.plan)
+    assert sorted(effort.lengths) == [8, 16, 24]
     by_length = [
         training_flops(CONFIG, length=length, predictions=P, next_sentence=True)
         for length in (8, 16, 24)
     ]
-    assert found.flops_per_sequence == pytest.approx(np.mean(by_length))
-    assert found.total_flops == pytest.approx(4 * STEPS * np.mean(by_length))
+    assert effort.per_sequence == pytest.approx(np.mean(by_length))
+    compute = found.training.ledger_sections(found.run, found.plan)["compute"]
+    assert compute["model_flops"] == pytest.approx(4 * STEPS * np.mean(by_length))
     ledger = json.loads((whole / "run.json").read_text())["ledger"]
     assert ledger["data"]["length_buckets"] is True
     assert ledger["compute"]["positions_per_sequence"] == 16
@@ -169,8 +171,8 @@ def test_a_resumed_run_says_that_its_batches_change(settings, tmp_path, capfd):
 def test_random_batches_are_whole(settings, tmp_path, capsys):
     data = dataclasses.replace(settings.data, length_buckets=False)
     found = prepared(dataclasses.replace(settings, data=data), tmp_path / "planned")
-    assert found.lengths == [S]
-    assert found.job.data.entries["length_buckets"] is False
+    assert found.training.effort(found.run, found.plan).lengths == [S]
+    assert found.data.entries["length_buckets"] is False
     assert "similar length" not in capsys.readouterr().out
 
 
@@ -188,7 +190,8 @@ def copied_records(settings, tmp_path):
 
 def test_a_dry_run_keeps_no_lengths(copied, tmp_path):
     before = content_of(tmp_path / "records")
-    assert sorted(prepared(copied, tmp_path / "planned").lengths) == [8, 16, 24]
+    found = prepared(copied, tmp_path / "planned")
+    assert sorted(found.training.effort(found.run, found.plan).lengths) == [8, 16, 24]
     assert content_of(tmp_path / "records") == before
 
 

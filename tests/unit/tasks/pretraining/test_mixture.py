@@ -49,9 +49,9 @@ def ledger_of(settings):
 
 def files_at(prepared, run):
     """The directory of each record of each global batch."""
-    records = prepared.job.data.training.records
+    records = prepared.training.records_at
     return [
-        [path.split("/")[-2] for path, _ in records(run, prepared.job.plan, position)]
+        [path.split("/")[-2] for path, _ in records(run, prepared.plan, position)]
         for position in range(STEPS)
     ]
 

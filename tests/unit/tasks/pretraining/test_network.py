@@ -12,7 +12,6 @@ from bert_tf.model_directory.writing import write_model_files
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.network import open_model
-from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
@@ -60,7 +59,7 @@ def find_with_notes(settings, records=None, *, init_checkpoint=None, resumed=Non
         remark=lambda sentence, part: notes.append(sentence),
         report=lambda sentences, part: notes.extend(sentences),
     )
-    return open_model(settings, run, records, PretrainingTask), notes
+    return open_model(settings, run, records, sentence_order=False), notes
 
 
 def config_file(directory, **changes):

@@ -157,5 +157,5 @@ def test_the_memory_is_that_of_the_largest_updates(settings, tmp_path):
     for run in (settings, ramped(settings)):
         planned = in_directory(run, tmp_path / "planned", dry_run=True)
         with begin(planned.run, planned.runtime) as begun:
-            found.append(estimate_memory(pretraining.prepare_pretraining(planned, begun).job))
+            found.append(estimate_memory(pretraining.prepare_pretraining(planned, begun)))
     assert found[0] == found[1]

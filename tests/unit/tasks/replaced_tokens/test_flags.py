@@ -6,8 +6,11 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.model.config import BertConfig
-from bert_tf.tasks.replaced_tokens.flags import define_electra_flags, electra_settings
-from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
+from bert_tf.tasks.replaced_tokens.objective import (
+    ReplacedTokens,
+    define_electra_flags,
+    electra_settings,
+)
 from bert_tf.util.errors import UserError
 
 BASE = BertConfig(vocab_size=30522)

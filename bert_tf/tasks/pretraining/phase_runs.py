@@ -2,51 +2,108 @@
 
 All phases are checked before the first one starts, so that the last one cannot fail for a reason
 that was known from the beginning. Everything that a phase needs to resume is in its own directory;
-``plan.json`` only adds which phases are done.
+``plan.json`` only adds which phases are done, with the ledger of the whole plan.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.config.settings import StartSettings, dry
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.tasks.pretraining.batches import TrainingBatches
 from bert_tf.tasks.pretraining.hosts import run_before_training
-from bert_tf.tasks.pretraining.phases import Phase, Phases
-from bert_tf.tasks.pretraining.plan_ledger import (
-    DONE,
-    PLANNED,
-    RUNNING,
-    PhaseEntry,
-    comparable_flags,
-    plan_sections,
-    read_plan,
-    seconds_left,
-    write_plan,
-)
-from bert_tf.tasks.pretraining.run import Prepared
-from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.tasks.pretraining.settings import Phase, Phases, PretrainingSettings
 from bert_tf.train.evaluation import Results
+from bert_tf.train.execute import execute
 from bert_tf.train.job import Job
-from bert_tf.train.ledger import format_ledger
+from bert_tf.train.ledger import Ledger, format_ledger, show_value
 from bert_tf.train.run import Run, begin
 from bert_tf.train.start_point import NEW, StartPoint
-from bert_tf.train.update_timing import describe_conditions, seconds_per_update
-from bert_tf.tuning.peak import peak_flops
+from bert_tf.train.update_timing import describe_conditions, peak_flops, seconds_per_update
 from bert_tf.util.digest import VOCABULARY_DIGEST_KEY
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import finite_or_null
 from bert_tf.util.progress import format_duration
+
+PLAN_NAME = "plan.json"
+_WHAT = "plan"
+_ADVICE = (
+    "restore the file or delete it; deleting it only loses which phases are done, which are then "
+    "checked again"
+)
+
+PLANNED, RUNNING, DONE = "planned", "running", "done"
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseEntry:
+    """The ledger's entry for one phase.
+
+    Attributes:
+      name: the name of its directory.
+      flag_file: the file with its flags.
+      flags: all its flags except those that may differ between starts.
+      length: length of the longest sequence.
+      global_batch: sequences in the largest update.
+      last_step: global_step after its last update.
+      updates, sequences: of the whole phase.
+      model_flops: of the whole phase, as defined in ``model.flops``.
+      peak_flops: FLOP/s of large products on all ranks, in the precision of the phase.
+      seconds_per_update: of the largest update, measured before the start; with several micro
+        batches, extrapolated from one.
+      conditions: what that measurement depends on.
+      state: ``planned``, ``running`` or ``done``.
+      sequences_per_second: throughput in its last start, None until it ends.
+      full_updates: model FLOPs of the phase, in units of its largest update; None in records of
+        earlier versions, whose updates were all of one size.
+    """
+
+    name: str
+    flag_file: str
+    flags: Mapping[str, Any]
+    length: int
+    global_batch: int
+    last_step: int
+    updates: int
+    sequences: int
+    model_flops: float
+    peak_flops: float
+    seconds_per_update: float
+    conditions: str
+    state: str = PLANNED
+    sequences_per_second: float | None = None
+    full_updates: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The duration of the phase, excluding start-up, checkpoints and evaluations."""
+        if self.sequences_per_second:
+            return self.sequences / self.sequences_per_second
+        return (self.full_updates or self.updates) * self.seconds_per_update
+
+    def changed_flags(self, now: Mapping[str, Any]) -> dict[str, str]:
+        """Maps ``--flag`` to ``before -> now``, for flags that both have and that differ."""
+        shown = {}
+        for name, value in self.flags.items():
+            other = now.get(name, value)
+            if other != value:
+                shown[f"--{name}"] = f"{show_value(value)} -> {show_value(other)}"
+        return shown
+
 
 Entries = dict[str, PhaseEntry]
 
 
-def run(plan: Phases) -> Results | None:
+def run_phases(plan: Phases) -> Results | None:
     """Runs all phases that are not done; returns the results of the last. Collective.
 
     Raises UserError for bad input in any phase, before anything is trained.
@@ -56,7 +113,8 @@ def run(plan: Phases) -> Results | None:
     for phase in plan.phases:
         if phase.settings.run.dry_run or entries[phase.name].state == DONE:
             continue
-        with begin(phase.settings.run, phase.settings.runtime) as begun:
+        settings = phase.settings
+        with begin(settings.run, settings.runtime, plan_dir=plan.directory) as begun:
             results = _run_phase(plan, phase, begun, entries)
     return results
 
@@ -64,9 +122,7 @@ def run(plan: Phases) -> Results | None:
 def _recorded(plan: Phases) -> Entries:
     """The phase entries of an earlier start, the same on all ranks; empty in a new directory."""
     settings = plan.phases[0].settings.run
-    whole = dataclasses.replace(
-        settings, output_dir=plan.directory, plan_dir=None, start=StartSettings()
-    )
+    whole = dataclasses.replace(settings, output_dir=plan.directory, start=StartSettings())
     found = None
     with begin(whole, plan.runtime) as begun:
         if begun.start.checkpoint is not None:
@@ -103,7 +159,7 @@ def _is_done(phase: Phase, recorded: Entries) -> bool:
 def _check_phases(plan: Phases, recorded: Entries) -> Entries:
     """Checks every unfinished phase and estimates its duration; prints the plan's ledger."""
     entries: Entries = {}
-    before: Prepared | None = None
+    before: Job | None = None
     for previous, phase in zip((None, *plan.phases), plan.phases):
         earlier = recorded.get(phase.name)
         if earlier is not None and _is_done(phase, recorded):
@@ -121,20 +177,20 @@ def _check_phases(plan: Phases, recorded: Entries) -> Entries:
                 record=None if awaited else begun.record,
                 log=begun.log if shows else None,
             )
-            prepared = pretraining.prepare_pretraining(settings, checked)
+            job = pretraining.prepare_pretraining(settings, checked)
             if awaited is not None:
-                _check_same_network(phase, awaited, prepared)
+                _check_same_network(phase, awaited, job)
             if previous is not None and _resumes_from(phase, previous):
                 begins_at = entries[previous.name].last_step
             else:
                 begins_at = _first_step(phase, checked.start, earlier)
-            entries[phase.name] = _entry(phase, prepared, earlier, begins_at)
+            entries[phase.name] = _entry(phase, job, earlier, begins_at)
             if shows:
                 begun.message(f"{phase.name}: {phase.flag_file}")
-                pretraining.train_and_evaluate(prepared)
+                execute(job)
             if phase is plan.phases[-1]:
                 begun.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
-            before = prepared
+            before = job
     return entries
 
 
@@ -148,28 +204,26 @@ def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
     run.message(f"{phase.name} is done{ignored}")
 
 
-def _starts_from(settings: PretrainingSettings, before: Prepared) -> bool:
+def _starts_from(settings: PretrainingSettings, before: Job) -> bool:
     """Whether a run starts from the checkpoint of a phase that is not finished yet."""
     given = (settings.run.start.init_checkpoint, settings.run.start.resume_from)
-    return str(before.job.settings.output_dir) in given
+    return str(before.settings.output_dir) in given
 
 
-def _without_start(
-    phase: Phase, settings: PretrainingSettings, before: Prepared
-) -> PretrainingSettings:
+def _without_start(phase: Phase, settings: PretrainingSettings, before: Job) -> PretrainingSettings:
     """Settings to check a phase whose start does not exist yet, as a run from random weights."""
-    run, job = settings.run, before.job
+    run = settings.run
     optimizer = settings.optimization.optimizer
-    if run.start.resume_from and optimizer != job.optimization.optimizer:
+    if run.start.resume_from and optimizer != before.optimization.optimizer:
         raise UserError(
             f"{phase.flag_file}: --resume_from keeps the optimizer state of the previous phase, "
-            f"which trains with {job.optimization.optimizer}, not with {optimizer}; give the same "
-            "--optimizer_type, or --init_checkpoint=previous for the weights alone."
+            f"which trains with {before.optimization.optimizer}, not with {optimizer}; give the "
+            "same --optimizer_type, or --init_checkpoint=previous for the weights alone."
         )
     network = settings.network
     if not settings.bert_config_file:
-        network = {**job.model.config.to_dict(), **network}
-    files = settings.tokenizer_files.with_vocabulary_of(job.model.tokenizer_files)
+        network = {**before.model.config.to_dict(), **network}
+    files = settings.tokenizer_files.with_vocabulary_of(before.model.tokenizer_files)
     return dataclasses.replace(
         settings,
         run=dataclasses.replace(run, start=StartSettings()),
@@ -178,15 +232,15 @@ def _without_start(
     )
 
 
-def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> None:
+def _check_same_network(phase: Phase, before: Job, job: Job) -> None:
     """Raises UserError if a phase has a different network or vocabulary than the previous one."""
-    differences = before.job.model.config.differences(prepared.job.model.config).function
+    differences = before.model.config.differences(job.model.config).function
     if differences:
         raise UserError(
             f"{phase.flag_file}: the network differs from that of the previous phase: "
             f"{', '.join(differences.values())}; all phases train the same network."
         )
-    hashes = [p.job.data.entries[VOCABULARY_DIGEST_KEY] for p in (before, prepared)]
+    hashes = [one.data.entries[VOCABULARY_DIGEST_KEY] for one in (before, job)]
     if None not in hashes and hashes[0] != hashes[1]:
         raise UserError(
             f"{phase.flag_file}: the records have a different vocabulary than those of the "
@@ -214,10 +268,9 @@ def _first_step(phase: Phase, start: StartPoint, earlier: PhaseEntry | None) -> 
     return earlier.last_step - earlier.updates if earlier else 0
 
 
-def _entry(
-    phase: Phase, prepared: Prepared, earlier: PhaseEntry | None, begins_at: int
-) -> PhaseEntry:
-    job, run = prepared.job, phase.settings.run
+def _entry(phase: Phase, job: Job, earlier: PhaseEntry | None, begins_at: int) -> PhaseEntry:
+    run, training = phase.settings.run, job.data.training
+    assert isinstance(training, TrainingBatches), "a phase trains"
     batch, last_step = job.plan.batch, job.plan.steps.last_step
     updates = last_step - begins_at
     if updates < 1:
@@ -227,13 +280,15 @@ def _entry(
             "or give --reset_step to count from 0."
         )
     seconds, peak, conditions = _timing(job, earlier)
-    flops = prepared.flops_of_updates(begins_at, last_step)
-    largest = batch.global_batch_size * prepared.flops_per_sequence
+    effort = training.effort(job.run, job.plan)
+    parts = batch.segments(begins_at, last_step)
+    flops = effort.total((part.sequences, part.length) for part in parts)
+    largest = batch.global_batch_size * effort.per_sequence
     return PhaseEntry(
         name=phase.name,
         flag_file=phase.flag_file,
         flags=comparable_flags(run.command.values, run.command.per_host),
-        length=job.data.training.max_seq_length,
+        length=training.max_seq_length,
         global_batch=batch.global_batch_size,
         last_step=last_step,
         updates=updates,
@@ -249,7 +304,7 @@ def _entry(
 
 def _timing(job: Job, earlier: PhaseEntry | None) -> tuple[float, float, str]:
     """Seconds per update, FLOP/s of large products, and the conditions of both. Collective."""
-    ranks, arithmetic = job.run.ranks, job.plan.arithmetic
+    ranks, arithmetic = job.run.ranks, job.arithmetic
     conditions = ranks.broadcast(describe_conditions(job))
     if earlier is not None and earlier.conditions == conditions:
         return earlier.seconds_per_update, earlier.peak_flops, conditions
@@ -258,14 +313,14 @@ def _timing(job: Job, earlier: PhaseEntry | None) -> tuple[float, float, str]:
 
 
 def _run_phase(plan: Phases, phase: Phase, run: Run, entries: Entries) -> Results | None:
-    prepared = pretraining.prepare_pretraining(phase.settings, run)
+    job = pretraining.prepare_pretraining(phase.settings, run)
     left = format_duration(seconds_left(list(entries.values())))
     run.message(
         f"{phase.name} of {len(plan.phases)} phases: {phase.flag_file} (the plan needs about "
         f"{left} more)"
     )
     _note(plan, run, entries, phase, state=RUNNING)
-    results = pretraining.train_and_evaluate(prepared)
+    results = execute(job)
     rate = None
     if run.ranks.is_chief:
         record = read_run_record(phase.directory)
@@ -274,12 +329,10 @@ def _run_phase(plan: Phases, phase: Phase, run: Run, entries: Entries) -> Result
     _note(plan, run, entries, phase, state=DONE, sequences_per_second=rate)
     if phase is plan.phases[-1]:
         run.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
-        run.message(f"the plan is done; its last checkpoint is {_last_checkpoint(phase)}")
+        run.message(
+            f"the plan is done; its last checkpoint is {newest_checkpoint(phase.directory)}"
+        )
     return results
-
-
-def _last_checkpoint(phase: Phase) -> str | None:
-    return newest_checkpoint(phase.directory)
 
 
 def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: Any) -> None:
@@ -287,3 +340,74 @@ def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: Any
     entries[phase.name] = dataclasses.replace(entries[phase.name], **changes)
     if run.ranks.is_chief:
         write_plan(plan.directory, list(entries.values()))
+
+
+def comparable_flags(flags: Mapping[str, Any], host_flags: frozenset[str]) -> dict[str, Any]:
+    """A phase's flags for :class:`PhaseEntry`, as if read back from JSON."""
+    kept = {name: value for name, value in flags.items() if name not in host_flags}
+    return finite_or_null({name: _as_json(value) for name, value in kept.items()})
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def plan_sections(entries: Sequence[PhaseEntry]) -> Ledger:
+    """The sections of the ledger: one per phase, and the total."""
+    sections = {entry.name: _section(entry) for entry in entries}
+    flops, seconds = sum(e.model_flops for e in entries), sum(e.seconds for e in entries)
+    peak = sum(entry.peak_flops * entry.seconds for entry in entries) / seconds
+    sections["total"] = {
+        "updates": sum(entry.updates for entry in entries),
+        "sequences": sum(entry.sequences for entry in entries),
+        **_effort(flops, seconds, peak),
+    }
+    return sections
+
+
+def _section(entry: PhaseEntry) -> dict[str, Any]:
+    return {
+        "flags": entry.flag_file,
+        "state": entry.state,
+        "length": entry.length,
+        "global_batch": entry.global_batch,
+        "updates": entry.updates,
+        "sequences": entry.sequences,
+        **_effort(entry.model_flops, entry.seconds, entry.peak_flops),
+    }
+
+
+def _effort(flops: float, seconds: float, peak: float) -> dict[str, Any]:
+    return {
+        "model_flops": flops,
+        "time": format_duration(seconds),
+        "flops_utilisation": round(flops / seconds / peak, 3),
+    }
+
+
+def seconds_left(entries: Sequence[PhaseEntry]) -> float:
+    """The estimated duration of all phases that are not done."""
+    return sum(entry.seconds for entry in entries if entry.state != DONE)
+
+
+def write_plan(directory: Path, entries: Sequence[PhaseEntry]) -> None:
+    """Writes ``plan.json``."""
+    content = {
+        "phases": [dataclasses.asdict(entry) for entry in entries],
+        "ledger": plan_sections(entries),
+    }
+    write_sealed_json(directory / PLAN_NAME, content)
+
+
+def read_plan(directory: Path) -> dict[str, PhaseEntry]:
+    """The entries of ``plan.json`` by name, empty without the file; UserError if it is damaged."""
+    path = directory / PLAN_NAME
+    if not path.is_file():
+        return {}
+    try:
+        phases = read_sealed_json(path, what=_WHAT, advice=_ADVICE)["phases"]
+        entries = [PhaseEntry(**values) for values in phases]
+        _ = plan_sections(entries)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"{_WHAT}: {path} cannot be used; {_ADVICE}.") from error
+    return {entry.name: entry for entry in entries}

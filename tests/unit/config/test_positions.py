@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_tf.config.ramps import Ramp
 from bert_tf.update.batch_plan import BatchPlan, Segment
-from bert_tf.util.ramps import Ramp
 
 RAMP = Ramp((2, 4, 6), (3, 7))
 
@@ -76,10 +76,9 @@ def test_the_segments_of_a_plan():
 
 
 @given(ramp=ramps(), sequences=st.integers(1, 400))
-def test_updates_for_sequences(ramp, sequences):
-    plan = BatchPlan(1, ramp.last, 1, sizes=ramp)
-    updates = plan.updates_for(sequences - 0.5)
-    assert plan.sequences(0, updates - 1) < sequences <= plan.sequences(0, updates)
-    nearest = plan.nearest_position(sequences)
-    distances = [abs(plan.sequences(0, n) - sequences) for n in range(nearest + 30)]
+def test_positions_of_sums(ramp, sequences):
+    positions = ramp.length_of(sequences - 0.5)
+    assert ramp.total(0, positions - 1) < sequences <= ramp.total(0, positions)
+    nearest = ramp.nearest_position(sequences)
+    distances = [abs(ramp.total(0, n) - sequences) for n in range(nearest + 30)]
     assert distances[nearest] == min(distances)

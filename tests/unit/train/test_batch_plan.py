@@ -4,19 +4,23 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bert_tf.update.batch_plan import BatchPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.train.plan import resolve as resolve_plan
+from bert_tf.train.plan import resolve_batches, resolve_new
+from bert_tf.train.start_point import NEW, StartPoint
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.errors import UserError
+from tests.helpers.settings import optimization_settings
 
 SMALL = st.integers(1, 64)
 
 
 def resolve(micro=None, accumulation=None, total=None, ranks=1):
-    return resolve_batch_plan(
-        micro_batch_size=micro,
-        accumulation_steps=accumulation,
-        global_batch_size=total,
-        world_size=ranks,
-    )
+    sizes = {
+        "micro_batch_size": micro,
+        "accumulation_steps": accumulation,
+        "global_batch_size": total,
+    }
+    return resolve_batches(optimization_settings(**sizes), ranks, NEW, scaled=False)
 
 
 @given(SMALL, SMALL, SMALL)
@@ -57,14 +61,13 @@ def test_defaults():
 
 
 def step_plan(steps=100, warmup=10, rate=1e-3, ranks=4, scale=True, scaling="none"):
-    return resolve_step_plan(
+    requested = optimization_settings(
         num_train_steps=steps,
         num_warmup_steps=warmup,
         learning_rate=rate,
-        world_size=ranks,
-        scale_steps_by_ranks=scale,
         learning_rate_scaling=scaling,
     )
+    return resolve_new(requested, ranks, 1, scaled=scale).steps
 
 
 @given(st.integers(1, 10**6), st.integers(1, 512), st.integers(1, 256))
@@ -80,24 +83,16 @@ def test_scaled_steps_consume_at_least_the_same_data(steps, ranks, micro):
 def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps):
     """Half the run on some ranks, the rest on others: all of the data, and a batch too many."""
 
-    def plan(world_size):
-        return resolve_step_plan(
-            num_train_steps=steps,
-            num_warmup_steps=0,
-            learning_rate=1.0,
-            world_size=world_size,
-            scale_steps_by_ranks=True,
-            learning_rate_scaling="none",
-        )
+    requested = optimization_settings(num_train_steps=steps, micro_batch_size=micro)
+
+    def plan(world_size, start=NEW):
+        batches = resolve_batches(requested, world_size, start, scaled=True)
+        return resolve_plan(requested, batches, 1).steps
 
     done = plan(ranks).num_train_steps // 2
     consumed = done * ranks * micro
     batch = others * micro
-    rest = plan(others).resumed(
-        data_position=done,
-        consumed_sequences=consumed,
-        batch=BatchPlan(micro, 1, others),
-    )
+    rest = plan(others, StartPoint("model.ckpt", done, done, consumed))
     total = consumed + max(0, rest.last_step - done) * batch
     assert abs(total - steps * micro) <= batch * 1.5 + ranks * micro
     place = (done + rest.schedule_offset) * batch
@@ -120,9 +115,4 @@ def test_learning_rate_scaling(scaling, factor):
 
 def test_messages_name_the_flag_of_the_micro_batch():
     with pytest.raises(UserError, match="leave out one of --train_batch_size, --num_acc"):
-        resolve_batch_plan(
-            micro_batch_size=2,
-            accumulation_steps=2,
-            global_batch_size=5,
-            world_size=1,
-        )
+        resolve(2, 2, 5)
