@@ -21,9 +21,9 @@ from tests.helpers.programs import ROOT, environment, run
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 # A program in which importing torch or transformers fails.
-WITHOUT_TORCH = """
+WITHOUT_TRANSFORMERS = """
 import runpy, sys
-sys.modules.update(torch=None, transformers=None)
+sys.modules.update(transformers=None)
 sys.argv[0] = "convert"
 runpy.run_module("bert_tf.commands.convert", run_name="__main__")
 """
@@ -53,10 +53,10 @@ def convert(path, output_dir, target, **arguments):
     return command.convert(open_source(path), output_dir, target, **arguments)
 
 
-def test_the_command_needs_no_torch_and_says_what_it_did(tmp_path, binary):
+def test_the_command_needs_no_transformers_and_says_what_it_did(tmp_path, binary):
     target = tmp_path / "new/converted"
     flags = (f"--input={binary}", f"--output_dir={target}", "--format=google")
-    done = run("-c", WITHOUT_TORCH, *flags)
+    done = run("-c", WITHOUT_TRANSFORMERS, *flags)
     assert done.stdout.splitlines() == [
         f"{binary / 'pytorch_model.bin'}: 41 variables converted",
         "format: Hugging Face; exact GELU (gelu_erf)",
@@ -67,7 +67,7 @@ def test_the_command_needs_no_torch_and_says_what_it_did(tmp_path, binary):
         f"{target} (Google): bert_config.json, bert_model.ckpt.data-00000-of-00001, "
         "bert_model.ckpt.index, bert_model.ckpt.meta, model.json",
     ]
-    again = run("-c", WITHOUT_TORCH, *flags, check=False)
+    again = run("-c", WITHOUT_TRANSFORMERS, *flags, check=False)
     assert again.returncode == 2
     assert again.stderr == (
         f"error: --output_dir={target} exists and is not empty; choose another directory.\n"
