@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,12 +12,12 @@ from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.machine import judge_disk, judge_memory
 from bert_tf.doctor.planned import HELD_OUT, TRAINING, PlannedRun, Records, Updates
 from bert_tf.doctor.training_scripts import CLASSIFIER, OF_RECORDS, SQUAD, TAGGER
+from bert_tf.finetune import run as finetuning
 from bert_tf.ranks.planned import PlannedRanks
-from bert_tf.tasks.classification.run import open_classification
-from bert_tf.tasks.finetuning.run import run_repeatedly
+from bert_tf.tasks.classification.run import TextClassification
 from bert_tf.tasks.pretraining.run import OpenedPretraining, open_pretraining
-from bert_tf.tasks.question_answering.run import OpenedSquad, open_squad
-from bert_tf.tasks.tagging.run import open_tagging
+from bert_tf.tasks.question_answering.run import QuestionAnswering
+from bert_tf.tasks.tagging.run import Tagging
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.execute import report_changes, report_resuming, sizes_in, whole_ledger
@@ -28,26 +29,29 @@ from bert_tf.train.run import Run, begin
 _QUESTIONS = 4  # number of questions to make records of, to learn the size of a batch
 
 
-class _FewQuestions(OpenedSquad):
+class _FewQuestions(finetuning.Opened):
     """A run that makes the records of a few questions, but is planned for all of them."""
 
+    task: QuestionAnswering
+
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
-        """As in :class:`OpenedSquad`, but with the number of all records."""
-        data = OpenedSquad.make_data(self.first(_QUESTIONS), run, arithmetic)
+        """As in the superclass, but with the number of all records."""
+        few = finetuning.Opened(self.task.first(_QUESTIONS), self.model)
+        data = few.make_data(run, arithmetic)
         training = dataclasses.replace(data.training, num_records=self.max_records)
         return dataclasses.replace(data, training=training)
 
 
 def _open_few_questions(settings: Any, run: Run) -> _FewQuestions:
-    opened = open_squad(settings, run)
-    return _FewQuestions(**{f.name: getattr(opened, f.name) for f in dataclasses.fields(opened)})
+    opened = finetuning.open_run(QuestionAnswering.open, settings, run)
+    return _FewQuestions(opened.task, opened.model)
 
 
 _OPENERS: Mapping[str, Callable[[Any, Run], Opened]] = {
     **dict.fromkeys(OF_RECORDS, open_pretraining),
     SQUAD: _open_few_questions,
-    CLASSIFIER: open_classification,
-    TAGGER: open_tagging,
+    CLASSIFIER: functools.partial(finetuning.open_run, TextClassification.open),
+    TAGGER: functools.partial(finetuning.open_run, Tagging.open),
 }
 
 
@@ -64,7 +68,7 @@ def rehearse(findings: Findings, script: str, settings: Any, ranks: PlannedRanks
     settings = dry(settings)
     if script in OF_RECORDS:
         return once(settings)
-    return run_repeatedly(settings, once)
+    return finetuning.run_repeatedly(settings, once)
 
 
 def _report(findings: Findings, files: TokenizerFiles, opened: Opened, job: Job) -> None:
@@ -72,10 +76,9 @@ def _report(findings: Findings, files: TokenizerFiles, opened: Opened, job: Job)
     run = job.run
     if files.file is not None:
         findings.fine("vocabulary", f"{files.file} has {files.load().vocab_size:,} entries")
-    if isinstance(opened, OpenedSquad):
-        for name, file in (("train_file", opened.train), ("predict_file", opened.predict)):
-            if file is not None:
-                findings.fine("questions", f"--{name} has {len(file.examples):,} questions")
+    if isinstance(opened, _FewQuestions):
+        for kind, file in opened.task.files.items():
+            findings.fine("questions", f"--{kind}_file has {len(file.examples):,} questions")
         passed = "all checks before records are made have passed"
     else:  # all of its data is there, so it can be compared with the last start
         if run.settings.do_train:

@@ -33,6 +33,7 @@ ROOMS = (
     "inference",
     "train",
     "tasks.distillation",
+    "finetune",
     "tasks.finetuning",
     "tasks.pretraining",
     "tasks.replaced_tokens",

@@ -7,6 +7,11 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, require
 from bert_tf.cli.training_flags import warn_of_ignored
+from bert_tf.finetune.flags import (
+    define_directory_flags,
+    define_finetuning_flags,
+    directory_settings,
+)
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
 from bert_tf.tasks.classification.settings import (
@@ -15,11 +20,6 @@ from bert_tf.tasks.classification.settings import (
     LossSettings,
 )
 from bert_tf.tasks.classification.thresholds import ThresholdSettings
-from bert_tf.tasks.finetuning.flags import (
-    define_directory_flags,
-    define_finetuning_flags,
-    directory_settings,
-)
 
 
 def define_classification_flags(values: flags.FlagValues) -> None:

@@ -7,7 +7,7 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, require
 from bert_tf.cli.training_flags import warn_of_ignored
-from bert_tf.tasks.finetuning.flags import (
+from bert_tf.finetune.flags import (
     define_directory_flags,
     define_finetuning_flags,
     directory_settings,

@@ -7,9 +7,9 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, listed, texts_of
+from bert_tf.inference.sequences import SequencePredictor, listed, texts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
@@ -17,9 +17,6 @@ from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
 from bert_tf.tasks.tagging.features import sequences_of
 from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.text.basic import IDEOGRAPHS
-
-if TYPE_CHECKING:
-    from bert_tf.model.options import ForwardOptions
 
 # A text, or the words of one.
 Words = Union[str, Sequence[str]]
@@ -55,7 +52,7 @@ class TaggedText:
     entities: tuple[NamedEntity, ...]
 
 
-class Tagger:
+class Tagger(SequencePredictor):
     """A tagging network with its weights.
 
     Attributes:
@@ -69,9 +66,7 @@ class Tagger:
         *,
         max_seq_length: int | None = None,
         doc_stride: int | None = None,
-        batch_size: int = BATCH_SIZE,
-        options: ForwardOptions | None = None,
-        threads: int | None = None,
+        **options: Any,
     ) -> None:
         """Restores the weights.
 
@@ -81,10 +76,7 @@ class Tagger:
           max_seq_length: the most tokens of a sequence, of which a long sentence becomes several;
             None for the network's positions.
           doc_stride: tokens between the starts of these; None for run_ner.py's default.
-          batch_size: maximum number of sequences per batch.
-          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
-            float32, with native operations on CPUs if they are built.
-          threads: number of threads; None for one per core.
+          **options: further arguments of :class:`SequencePredictor`.
 
         Raises:
           UserError: the weights do not belong to such a model, or it has fewer positions.
@@ -96,14 +88,8 @@ class Tagger:
         self.labels, self._tokenizer = labels, model.tokenizer
         self._windows = WindowSettings(length, doc_stride)
         self._windows.validate()
-        self._predictor = SequencePredictor(
-            TaggingTask(model.config, len(labels)),
-            model.checkpoint,
-            length,
-            batch_size=batch_size,
-            options=options,
-            threads=threads,
-        )
+        task = TaggingTask(model.config, len(labels))
+        super().__init__(task, model.checkpoint, length, **options)
 
     def predict(self, sentences: Sequence[Words]) -> list[TaggedText]:
         """The labels of sentences, in their order.
@@ -135,8 +121,8 @@ class Tagger:
         if not sequences:
             return [[] for _ in sentences]
         ids = [sequence.ids for sequence in sequences]
-        width = self._predictor.padded(max(map(len, ids)))
-        found = self._predictor.run(
+        width = self.padded(max(map(len, ids)))
+        found = self.run(
             {
                 **padded_inputs(ids, width, pad_id=self._tokenizer.pad_id),
                 WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
@@ -153,10 +139,6 @@ class Tagger:
             return ()
         places = [(e.type, spans[e.start][0], spans[e.end - 1][1]) for e in entities_of(labels)]
         return tuple(NamedEntity(kind, text[start:end], start, end) for kind, start, end in places)
-
-    def close(self) -> None:
-        """Frees the network's memory; the tagger cannot be used any more."""
-        self._predictor.close()
 
 
 def spans_in_text(text: str) -> list[tuple[int, int]]:

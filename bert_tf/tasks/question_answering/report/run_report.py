@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bert_tf.finetune.evaluation import FileEvaluation
 from bert_tf.tasks.question_answering.answers import best_span_texts
 from bert_tf.tasks.question_answering.examples import SquadFile
-from bert_tf.tasks.question_answering.prediction import SpanEvaluation
 from bert_tf.tasks.question_answering.report.collect import Trained, write_squad_report
 from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.thresholds import (
@@ -34,9 +34,9 @@ def report_run(
       by_seed: the results of each seed so far.
     """
     evaluation = job.data.evaluation
-    if not isinstance(evaluation, SpanEvaluation) or evaluation.predictions is None:
+    if not isinstance(evaluation, FileEvaluation) or evaluation.answers is None:
         raise ValueError("the job has answered no questions")
-    predictions = evaluation.predictions
+    predictions = evaluation.answers
     curve: list[ThresholdPoint] = []
     if settings.answers.version_2_with_negative:
         curve = threshold_curve(squad, best_span_texts(squad, predictions), predictions.null_odds)

@@ -19,13 +19,12 @@ from bert_tf.cli.training_flags import (
     optimization_settings,
     run_settings,
 )
+from bert_tf.finetune.settings import DirectorySettings, FinetuningSettings, LayerSettings
 from bert_tf.tasks.distillation.flags import (
     FOR_PRETRAINING,
     define_teacher_flags,
     teacher_settings,
 )
-from bert_tf.tasks.finetuning.layer_rates import LayerSettings
-from bert_tf.tasks.finetuning.settings import DirectorySettings, FinetuningSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
@@ -135,7 +134,7 @@ def directory_settings(
     ``needs_directory`` is false.
     """
     settings = finetuning_settings(kind, values, does=["do_train", "do_eval", "do_predict"])
-    if needs_directory and settings.missing_files():
+    if needs_directory and settings.missing_files:
         require(values, "data_dir")
     if settings.data_dir is not None and not settings.data_dir.is_dir():
         raise UserError(
