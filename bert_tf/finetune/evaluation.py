@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.finetune.records import reader_of
+from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.input.batches import dataset_of_positions
 from bert_tf.input.length_buckets import LengthSortedBatches, in_record_order
 from bert_tf.model.task import Features, Network
@@ -22,9 +23,6 @@ from bert_tf.train.start_point import find_start
 from bert_tf.train.summary import prediction_lines
 from bert_tf.util.console import say
 from bert_tf.util.progress import Progress
-
-if TYPE_CHECKING:
-    from bert_tf.finetune.task import SequenceTask
 
 RATE = "predict_sequences_per_second"
 
@@ -104,12 +102,13 @@ class FileEvaluation:
 
     def _scores(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
         """The scores of the file that is evaluated; writes files to ``output_dir``."""
-        task, file = self._task, self._task.files[self._kind]
-        tokenizer_files = self._model.tokenizer_files
-        self.answers = task.decode(file, self._records, predictions, tokenizer_files)
+        task, tokenizer_files = self._task, self._model.tokenizer_files
+        file = task.files[self._kind]
+        predicted = Predicted(file, self._records, tokenizer_files, predictions)
+        self.answers = task.decode(predicted)
         if self._kind == task.evaluated:
-            return task.score(file, self.answers, self._records, output_dir)
-        task.write(file, self.answers, output_dir)
+            return task.score(predicted, self.answers, output_dir)
+        task.write(predicted, self.answers, output_dir)
         return {}
 
     def _collect(

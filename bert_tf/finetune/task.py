@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,22 @@ REPORT_NAME = "report.html"
 
 # Kind of a file -> the name of its split in a directory of data.
 _SPLITS = {TRAIN: "train", EVAL: "dev", PREDICT: "test"}
+
+
+class Predicted(NamedTuple):
+    """The network's predictions for a file.
+
+    Attributes:
+      file: its contents, as the task read them.
+      records: its records.
+      tokenizer_files: the tokenizer that they were made with.
+      outputs: the predictions, [N, ...] for the N records, in their order.
+    """
+
+    file: Any
+    records: SequenceRecords
+    tokenizer_files: TokenizerFiles
+    outputs: Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,22 +150,14 @@ class SequenceTask(abc.ABC):
         """The stage that makes the records of a file. Raises UserError for impossible lengths."""
 
     @abc.abstractmethod
-    def decode(
-        self,
-        file: Any,
-        records: SequenceRecords,
-        predictions: Mapping[str, np.ndarray],
-        tokenizer_files: TokenizerFiles,
-    ) -> Any:
-        """What the network's predictions, [N, ...] for all records of a file, say about it."""
+    def decode(self, predicted: Predicted) -> Any:
+        """What the network's predictions say about the items of a file."""
 
     @abc.abstractmethod
-    def score(
-        self, file: Any, answers: Any, records: SequenceRecords, output_dir: Path
-    ) -> Mapping[str, float]:
+    def score(self, predicted: Predicted, answers: Any, output_dir: Path) -> Results:
         """Scores what :meth:`decode` returned; may write files to ``output_dir``."""
 
-    def write(self, file: Any, answers: Any, output_dir: Path) -> None:
+    def write(self, predicted: Predicted, answers: Any, output_dir: Path) -> None:
         """Writes what :meth:`decode` returned for the file that is predicted."""
         raise NotImplementedError
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bert_tf.finetune import run as finetuning
 from bert_tf.finetune.agreement import (
     StoredClasses,
@@ -20,12 +18,12 @@ from bert_tf.finetune.agreement import (
     stored_classes,
 )
 from bert_tf.finetune.settings import PREDICT, TRAIN
-from bert_tf.finetune.task import SequenceTask, read_files
+from bert_tf.finetune.task import Predicted, SequenceTask, read_files
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.records.sequences import SequenceRecords, SequenceStage
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.answers import Answers, labels_of, logits_of_texts
 from bert_tf.tasks.classification.features import check_length, feature_stage
 from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask
@@ -198,28 +196,21 @@ class TextClassification(SequenceTask):
             num_workers=self.settings.num_workers,
         )
 
-    def decode(
-        self,
-        file: TextFile,
-        records: SequenceRecords,
-        predictions: Mapping[str, np.ndarray],
-        tokenizer_files: TokenizerFiles,
-    ) -> Answers:
+    def decode(self, predicted: Predicted) -> Answers:
         """The predictions of texts, each from one sequence or from several windows."""
-        del tokenizer_files
-        return Answers(file.task, logits_of_texts(predictions["logits"], records.records_per_item))
+        windows = predicted.records.records_per_item
+        return Answers(predicted.file.task, logits_of_texts(predicted.outputs["logits"], windows))
 
-    def score(
-        self, file: TextFile, answers: Answers, records: SequenceRecords, output_dir: Path
-    ) -> Mapping[str, float]:
+    def score(self, predicted: Predicted, answers: Answers, output_dir: Path) -> Results:
         """The task's metrics and the loss of each part; writes ``report.html``."""
-        labels, found = labels_of(file), {}
+        file, found = predicted.file, {}
+        labels = labels_of(file)
         if file.task.multi_label:
             thresholds = self.settings.thresholds.chosen(
                 output_dir,
                 labels,
                 answers.probabilities,
-                digest=records.sha256,
+                digest=predicted.records.sha256,
                 trains=self.settings.run.do_train,
             )
             answers = dataclasses.replace(answers, thresholds=thresholds)
@@ -233,8 +224,9 @@ class TextClassification(SequenceTask):
         write_report(output_dir, file, answers, results)
         return results
 
-    def write(self, file: TextFile, answers: Answers, output_dir: Path) -> None:
+    def write(self, predicted: Predicted, answers: Answers, output_dir: Path) -> None:
         """Writes the probabilities, and the class or the rating, of each part."""
+        file = predicted.file
         if file.task.multi_label:
             thresholds = self.settings.thresholds.stored(output_dir)
             answers = dataclasses.replace(answers, thresholds=thresholds)

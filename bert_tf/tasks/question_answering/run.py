@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from bert_tf.finetune import run as finetuning
 from bert_tf.finetune.agreement import as_stored
 from bert_tf.finetune.settings import PREDICT, TRAIN
-from bert_tf.finetune.task import SequenceTask
+from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.record import require_record, write_record
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
@@ -140,17 +138,13 @@ class QuestionAnswering(SequenceTask):
             num_workers=self.settings.num_workers,
         )
 
-    def decode(
-        self,
-        file: SquadFile,
-        records: SequenceRecords,
-        predictions: Mapping[str, np.ndarray],
-        tokenizer_files: TokenizerFiles,
-    ) -> Predictions:
+    def decode(self, predicted: Predicted) -> Predictions:
         """The answers, with the threshold that is best for them if the user wants it."""
-        del records
-        settings, candidates = self.settings.answers, SpanCandidates(**predictions)
-        tokenizer = tokenizer_files.load()
+        file, settings = predicted.file, self.settings.answers
+        candidates, tokenizer = (
+            SpanCandidates(**predicted.outputs),
+            predicted.tokenizer_files.load(),
+        )
 
         def answered(chosen: AnswerSettings) -> Predictions:
             return decode_answers(file, tokenizer, self.settings.windows, candidates, chosen)
@@ -163,12 +157,9 @@ class QuestionAnswering(SequenceTask):
         best = best_threshold(curve).threshold
         return answered(dataclasses.replace(settings, null_score_diff_threshold=best))
 
-    def score(
-        self, file: SquadFile, answers: Predictions, records: SequenceRecords, output_dir: Path
-    ) -> Mapping[str, float]:
+    def score(self, predicted: Predicted, answers: Predictions, output_dir: Path) -> Results:
         """Writes the answers and returns their scores; empty if the file has no answers."""
-        del records
-        version_2 = self.settings.answers.version_2_with_negative
+        file, version_2 = predicted.file, self.settings.answers.version_2_with_negative
         is_given = _THRESHOLD not in self.settings.run.command.defaulted
         if version_2 and (self.settings.tune_threshold or is_given):
             _store(answers.threshold, output_dir)

@@ -22,12 +22,12 @@ from bert_tf.finetune.agreement import (
     stored_classes,
 )
 from bert_tf.finetune.settings import EVAL, PREDICT, TRAIN
-from bert_tf.finetune.task import SequenceTask, read_files
+from bert_tf.finetune.task import Predicted, SequenceTask, read_files
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.records.layouts import WORD_STARTS
-from bert_tf.records.sequences import SequenceRecords, SequenceStage
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.tagging.chunks import (
     Counts,
     are_of_entities,
@@ -133,44 +133,31 @@ class Tagging(SequenceTask):
             num_workers=self.settings.num_workers,
         )
 
-    def decode(
-        self,
-        file: TaggedFile,
-        records: SequenceRecords,
-        predictions: Mapping[str, np.ndarray],
-        tokenizer_files: TokenizerFiles,
-    ) -> TaggedSentences:
+    def decode(self, predicted: Predicted) -> TaggedSentences:
         """The predicted labels of each sentence, and the cross entropies of words with labels."""
-        del records, tokenizer_files
-        losses = np.zeros(0, np.float32)
-        if CROSS_ENTROPIES in predictions:
-            losses = predictions[CROSS_ENTROPIES][predictions[WORD_STARTS] > 0]
-        return TaggedSentences(predicted_labels(file, self.labels, predictions), losses)
+        outputs, losses = predicted.outputs, np.zeros(0, np.float32)
+        if CROSS_ENTROPIES in outputs:
+            losses = outputs[CROSS_ENTROPIES][outputs[WORD_STARTS] > 0]
+        return TaggedSentences(predicted_labels(predicted.file, self.labels, outputs), losses)
 
-    def score(
-        self,
-        file: TaggedFile,
-        answers: TaggedSentences,
-        records: SequenceRecords,
-        output_dir: Path,
-    ) -> Mapping[str, float]:
+    def score(self, predicted: Predicted, answers: TaggedSentences, output_dir: Path) -> Results:
         """The scores and the loss; writes the report and the scores of every entity type."""
-        del records
-        predicted, losses = answers.labels, answers.losses
+        file, labels, losses = predicted.file, answers.labels, answers.losses
         counts = None
         if self._has_entities:
-            counts = count_entities((sentence.labels for sentence in file.sentences), predicted)
+            counts = count_entities((sentence.labels for sentence in file.sentences), labels)
             write_json(output_dir / ENTITIES_NAME, entity_table(counts))
         known = [label in self.labels for s in file.sentences for label in s.labels]
         loss = float(losses[known].mean(dtype=np.float64))
-        results = {**scores(file, predicted, counts), "eval_loss": loss}
-        write_report(output_dir, file, predicted, np.where(known, losses, 0.0), results)
+        results = {**scores(file, labels, counts), "eval_loss": loss}
+        write_report(output_dir, file, labels, np.where(known, losses, 0.0), results)
         return results
 
-    def write(self, file: TaggedFile, answers: TaggedSentences, output_dir: Path) -> None:
+    def write(self, predicted: Predicted, answers: TaggedSentences, output_dir: Path) -> None:
         """Writes the file's lines with the predicted labels."""
+        lines = with_predictions(predicted.file, answers.labels)
         with atomic_open(output_dir / self.predictions_name) as output:
-            output.writelines(f"{line}\n" for line in with_predictions(file, answers.labels))
+            output.writelines(f"{line}\n" for line in lines)
 
 
 @dataclasses.dataclass(frozen=True)
