@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,9 @@ from bert_tf.cli.training_flags import (
     define_runtime_flags,
     optimization_settings,
     run_settings,
+    warn_of_ignored,
 )
+from bert_tf.config.declared import Settings
 from bert_tf.finetune.settings import DirectorySettings, FinetuningSettings, LayerSettings
 from bert_tf.tasks.distillation.flags import (
     FOR_PRETRAINING,
@@ -29,7 +32,6 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
 _Settings = TypeVar("_Settings", bound=FinetuningSettings)
-_OfDirectory = TypeVar("_OfDirectory", bound=DirectorySettings)
 
 # The loss weights of Hugging Face's run_squad_w_distillation.py, which does not compare hidden
 # states.
@@ -108,40 +110,80 @@ def _define_record_flags(define: Definer, examples: str, **of_task: Mapping[str,
     define.settings(LayerSettings)
 
 
-def define_directory_flags(define: Definer, *, files: str, predictions: str) -> None:
-    """Defines the flags for working on the files of a directory.
+@dataclasses.dataclass(frozen=True)
+class DirectoryFlags:
+    """The flags of a script that fine-tunes on the files of a directory.
 
-    ``files`` and ``predictions`` are inserted in help texts: the input files, and the output.
+    Attributes:
+      kind: the settings that are made from them.
+      heading: what the task's own flags are about.
+      groups: groups of these settings that have flags.
+      examples: what help texts call the contents of a record.
+      longest: help text of --max_seq_length.
+      files, predictions: what help texts call the input files and the output.
+      changes: field of ``kind`` -> facts of its flag that are different.
+      ignored: flags of NVIDIA's script, by name and type, that have no effect, and
+      why: the reason.
+      peer: that script in ``compat.nvidia_defaults``.
     """
-    define.settings(
-        DirectorySettings,
-        data_dir={"help_text": f"Directory of {files}."},
-        do_predict={"help_text": f"Predict the test set and write {predictions}."},
-    )
-    define_evaluation_flags(
-        define,
-        without=["max_eval_steps"],
-        do_eval={"help_text": "Evaluate on the development set."},
-    )
 
+    kind: type[DirectorySettings]
+    heading: str
+    examples: str
+    longest: str
+    files: str
+    predictions: str
+    groups: tuple[type[Settings], ...] = ()
+    changes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    ignored: Mapping[str, type] = dataclasses.field(default_factory=dict)
+    why: str = ""
+    peer: str | None = None
 
-def directory_settings(
-    kind: type[_OfDirectory], values: flags.FlagValues, *, needs_directory: bool = True
-) -> _OfDirectory:
-    """Like :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
-
-    Also raises UserError if a file has no flag of its own and --data_dir is missing, unless
-    ``needs_directory`` is false.
-    """
-    settings = finetuning_settings(kind, values, does=["do_train", "do_eval", "do_predict"])
-    if needs_directory and settings.missing_files:
-        require(values, "data_dir")
-    if settings.data_dir is not None and not settings.data_dir.is_dir():
-        raise UserError(
-            f"--data_dir={settings.data_dir} is not a directory; give the directory of the task's "
-            "files."
+    def define(self, values: flags.FlagValues) -> None:
+        """Defines the flags."""
+        define_finetuning_flags(
+            Definer(values),
+            flag_group(self.heading)(self._define_own),
+            examples=self.examples,
+            label_flag="alpha_label",
+            max_seq_length={"default": 128, "help_text": self.longest},
+            length_buckets=False,
         )
-    return settings
+
+    def _define_own(self, define: Definer) -> None:
+        define.settings(self.kind, **self.changes)
+        for group in self.groups:
+            define.settings(group)
+        define.settings(
+            DirectorySettings,
+            data_dir={"help_text": f"Directory of {self.files}."},
+            do_predict={"help_text": f"Predict the test set and write {self.predictions}."},
+        )
+        define_evaluation_flags(
+            define,
+            without=["max_eval_steps"],
+            do_eval={"help_text": "Evaluate on the development set."},
+        )
+        define.ignored(self.ignored, self.why)
+
+    def settings(self, values: flags.FlagValues) -> Any:
+        """Turns parsed flags into settings; raises UserError for invalid flags."""
+        warn_of_ignored(values, also=self.ignored)
+        if self.peer is not None and any(values[name].present for name in self.ignored):
+            from bert_tf.compat import nvidia_defaults
+
+            nvidia_defaults.adopt_and_say(values, getattr(nvidia_defaults, self.peer))
+        require(values, "output_dir")
+        does = ["do_train", "do_eval", "do_predict"]
+        settings = finetuning_settings(self.kind, values, does=does)
+        if settings.needs_directory:
+            require(values, "data_dir")
+        if settings.data_dir is not None and not settings.data_dir.is_dir():
+            raise UserError(
+                f"--data_dir={settings.data_dir} is not a directory; give the directory of the "
+                "task's files."
+            )
+        return settings
 
 
 def finetuning_settings(

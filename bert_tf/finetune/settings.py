@@ -228,3 +228,8 @@ class DirectorySettings(FinetuningSettings):
     def missing_files(self) -> list[str]:
         """The kinds of those that no flag of its own names."""
         return [kind for kind, path in self.files.items() if path is None]
+
+    @property
+    def needs_directory(self) -> bool:
+        """Whether files of --data_dir are needed."""
+        return bool(self.missing_files)

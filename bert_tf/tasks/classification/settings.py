@@ -87,6 +87,11 @@ class ClassificationSettings(DirectorySettings):
             return task
         return task.in_languages(chosen.language, chosen.train_language or chosen.language[0])
 
+    @property
+    def needs_directory(self) -> bool:
+        """Whether files of --data_dir are needed, as only published tasks have them."""
+        return bool(self.task_name) and super().needs_directory
+
     def contradictions(self) -> Iterator[str]:
         """Actions without files, and what one kind of labels or files does not have."""
         yield from super().contradictions()
