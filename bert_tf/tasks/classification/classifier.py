@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.classes import MULTI_LABEL, Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.sequences import padded_inputs
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
 from bert_tf.tasks.classification.features import check_length, sequences_of
-from bert_tf.tasks.classification.long_texts import CUT_OFF, LongTexts
+from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.text_task import Row, TextTask
 
 
@@ -57,7 +58,7 @@ class TextClassifier(SequencePredictor):
         classes: Classes,
         *,
         max_seq_length: int | None = None,
-        long_texts: LongTexts = CUT_OFF,
+        long_texts: LongTexts | None = None,
         **options: Any,
     ) -> None:
         """Restores the weights.
@@ -65,8 +66,9 @@ class TextClassifier(SequencePredictor):
         Args:
           model: the model, from ``model_directory.complete.find_model``.
           classes: what its outputs mean, from ``ModelDirectory.text_classes``.
-          max_seq_length: the most tokens of a sequence; None for the network's positions.
-          long_texts: what is read of texts with more tokens.
+          max_seq_length: the most tokens of a sequence; None for that of the model's training, or
+            else the network's positions.
+          long_texts: what is read of texts with more tokens; None for what its training read.
           **options: further arguments of :class:`SequencePredictor`.
 
         Raises:
@@ -75,12 +77,13 @@ class TextClassifier(SequencePredictor):
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.tasks.classification.task import ClassificationTask
 
-        self.classes, self._tokenizer, self._long_texts = classes, model.tokenizer, long_texts
+        self.classes, self._tokenizer = classes, model.tokenizer
+        self._long_texts = long_texts or with_settings_of_model(LongTexts(), model.kept)
         is_multi_label = classes.kind == MULTI_LABEL
         self._task = TextTask(
             "texts", "text", None, None, (), classes=classes.labels, multi_label=is_multi_label
         )
-        length = max_seq_length or model.config.max_position_embeddings
+        length = max_seq_length or model.usual_length
         check_length(self._task, length)
         task = ClassificationTask(model.config, self._task.num_outputs)
         super().__init__(task, model.checkpoint, length, **options)

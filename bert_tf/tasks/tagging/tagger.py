@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Union
 
 from bert_tf.inference.sequences import SequencePredictor, listed, texts_of
+from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
@@ -62,7 +63,7 @@ class Tagger(SequencePredictor):
     def __init__(
         self,
         model: CompleteModel,
-        labels: tuple[str, ...],
+        classes: Classes,
         *,
         max_seq_length: int | None = None,
         doc_stride: int | None = None,
@@ -72,10 +73,11 @@ class Tagger(SequencePredictor):
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
-          labels: its labels by class number, from ``ModelDirectory.labels``.
+          classes: its labels, from ``ModelDirectory.classes``.
           max_seq_length: the most tokens of a sequence, of which a long sentence becomes several;
-            None for the network's positions.
-          doc_stride: tokens between the starts of these; None for run_ner.py's default.
+            None for that of the model's training, or else the network's positions.
+          doc_stride: tokens between the starts of these; None for that of the model's training, or
+            else run_ner.py's default.
           **options: further arguments of :class:`SequencePredictor`.
 
         Raises:
@@ -84,11 +86,11 @@ class Tagger(SequencePredictor):
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.tasks.tagging.task import TaggingTask
 
-        length = max_seq_length or model.config.max_position_embeddings
-        self.labels, self._tokenizer = labels, model.tokenizer
-        self._windows = WindowSettings(length, doc_stride)
+        length = max_seq_length or model.usual_length
+        self.labels, self._tokenizer = classes.labels, model.tokenizer
+        self._windows = WindowSettings(length, doc_stride or model.kept.get("doc_stride"))
         self._windows.validate()
-        task = TaggingTask(model.config, len(labels))
+        task = TaggingTask(model.config, len(self.labels))
         super().__init__(task, model.checkpoint, length, **options)
 
     def predict(self, sentences: Sequence[Words]) -> list[TaggedText]:
