@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -170,6 +171,17 @@ class SequenceTask(abc.ABC):
         """Reports an executed job on rank 0; ``by_seed`` are the results of each seed so far."""
         del by_seed
         job.run.message(f"the report is {job.settings.output_dir / REPORT_NAME}")
+
+
+def log_frequencies(counts: Sequence[float]) -> tuple[float, ...]:
+    """The logarithms of the frequencies of classes, with one more of each, so that all are finite.
+
+    A head whose bias starts from these learns from texts in its first updates, instead of the
+    frequencies (Lin et al. 2017, "Focal Loss for Dense Object Detection", section 3.3).
+    """
+    more = [count + 1 for count in counts]
+    total = sum(more)
+    return tuple(math.log(count / total) for count in more)
 
 
 def read_files(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from bert_tf.finetune.agreement import (
     stored_classes,
 )
 from bert_tf.finetune.settings import EVAL, PREDICT, TRAIN
-from bert_tf.finetune.task import Predicted, SequenceTask, read_files
+from bert_tf.finetune.task import Predicted, SequenceTask, log_frequencies, read_files
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
@@ -120,7 +119,10 @@ class Tagging(SequenceTask):
 
     def network(self, config: BertConfig) -> TaggingTask:
         """A head whose bias starts from the frequencies of the labels, as classifiers' do."""
-        bias = _log_frequencies(self.files[TRAIN], self.labels) if TRAIN in self.files else 0.0
+        bias: float | tuple[float, ...] = 0.0
+        if TRAIN in self.files:
+            counts = self.files[TRAIN].label_counts
+            bias = log_frequencies([counts[label] for label in self.labels])
         return TaggingTask(config, len(self.labels), bias)
 
     def stage(self, kind: str, tokenizer_files: TokenizerFiles) -> SequenceStage:
@@ -261,13 +263,6 @@ def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
             "prefixes B-, I- (M-), E- (L-) and S- (U-), so there is the accuracy of words but no "
             "F1 of entities"
         )
-
-
-def _log_frequencies(train: TaggedFile, labels: tuple[str, ...]) -> tuple[float, ...]:
-    """Where the bias of a new head starts, as classifiers' do (losses.best_constant)."""
-    counts = train.label_counts
-    total = train.num_words + len(labels)  # one word more of each label, so that all are finite
-    return tuple(math.log((counts[label] + 1) / total) for label in labels)
 
 
 def _agree_on_labels(
