@@ -27,7 +27,7 @@ def settings_classes() -> list[type[Settings]]:
     tasks = ROOT / "bert_tf/tasks"
     files = [
         *sorted((ROOT / "bert_tf/config").glob("*.py")),
-        ROOT / "bert_tf/finetune/settings.py",
+        *(ROOT / f"bert_tf/finetune/{name}.py" for name in ("settings", "directory")),
         *sorted(path for name in _MODULES_OF_TASKS for path in tasks.rglob(name)),
         ROOT / "bert_tf/serving/export.py",
     ]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bert_tf.config.declared import settings_of_model
+from bert_tf.config.declared import Settings, settings_of_model, with_settings_of_model
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.finetune.agreement import first_weights
-from bert_tf.finetune.evaluation import FileEvaluation
 from bert_tf.finetune.records import directory_of_new_records, obtain_records, training_data
 from bert_tf.finetune.settings import TRAIN, FinetuningSettings
 from bert_tf.finetune.task import SequenceTask
@@ -24,13 +22,17 @@ from bert_tf.train.execute import execute
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
+from bert_tf.util.errors import UserError
+from bert_tf.util.options import shown
 
 if TYPE_CHECKING:
+    from bert_tf.finetune.evaluation import FileEvaluation
     from bert_tf.finetune.repeats import Repeats
     from bert_tf.tasks.distillation.teacher import Teacher
 
 Kind = TypeVar("Kind", bound=FinetuningSettings)
 Result = TypeVar("Result")
+Stored = TypeVar("Stored", bound=Settings)
 
 OpenTask = Callable[[Any, Run], SequenceTask]
 
@@ -161,6 +163,9 @@ class Opened:
     ) -> FileEvaluation | None:
         if kind is None or kind not in records:
             return None
+        # Imported here so that a run that only trains does not load it.
+        from bert_tf.finetune.evaluation import FileEvaluation
+
         settings = self.task.settings
         if kind == self.task.evaluated:
             batch_size = settings.run.evaluation.eval_batch_size
@@ -245,3 +250,53 @@ def _open_model(settings: FinetuningSettings, run: Run, teacher: Teacher | None)
     )
     run.report(found.notes, part="configuration")
     return found
+
+
+def first_weights(run: Run) -> str | None:
+    """The weights that a run starts from, resumed or given; None for random ones."""
+    return run.start.checkpoint or run.settings.start.init_checkpoint or None
+
+
+def as_stored(
+    settings: Stored,
+    run: Run,
+    *,
+    without: type[Settings] | None = None,
+    stores: Collection[str] = (),
+) -> Stored:
+    """The settings with those that are stored with the run's model where the user gave none.
+
+    One model has one answer: a command that does not say otherwise reads texts and chooses answers
+    as the run did that trained the model.
+
+    Says which these are, and which of the user's differ from them. ``without`` is a group of
+    settings that do not come from a model; those that the run ``stores`` in place of the model's
+    may differ. Raises UserError for a stored value that is not valid, or contradicts what the user
+    gave.
+    """
+    asked, defaulted = settings_of_model(settings), run.settings.command.defaulted
+    if without is not None:
+        asked = {n: value for n, value in asked.items() if n not in settings_of_model(without())}
+    differing = {n: v for n, v in run.kept.items() if n in asked and asked[n] != v}
+    taken = {name: value for name, value in differing.items() if name in defaulted}
+    try:
+        found = with_settings_of_model(settings, taken)
+    except UserError as error:
+        raise UserError(
+            f"the model was trained with {_listed(taken)}, but this command contradicts it: {error}"
+        ) from error
+    if taken:
+        run.message(f"as in the training of the model: {_listed(taken)}")
+        run.decided.update(taken)
+    if not run.settings.do_train:
+        for name in sorted(differing.keys() - taken.keys() - {*stores}):
+            run.warn(
+                f"--{name}={shown(asked[name])}, but the model was trained with "
+                f"{shown(differing[name])}; other commands and load_model predict with that",
+                part="settings",
+            )
+    return found
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"--{name}={shown(value)}" for name, value in sorted(values.items()))

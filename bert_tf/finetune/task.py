@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from bert_tf.finetune.settings import (
-    EVAL,
-    PREDICT,
-    TRAIN,
-    DirectorySettings,
-)
+from bert_tf.finetune.settings import EVAL, PREDICT
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.classes import Classes
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
@@ -28,13 +22,9 @@ from bert_tf.train.run import Run
 if TYPE_CHECKING:
     from bert_tf.tasks.distillation.losses import DistilledTask
 
-Examples = TypeVar("Examples")
 Fitted = TypeVar("Fitted", bound="SequenceTask")
 
 REPORT_NAME = "report.html"
-
-# Kind of a file -> the name of its split in a directory of data.
-_SPLITS = {TRAIN: "train", EVAL: "dev", PREDICT: "test"}
 
 
 class Predicted(NamedTuple):
@@ -171,39 +161,3 @@ class SequenceTask(abc.ABC):
         """Reports an executed job on rank 0; ``by_seed`` are the results of each seed so far."""
         del by_seed
         job.run.message(f"the report is {job.settings.output_dir / REPORT_NAME}")
-
-
-def log_frequencies(counts: Sequence[float]) -> tuple[float, ...]:
-    """The logarithms of the frequencies of classes, with one more of each, so that all are finite.
-
-    A head whose bias starts from these learns from texts in its first updates, instead of the
-    frequencies (Lin et al. 2017, "Focal Loss for Dense Object Detection", section 3.3).
-    """
-    more = [count + 1 for count in counts]
-    total = sum(more)
-    return tuple(math.log(count / total) for count in more)
-
-
-def read_files(
-    settings: DirectorySettings,
-    *,
-    find: Callable[..., Any],
-    read: Callable[..., Examples],
-) -> dict[str, Examples]:
-    """Reads the files that a run uses.
-
-    Args:
-      settings: the settings of the run.
-      find: finds a split in a directory; called with directory, split and ``flag``.
-      read: reads a file, or what ``find`` has found; called with its path, ``flag`` and
-        ``needs_labels``.
-
-    Returns the contents by kind.
-    """
-    files = {}
-    for kind, given in settings.files.items():
-        flag, path = f"{kind}_file", given
-        if given is None:
-            flag, path = "data_dir", find(settings.data_dir, _SPLITS[kind], flag="data_dir")
-        files[kind] = read(path, flag=flag, needs_labels=kind != PREDICT)
-    return files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_tf.finetune.flags import DirectoryFlags
+from bert_tf.finetune.directory import DirectoryFlags
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
 from bert_tf.tasks.classification.settings import (

@@ -9,7 +9,7 @@ from collections import Counter
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.finetune.task import log_frequencies
+from bert_tf.finetune.classes import log_frequencies
 from bert_tf.model.layers import computed_in
 from bert_tf.model.losses import ACCURACY, classification_sums
 from bert_tf.model.options import ForwardOptions

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.finetune import run as finetuning
-from bert_tf.finetune.agreement import (
+from bert_tf.finetune.classes import (
     StoredClasses,
-    as_stored,
     check_taught,
     check_trained_on,
-    first_weights,
+    read_files,
     stored_classes,
 )
+from bert_tf.finetune.run import as_stored, first_weights
 from bert_tf.finetune.settings import PREDICT, TRAIN
-from bert_tf.finetune.task import Predicted, SequenceTask, read_files
+from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
 from bert_tf.model_directory.classes import Classes

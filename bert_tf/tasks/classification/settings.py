@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from bert_tf.config.declared import Settings, group, setting
-from bert_tf.finetune.settings import DirectorySettings
+from bert_tf.finetune.directory import DirectorySettings
 from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_task
 from bert_tf.tasks.classification.long_texts import WINDOWS, LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings

@@ -5,33 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_tf.finetune import run as finetuning
-from bert_tf.finetune.agreement import as_stored
+from bert_tf.finetune.run import as_stored
 from bert_tf.finetune.settings import PREDICT, TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.record import require_record, write_record
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
-from bert_tf.tasks.question_answering.answers import (
-    Predictions,
-    best_span_texts,
-    decode_answers,
-    write_predictions,
-)
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
 from bert_tf.tasks.question_answering.features import feature_stage, most_windows, note_on_unusable
-from bert_tf.tasks.question_answering.metrics import evaluate
 from bert_tf.tasks.question_answering.scores import note_on_unit, scored_by
-from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
-from bert_tf.tasks.question_answering.spans import SpanCandidates
+from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tasks.question_answering.thresholds import (
-    best_threshold,
-    official_best,
-    threshold_curve,
-)
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.evaluation import Results
@@ -39,9 +25,10 @@ from bert_tf.train.job import Job
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 
-_THRESHOLD = "null_score_diff_threshold"
+if TYPE_CHECKING:
+    from bert_tf.tasks.question_answering.answers import Predictions
+
 UNUSABLE_NAME = "unusable_answers.json"
-FIRST_OF = "questions_in_file"  # only if not all of them are answered
 
 
 def run(settings: SquadSettings) -> Results | None:
@@ -69,7 +56,7 @@ class QuestionAnswering(SequenceTask):
     @classmethod
     def open(cls, settings: SquadSettings, run: Run) -> QuestionAnswering:
         """Reads the files of a run. Raises UserError for bad input."""
-        settings = as_stored(settings, run, stores=[_THRESHOLD])
+        settings = as_stored(settings, run, stores=["null_score_diff_threshold"])
         files = {}
         if settings.run.do_train:
             files[TRAIN] = train = _read(settings, TRAIN)
@@ -138,44 +125,19 @@ class QuestionAnswering(SequenceTask):
             num_workers=self.settings.num_workers,
         )
 
+    # A run that only trains does not load what answers and scores.
+
     def decode(self, predicted: Predicted) -> Predictions:
         """The answers, with the threshold that is best for them if the user wants it."""
-        file, settings = predicted.file, self.settings.answers
-        candidates, tokenizer = (
-            SpanCandidates(**predicted.outputs),
-            predicted.tokenizer_files.load(),
-        )
+        from bert_tf.tasks.question_answering.prediction import decode
 
-        def answered(chosen: AnswerSettings) -> Predictions:
-            return decode_answers(file, tokenizer, self.settings.windows, candidates, chosen)
-
-        found = answered(settings)
-        can_tune = settings.version_2_with_negative and file.is_scored
-        if not (can_tune and self.settings.tune_threshold):
-            return found
-        curve = threshold_curve(file, best_span_texts(file, found), found.null_odds)
-        best = best_threshold(curve).threshold
-        return answered(dataclasses.replace(settings, null_score_diff_threshold=best))
+        return decode(predicted, self.settings)
 
     def score(self, predicted: Predicted, answers: Predictions, output_dir: Path) -> Results:
         """Writes the answers and returns their scores; empty if the file has no answers."""
-        file, version_2 = predicted.file, self.settings.answers.version_2_with_negative
-        is_given = _THRESHOLD not in self.settings.run.command.defaulted
-        if version_2 and (self.settings.tune_threshold or is_given):
-            _store(answers.threshold, output_dir)
-        write_predictions(output_dir, answers, version_2_with_negative=version_2)
-        if not file.is_scored:
-            return {}
-        # The scores are those of predictions.json, under the rules it was made with: the answer can
-        # be "" even in a file without unanswerable questions.
-        scores = evaluate(file, answers.answers, version_2=version_2)
-        if file.first_of is not None:
-            scores[FIRST_OF] = file.first_of
-        if not version_2:
-            return scores
-        # Every question's best span is known, so the best thresholds can be computed too.
-        spans = best_span_texts(file, answers)
-        return {**scores, **official_best(file, spans, answers.null_odds)}
+        from bert_tf.tasks.question_answering.prediction import score
+
+        return score(predicted.file, answers, self.settings, output_dir)
 
     def conclude(self, job: Job, by_seed: Mapping[int, Results]) -> None:
         """Writes the report, and logs its main result."""
@@ -212,11 +174,3 @@ def _read_predict_file(settings: SquadSettings, run: Run) -> SquadFile:
     if note := note_on_unit(squad):
         run.message(note)
     return squad
-
-
-def _store(threshold: float, output_dir: Path) -> None:
-    """Stores the threshold with the model."""
-    record = require_record(output_dir)
-    kept = {**record.settings, _THRESHOLD: threshold}
-    if kept != record.settings:
-        write_record(dataclasses.replace(record, settings=kept))

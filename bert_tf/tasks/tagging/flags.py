@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_tf.finetune.flags import DirectoryFlags
+from bert_tf.finetune.directory import DirectoryFlags
 from bert_tf.tasks.tagging.settings import TaggingSettings
 
 _FLAGS = DirectoryFlags(

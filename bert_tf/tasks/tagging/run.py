@@ -13,15 +13,16 @@ from typing import ClassVar
 import numpy as np
 
 from bert_tf.finetune import run as finetuning
-from bert_tf.finetune.agreement import (
-    as_stored,
+from bert_tf.finetune.classes import (
     check_taught,
     check_trained_on,
-    first_weights,
+    log_frequencies,
+    read_files,
     stored_classes,
 )
+from bert_tf.finetune.run import as_stored, first_weights
 from bert_tf.finetune.settings import EVAL, PREDICT, TRAIN
-from bert_tf.finetune.task import Predicted, SequenceTask, log_frequencies, read_files
+from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bert_tf.config.declared import AT_LEAST_ONE, setting
-from bert_tf.finetune.settings import DirectorySettings
+from bert_tf.finetune.directory import DirectorySettings
 from bert_tf.tasks.tagging.windows import WindowSettings
 
 

@@ -1,23 +1,59 @@
-"""What a run has in common with the weights that it starts from, and with its teacher.
-
-One model has one answer: a command that does not say otherwise reads texts and chooses answers as
-the run did that trained the model.
-"""
+"""What tasks with classes share: files of a directory, and agreement on classes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from bert_tf.config.declared import Settings, settings_of_model, with_settings_of_model
-from bert_tf.finetune.settings import FinetuningSettings
+from bert_tf.finetune.directory import DirectorySettings
+from bert_tf.finetune.run import first_weights
+from bert_tf.finetune.settings import EVAL, PREDICT, TRAIN, FinetuningSettings
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
-from bert_tf.util.options import shown
 
-Kind = TypeVar("Kind", bound=Settings)
+Examples = TypeVar("Examples")
+
+# Kind of a file -> the name of its split in a directory of data.
+_SPLITS = {TRAIN: "train", EVAL: "dev", PREDICT: "test"}
+
+
+def read_files(
+    settings: DirectorySettings,
+    *,
+    find: Callable[..., Any],
+    read: Callable[..., Examples],
+) -> dict[str, Examples]:
+    """Reads the files that a run uses.
+
+    Args:
+      settings: the settings of the run.
+      find: finds a split in a directory; called with directory, split and ``flag``.
+      read: reads a file, or what ``find`` has found; called with its path, ``flag`` and
+        ``needs_labels``.
+
+    Returns the contents by kind.
+    """
+    files = {}
+    for kind, given in settings.files.items():
+        flag, path = f"{kind}_file", given
+        if given is None:
+            flag, path = "data_dir", find(settings.data_dir, _SPLITS[kind], flag="data_dir")
+        files[kind] = read(path, flag=flag, needs_labels=kind != PREDICT)
+    return files
+
+
+def log_frequencies(counts: Sequence[float]) -> tuple[float, ...]:
+    """The logarithms of the frequencies of classes, with one more of each, so that all are finite.
+
+    A head whose bias starts from these learns from texts in its first updates, instead of the
+    frequencies (Lin et al. 2017, "Focal Loss for Dense Object Detection", section 3.3).
+    """
+    more = [count + 1 for count in counts]
+    total = sum(more)
+    return tuple(math.log(count / total) for count in more)
 
 
 class StoredClasses(NamedTuple):
@@ -32,11 +68,6 @@ class StoredClasses(NamedTuple):
     own: Classes | None
     taught: Classes | None
     chosen_on: str | None
-
-
-def first_weights(run: Run) -> str | None:
-    """The weights that a run starts from, resumed or given; None for random ones."""
-    return run.start.checkpoint or run.settings.start.init_checkpoint or None
 
 
 def stored_classes(settings: FinetuningSettings, run: Run, *, of_words: bool) -> StoredClasses:
@@ -105,45 +136,3 @@ def check_trained_on(
             f"{source} was trained on {trained_on}, not on {name}; {first}choose another "
             "checkpoint or --output_dir."
         )
-
-
-def as_stored(
-    settings: Kind,
-    run: Run,
-    *,
-    without: type[Settings] | None = None,
-    stores: Collection[str] = (),
-) -> Kind:
-    """The settings with those that are stored with the run's model where the user gave none.
-
-    Says which these are, and which of the user's differ from them. ``without`` is a group of
-    settings that do not come from a model; those that the run ``stores`` in place of the model's
-    may differ. Raises UserError for a stored value that is not valid, or contradicts what the user
-    gave.
-    """
-    asked, defaulted = settings_of_model(settings), run.settings.command.defaulted
-    if without is not None:
-        asked = {n: value for n, value in asked.items() if n not in settings_of_model(without())}
-    differing = {n: v for n, v in run.kept.items() if n in asked and asked[n] != v}
-    taken = {name: value for name, value in differing.items() if name in defaulted}
-    try:
-        found = with_settings_of_model(settings, taken)
-    except UserError as error:
-        raise UserError(
-            f"the model was trained with {_listed(taken)}, but this command contradicts it: {error}"
-        ) from error
-    if taken:
-        run.message(f"as in the training of the model: {_listed(taken)}")
-        run.decided.update(taken)
-    if not run.settings.do_train:
-        for name in sorted(differing.keys() - taken.keys() - {*stores}):
-            run.warn(
-                f"--{name}={shown(asked[name])}, but the model was trained with "
-                f"{shown(differing[name])}; other commands and load_model predict with that",
-                part="settings",
-            )
-    return found
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"--{name}={shown(value)}" for name, value in sorted(values.items()))
