@@ -1,0 +1,88 @@
+"""How large the house is, and how long the way through it: figures that may only fall.
+
+    python -m pytest tests/unit/test_house.py -s
+
+shows them. Whoever raises one says why in the line's comment. What a run loads is measured in
+tests/end_to_end/test_import_budget.py; what is counted here includes what is imported inside of
+functions, which a reader meets as well.
+"""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.helpers.programs import ROOT
+
+# Lines of each package; "" is bert_tf/__init__.py alone.
+MOST_LINES = {
+    "": 7,
+}
+MOST_FILES = 0
+# Script -> files and lines that it reaches through imports, its own included.
+MOST_REACHED = {"run_pretraining.py": (0, 0)}
+# How far below its figure the code may be before the figure has to follow.
+SLACK = 60
+
+
+def lines_of(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def room_of(path):
+    inside = path.relative_to(ROOT / "bert_tf").parts
+    return inside[0] if len(inside) > 1 else ""
+
+
+def imported(path):
+    """The modules that a file names in import statements, wherever these stand."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def files_of(module):
+    """The files that importing a module of bert_tf runs; none for names inside of modules."""
+    parts = module.split(".")
+    packages = [ROOT.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1)]
+    return [p for p in (*packages, ROOT.joinpath(*parts).with_suffix(".py")) if p.is_file()]
+
+
+def reached_from(script):
+    """The script and the files of bert_tf that it reaches through imports, with their lines."""
+    waiting, seen = [ROOT / script], set()
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            modules = [name for name in imported(path) if name.split(".")[0] == "bert_tf"]
+            waiting += (file for module in modules for file in files_of(module))
+    return {path: lines_of(path) for path in seen}
+
+
+def check(name, value, most, slack=SLACK):
+    print(f"{name}: {value:,}")
+    assert value <= most, f"{name}: {value:,}, at most {most:,}; make it smaller"
+    assert value >= most - slack, f"{name}: {value:,}; lower its limit of {most:,}"
+
+
+def test_rooms_do_not_grow():
+    sources = list(ROOT.glob("bert_tf/**/*.py"))
+    rooms = Counter()
+    for path in sources:
+        rooms[room_of(path)] += lines_of(path)
+    assert rooms.keys() == MOST_LINES.keys()
+    for room, lines in sorted(rooms.items()):
+        check(f"bert_tf/{room}", lines, MOST_LINES[room])
+    check("files of bert_tf", len(sources), MOST_FILES, slack=5)
+
+
+@pytest.mark.parametrize("script", MOST_REACHED)
+def test_a_script_reaches_no_more_than_it_did(script):
+    reached = reached_from(script)
+    most_files, most_lines = MOST_REACHED[script]
+    check(f"files that {script} reaches", len(reached), most_files, slack=5)
+    check(f"lines that {script} reaches", sum(reached.values()), most_lines, slack=300)
