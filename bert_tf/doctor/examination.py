@@ -17,9 +17,9 @@ from bert_tf.doctor.training_scripts import SCRIPTS
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.train.start_point import StartPoint
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.directory_lock import LOCK_NAME, named_holder
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file
 
 
 def examine(
@@ -104,7 +104,7 @@ def _judge_positions(findings: Findings, run: PlannedRun, positions: int) -> Non
 
 def _judge_questions(findings: Findings, settings: SquadSettings) -> None:
     train, predict = settings.train_file, settings.predict_file
-    if train and predict and sha256_of_file(train) == sha256_of_file(predict):
+    if train and predict and digest_of_file(train) == digest_of_file(predict):
         findings.warn(
             "questions",
             f"{predict} are the training questions, so the scores do not cover unseen ones; give "

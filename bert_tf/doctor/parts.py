@@ -58,7 +58,7 @@ def open_parts(
     of_records = next((info.vocabulary for _, _, info in found if info.vocabulary), None)
     vocabulary = files.vocabulary()
     if of_records is not None:
-        vocabulary = vocabulary_named_in(of_records.manifest_file, of_records.entry.sha256)
+        vocabulary = vocabulary_named_in(of_records.manifest_file, of_records.entry.digest)
     # Fine-tuning uses the vocabulary stored with its weights unless another one is given.
     is_compared = stored != ModelDirectory() and (is_pretraining or vocabulary is not None)
     if is_compared:

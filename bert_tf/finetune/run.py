@@ -22,6 +22,7 @@ from bert_tf.train.execute import execute
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
+from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import shown
 
@@ -143,9 +144,9 @@ class Opened:
             self._evaluation(run, task.evaluated, records),
             entries={
                 **({"task": task.name} if task.name else {}),
-                "sha256": train.sha256 if train else "none",
+                DIGEST_KEY: train.digest if train else "none",
                 **{name: _digest(records, name) for name in task.digests},
-                "vocabulary_sha256": model.vocabulary and model.vocabulary.sha256,
+                VOCABULARY_DIGEST_KEY: model.vocabulary and model.vocabulary.digest,
                 "tokenizer": model.tokenizer_files.kind,
                 "lower_case": model.tokenizer_files.do_lower_case,
                 "strip_accents": model.tokenizer_files.strips_accents,
@@ -183,8 +184,8 @@ class Opened:
 
 
 def _digest(records: Mapping[str, SequenceRecords], name: str) -> str:
-    found = records.get(name.removesuffix("_sha256"))
-    return "none" if found is None else found.sha256
+    found = records.get(name.removesuffix(f"_{DIGEST_KEY}"))
+    return "none" if found is None else found.digest
 
 
 def open_run(open_task: OpenTask, settings: FinetuningSettings, run: Run) -> Opened:

@@ -210,7 +210,7 @@ class TextClassification(SequenceTask):
                 output_dir,
                 labels,
                 answers.probabilities,
-                digest=predicted.records.sha256,
+                digest=predicted.records.digest,
                 trains=self.settings.run.do_train,
             )
             answers = dataclasses.replace(answers, thresholds=thresholds)

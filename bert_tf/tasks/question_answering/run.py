@@ -23,6 +23,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.run import Run
+from bert_tf.util.digest import PREDICT_DIGEST_KEY
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class QuestionAnswering(SequenceTask):
 
     evaluated: ClassVar[str] = PREDICT
     predicted: ClassVar[None] = None
-    digests: ClassVar[Mapping[str, str]] = {"predict_sha256": "questions"}
+    digests: ClassVar[Mapping[str, str]] = {PREDICT_DIGEST_KEY: "questions"}
     unit: ClassVar[str] = "windows"
     digits: ClassVar[int] = 2
     figure: ClassVar[str] = "f1"
