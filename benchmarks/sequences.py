@@ -73,9 +73,8 @@ def squad_windows(
     ``flag`` named the file. With few positions, strides and questions are shorter than usual.
     """
     usual = WindowSettings()
-    records = squad_features.build_features(
+    stage = squad_features.feature_stage(
         read_squad(path, flag=flag, version_2_with_negative=True, needs_answers=training),
-        work_dir / f"{Path(path).stem}-{max_seq_length}-{training}",
         tokenizer_files=tokenizer_files,
         windows=WindowSettings(
             max_seq_length,
@@ -84,4 +83,5 @@ def squad_windows(
         ),
         training=training,
     )
+    records = stage.build(work_dir / f"{Path(path).stem}-{max_seq_length}-{training}")
     return Sequences.read(records)

@@ -64,13 +64,12 @@ def glue_case(
     def read(split: str) -> Sequences:
         path = find_split(glue, glue_dir / glue.name, split, flag="glue_dir")
         file = read_glue(glue, path, flag="glue_dir", needs_labels=True)
-        records = glue_features.build_features(
+        records = glue_features.feature_stage(
             file,
-            work_dir / f"{name}-{split}-{max_seq_length}",
             tokenizer_files=tokenizer_files,
             max_seq_length=max_seq_length,
             training=split == TRAIN,
-        )
+        ).build(work_dir / f"{name}-{split}-{max_seq_length}")
         return Sequences.read(records)
 
     def task(config: BertConfig) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -9,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import bert_output
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import Sums
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables
 
@@ -43,3 +45,8 @@ class EncoderTask:
     ) -> Any:
         """Like :meth:`outputs`, from the encoder's output, [B, S, D] float32."""
         raise NotImplementedError
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """Empty: what is scored needs all predictions."""
+        del sums
+        return {}

@@ -37,6 +37,11 @@ class CompleteModel:
     kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
+    def usual_length(self) -> int:
+        """The most tokens of a sequence in the model's training, or else its positions."""
+        return self.kept.get("max_seq_length") or self.config.max_position_embeddings
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary with its hashes."""
         return self.tokenizer_files.required_vocabulary()

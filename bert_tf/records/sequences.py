@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, Protocol, TypeVar, Union
 
 import numpy as np
 
-from bert_tf.durable.executor import Executor, batched
+from bert_tf.durable.executor import Processes, batched
 from bert_tf.durable.manifest import (
     Manifest,
     VocabularyEntry,
@@ -26,16 +27,16 @@ from bert_tf.durable.manifest import (
 from bert_tf.durable.stage import Built, finished_call, run_stage, version_differences
 from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
 from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.text.unknown_share import UnknownTokens
-from bert_tf.util.console import report
+from bert_tf.text.unknown_share import CountingTokenizer, UnknownTokens
 from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import OFFSETS_SUFFIX, PathLike
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker, tokenizer_package
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", contravariant=True)
 # One for each token of a sequence.
 Numbers = Union[Sequence[int], np.ndarray]
 
@@ -80,52 +81,82 @@ class SequenceRecords:
         return {SEQUENCE: self.max_seq_length, TARGETS: self.num_targets}
 
 
+class Encoded(NamedTuple):
+    """What some items become.
+
+    Attributes:
+      features: arrays [N, L] for N records, including ``input_mask``; those that the layout of the
+        records lacks are left out.
+      counts: totals over these records.
+      records_per_item: int32, the records of each item; None if each has one.
+    """
+
+    features: Mapping[str, np.ndarray]
+    counts: Mapping[str, int]
+    records_per_item: np.ndarray | None = None
+
+
+class Encoder(Protocol[Item]):
+    """Encodes items; each worker process gets a copy."""
+
+    def encode(self, items: Sequence[Item], tokenizer: Tokenizer) -> Encoded:
+        """Encodes items in order."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SequenceStage:
     """Makes records from files, once for every combination of files, vocabulary and parameters.
 
     Attributes:
       name: name of the stage, for manifests and messages.
-      source: the file, or the first of several.
-      tokenizer_files: the tokenizer.
+      sources: the files, in the order in which they are read.
+      tokenizer_files: the tokenizer, which each worker opens.
       parameters: JSON values that, with the files and the vocabulary, determine the records; they
         include ``max_seq_length``, and ``num_targets`` if it is not 1.
       spec: layout of the records.
-      write: writes the records to a directory with :func:`encode_and_write`.
-      version: version of the code that writes the records.
-      note: a line to report when records are made or found.
-      more_sources: the other files, in the order in which they are read.
+      version: version of the code that makes the records; goes up when those of equal input change.
+      items: what records are made from.
+      encoder: encodes items.
+      unit: a key of the encoder's counts, by which progress is shown.
+      total: total amount of ``unit``.
+      items_per_batch: how many a worker is handed at a time.
+      total_per_worker: the fewest; encoding these takes about as long as starting a process.
+      num_workers: maximum number of processes, 0 for one per core; it does not change the records.
+      first_id: ``unique_ids`` of the first record; the others continue from there.
+      counts: totals to which those of the batches are added.
+      lacking: what a file lacks of which no record can be made, for messages.
     """
 
     name: str
-    source: Path
+    sources: Sequence[Path]
     tokenizer_files: TokenizerFiles
     parameters: Mapping[str, Any]
     spec: RecordSpec
-    write: Callable[[Path], Built]
     version: int
-    note: str | None = None
-    more_sources: Sequence[Path] = ()
-
-    @property
-    def sources(self) -> list[Path]:
-        """All files, in order."""
-        return [self.source, *self.more_sources]
+    items: Sequence[Any]
+    encoder: Encoder[Any]
+    unit: str
+    total: int
+    items_per_batch: int
+    total_per_worker: int
+    num_workers: int = 0
+    first_id: int = 0
+    counts: Mapping[str, int] | None = None
+    lacking: str = "examples"
 
     def build(self, directory: PathLike) -> SequenceRecords:
         """Makes the records in a directory of their own, unless it already contains them.
 
-        Raises UserError for an invalid vocabulary or unusable directory, and as ``write`` does.
+        Raises UserError for an invalid vocabulary or unusable directory, for a negative number of
+        workers, and if there would be no records.
         """
-        if self.note:
-            report(self.note)
         vocabulary = self._vocabulary()
         run_stage(
             self.name,
             directory,
             parameters=self.parameters,
             inputs=self.sources,
-            build=self.write,
+            build=self._write,
             vocabulary=vocabulary,
             made_by=self._versions(vocabulary),
         )
@@ -174,45 +205,65 @@ class SequenceStage:
     def _versions(self, vocabulary: VocabularyEntry) -> dict[str, str]:
         return maker(self.version, tokenizer_package(vocabulary.kind))
 
+    def _write(self, directory: Path) -> Built:
+        """Encodes the items on several cores and writes the records and their lengths."""
+        executor = Processes.of(self.num_workers, at_most=-(-self.total // self.total_per_worker))
+        worker = functools.partial(_Worker, self.tokenizer_files, self.encoder, self.spec)
+        batches = batched(self.items, self.items_per_batch)
+        progress, unknown = Progress(self.name, self.total, self.unit), UnknownTokens()
+        totals = collections.Counter(self.counts)
+        lengths = [np.zeros(0, np.int32)]
+        per_item: list[np.ndarray] = []
+        with TFRecordWriter(directory / RECORDS_NAME) as writer:
+            for made in executor.map(worker, batches, what=self.name):
+                ids = _encode_ids(self.first_id + writer.num_records, len(made.records))
+                # Concatenated Examples are one Example with the features of both (protobuf's rule
+                # for merging messages).
+                writer.write_framed(frame_records(map(bytes.__add__, ids, made.records)))
+                lengths.append(made.lengths)
+                unknown.add(made.unknown)
+                if made.records_per_item is not None:
+                    per_item.append(made.records_per_item)
+                totals.update(made.counts)
+                progress.advance(made.counts[self.unit])
+        progress.finish()
+        if not writer.num_records:
+            raise UserError(f"{self.sources[0]} has no {self.lacking}; give another file.")
+        arrays = {LENGTHS_NAME: np.concatenate(lengths)}
+        if per_item:
+            arrays[PER_ITEM_NAME] = np.concatenate(per_item)
+        for name, array in arrays.items():
+            np.save(directory / name, array)
+        records = {RECORDS_NAME: writer.num_records, RECORDS_NAME + OFFSETS_SUFFIX: None}
+        return Built({**records, **dict.fromkeys(arrays)}, totals, unknown)
 
-class EncodedSequences(NamedTuple):
-    """Records without their ``unique_ids``, which depend on all preceding records.
 
-    Attributes:
-      records: serialized with the layout from :func:`without_ids`.
-      lengths: int32, the number of tokens in each record.
-      counts: totals over these records.
-      unknown: the unknown tokens of the texts.
-      records_per_item: int32, the records of each item; None if each has one.
-    """
+class _Batch(NamedTuple):
+    """Records without their ``unique_ids``, which depend on all preceding records."""
 
     records: list[bytes]
     lengths: np.ndarray
     counts: Mapping[str, int]
     unknown: UnknownTokens
-    records_per_item: np.ndarray | None = None
+    records_per_item: np.ndarray | None
 
-    @classmethod
-    def of(
-        cls,
-        spec: RecordSpec,
-        features: Mapping[str, np.ndarray],
-        counts: Mapping[str, int],
-        unknown: UnknownTokens,
-    ) -> EncodedSequences:
-        """Encodes the records of a layout from :func:`without_ids`.
 
-        ``features`` are [N, L] arrays, including ``input_mask``; those that the layout lacks are
-        ignored.
-        """
+class _Worker:
+    """Makes the records of a stage; each process has one."""
+
+    def __init__(
+        self, tokenizer_files: TokenizerFiles, encoder: Encoder[Any], spec: RecordSpec
+    ) -> None:
+        self._tokenizer = CountingTokenizer(tokenizer_files.load())
+        self._encoder = encoder
+        self._spec = RecordSpec(f"{spec.name}_without_ids", spec.features[1:])
+
+    def __call__(self, items: list[Any]) -> _Batch:
+        features, counts, per_item = self._encoder.encode(items, self._tokenizer)
         lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
-        kept = {feature.name: features[feature.name] for feature in spec.features}
-        return cls(spec.encode_batch(kept), lengths, counts, unknown)
-
-
-def without_ids(spec: RecordSpec) -> RecordSpec:
-    """The part of a layout that does not depend on preceding records."""
-    return RecordSpec(f"{spec.name}_without_ids", spec.features[1:])
+        kept = {feature.name: features[feature.name] for feature in self._spec.features}
+        records = self._spec.encode_batch(kept)
+        return _Batch(records, lengths, counts, self._tokenizer.take(), per_item)
 
 
 def padded(rows: Sequence[Numbers], width: int, *, fill: int = 0) -> np.ndarray:
@@ -237,60 +288,6 @@ def padded_inputs(
         "input_mask": (np.arange(width) < lengths).astype(np.int32),
         "segment_ids": padded([[]] * len(ids) if segments is None else segments, width),
     }
-
-
-def encode_and_write(
-    directory: Path,
-    items: Iterable[Item],
-    make_encoder: Callable[[], Callable[[list[Item]], EncodedSequences]],
-    *,
-    items_per_batch: int,
-    executor: Executor,
-    stage: str,
-    unit: str,
-    total: int,
-    first_id: int = 0,
-    counts: Mapping[str, int] | None = None,
-) -> Built:
-    """Encodes items on several cores and writes the records and their lengths, for a stage.
-
-    Args:
-      directory: directory of the stage.
-      items: what the records are made from.
-      make_encoder: creates, in each process, an encoder of lists of items.
-      items_per_batch: the length of these lists.
-      executor: encodes the batches.
-      stage: name of the stage.
-      unit: a key of the batches' counts, by which progress is shown.
-      total: total amount of ``unit``.
-      first_id: ``unique_ids`` of the first record; the others continue from there.
-      counts: totals to which those of the batches are added.
-    """
-    progress, unknown = Progress(stage, total, unit), UnknownTokens()
-    totals = collections.Counter(counts)
-    lengths = [np.zeros(0, np.int32)]
-    per_item: list[np.ndarray] = []
-    batches = batched(items, items_per_batch)
-    with TFRecordWriter(directory / RECORDS_NAME) as writer:
-        for encoded in executor.map(make_encoder, batches, what=stage):
-            ids = _encode_ids(first_id + writer.num_records, len(encoded.records))
-            # Concatenated Examples are one Example with the features of both (protobuf's rule for
-            # merging messages).
-            writer.write_framed(frame_records(map(bytes.__add__, ids, encoded.records)))
-            lengths.append(encoded.lengths)
-            unknown.add(encoded.unknown)
-            if encoded.records_per_item is not None:
-                per_item.append(encoded.records_per_item)
-            totals.update(encoded.counts)
-            progress.advance(encoded.counts[unit])
-    progress.finish()
-    arrays = {LENGTHS_NAME: np.concatenate(lengths)}
-    if per_item:
-        arrays[PER_ITEM_NAME] = np.concatenate(per_item)
-    for name, array in arrays.items():
-        np.save(directory / name, array)
-    records = {RECORDS_NAME: writer.num_records, RECORDS_NAME + OFFSETS_SUFFIX: None}
-    return Built({**records, **dict.fromkeys(arrays)}, totals, unknown)
 
 
 def _read_array(

@@ -11,15 +11,14 @@ The model is loaded once and stays in memory.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.unknown_hint import with_unknown_hint
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.serving import trained
-from bert_tf.serving.trained import TrainedModel, open_trained
+from bert_tf.serving.trained import TASKS, open_trained
 from bert_tf.util.console import say
 from bert_tf.util.files import PathLike
 
@@ -75,7 +74,10 @@ def load_model(
         say(note, stream=sys.stderr)
     found = dataclasses.replace(found, model=with_unknown_hint(found.model))
     options = _options(found.model, precision)
-    return _OPENERS[found.task](found, {**settings, "options": options, "threads": threads})
+    module, _, name = TASKS[found.task].partition(":")
+    open_loaded = getattr(importlib.import_module(module), name)
+    classes = [] if found.classes is None else [found.classes]
+    return open_loaded(found.model, *classes, options=options, threads=threads, **settings)
 
 
 def _options(model: CompleteModel, precision: str | None) -> ForwardOptions:
@@ -87,50 +89,3 @@ def _options(model: CompleteModel, precision: str | None) -> ForwardOptions:
     for warning in [*warnings, *slow]:
         say(f"warning: {warning}", stream=sys.stderr)
     return options
-
-
-def _classifier(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
-    from bert_tf.tasks.classification.classifier import TextClassifier
-    from bert_tf.tasks.classification.long_texts import LongTexts
-
-    kept = found.model.kept
-    stored = {
-        "max_seq_length": kept.get("max_seq_length"),
-        "long_texts": with_settings_of_model(LongTexts(), kept),
-    }
-    return TextClassifier(found.model, found.required_classes, **{**stored, **settings})
-
-
-def _tagger(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
-    from bert_tf.tasks.tagging.tagger import Tagger
-
-    stored = {name: found.model.kept.get(name) for name in ("max_seq_length", "doc_stride")}
-    return Tagger(found.model, found.required_classes.labels, **{**stored, **settings})
-
-
-def _answerer(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
-    from bert_tf.tasks.question_answering.answerer import Answerer
-
-    return Answerer(found.model, **settings)
-
-
-def _mask_filler(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
-    from bert_tf.tasks.pretraining.mask_filler import MaskFiller
-
-    model = found.model
-    return MaskFiller(model.config, model.tokenizer, model.checkpoint, **settings)
-
-
-def _encoder(found: TrainedModel, settings: Mapping[str, Any]) -> LoadedModel:
-    from bert_tf.tasks.vectors.encoder import TextEncoder
-
-    return TextEncoder(found.model, **settings)
-
-
-_OPENERS: Mapping[str, Callable[[TrainedModel, Mapping[str, Any]], LoadedModel]] = {
-    trained.CLASSIFICATION: _classifier,
-    trained.TAGGING: _tagger,
-    trained.QUESTION_ANSWERING: _answerer,
-    trained.MASKED_WORDS: _mask_filler,
-    trained.VECTORS: _encoder,
-}

@@ -18,7 +18,15 @@ from bert_tf.util.files import PathLike
 CLASSIFICATION, TAGGING = "classification", "tagging"
 QUESTION_ANSWERING = "question_answering"
 MASKED_WORDS, VECTORS = "masked_words", "vectors"
-TASKS = (CLASSIFICATION, TAGGING, QUESTION_ANSWERING, MASKED_WORDS, VECTORS)
+# What keeps a task's networks in memory: called with a model, the classes of its head if it has
+# some, and settings. Only that of a model's own task is imported.
+TASKS = {
+    CLASSIFICATION: "bert_tf.tasks.classification.classifier:TextClassifier",
+    TAGGING: "bert_tf.tasks.tagging.tagger:Tagger",
+    QUESTION_ANSWERING: "bert_tf.tasks.question_answering.answerer:Answerer",
+    MASKED_WORDS: "bert_tf.tasks.pretraining.mask_filler:mask_filler",
+    VECTORS: "bert_tf.tasks.vectors.encoder:TextEncoder",
+}
 
 _SAVED_MODEL = "saved_model.pb"
 

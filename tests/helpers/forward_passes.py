@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_tf.model.bert import bert_output
 from bert_tf.tasks.pretraining.graph import pretraining_heads
-from bert_tf.tasks.question_answering.graph import span_head
+from bert_tf.tasks.question_answering.task import span_head
 
 
 def pretraining_outputs(

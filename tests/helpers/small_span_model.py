@@ -11,8 +11,7 @@ from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import VariableSpec, create_variables
 from bert_tf.model_directory.writing import write_model_files
-from bert_tf.tasks.question_answering.graph import SQUAD_SCOPE, squad_specs
-from bert_tf.tasks.question_answering.task import SpanTask
+from bert_tf.tasks.question_answering.task import SQUAD_SCOPE, SpanTask, squad_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 _WORDS = "who wrote the book where did she live in a town by sea anna it 1843 ? . , ##s ##ed"

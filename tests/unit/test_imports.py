@@ -33,7 +33,7 @@ ROOMS = (
     "inference",
     "train",
     "tasks.distillation",
-    "tasks.finetuning",
+    "finetune",
     "tasks.pretraining",
     "tasks.replaced_tokens",
     "tasks.question_answering",
@@ -46,7 +46,7 @@ ROOMS = (
     "commands",
 )
 # What tasks share. Otherwise a task imports no other one, but for an objective of pre-training.
-SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
+SHARED_TASKS = {"tasks.distillation"}
 OBJECTIVES = {"tasks.replaced_tokens"}
 # Some may import less than what is below them.
 ONLY = {

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, listed, parts_of
+from bert_tf.config.declared import with_settings_of_model
+from bert_tf.inference.sequences import SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.classes import MULTI_LABEL, Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.sequences import padded_inputs
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
 from bert_tf.tasks.classification.features import check_length, sequences_of
-from bert_tf.tasks.classification.long_texts import CUT_OFF, LongTexts
+from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.text_task import Row, TextTask
-
-if TYPE_CHECKING:
-    from bert_tf.model.options import ForwardOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +45,7 @@ class ClassifiedText:
         return None if self.label is None else self.probabilities[self.label]
 
 
-class TextClassifier:
+class TextClassifier(SequencePredictor):
     """A classification network with its weights.
 
     Attributes:
@@ -60,22 +58,18 @@ class TextClassifier:
         classes: Classes,
         *,
         max_seq_length: int | None = None,
-        long_texts: LongTexts = CUT_OFF,
-        batch_size: int = BATCH_SIZE,
-        options: ForwardOptions | None = None,
-        threads: int | None = None,
+        long_texts: LongTexts | None = None,
+        **options: Any,
     ) -> None:
         """Restores the weights.
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
           classes: what its outputs mean, from ``ModelDirectory.text_classes``.
-          max_seq_length: the most tokens of a sequence; None for the network's positions.
-          long_texts: what is read of texts with more tokens.
-          batch_size: maximum number of sequences per batch.
-          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
-            float32, with native operations on CPUs if they are built.
-          threads: number of threads; None for one per core.
+          max_seq_length: the most tokens of a sequence; None for that of the model's training, or
+            else the network's positions.
+          long_texts: what is read of texts with more tokens; None for what its training read.
+          **options: further arguments of :class:`SequencePredictor`.
 
         Raises:
           UserError: the weights do not belong to such a model, or it has fewer positions.
@@ -83,26 +77,16 @@ class TextClassifier:
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.tasks.classification.task import ClassificationTask
 
-        self.classes, self._tokenizer, self._long_texts = classes, model.tokenizer, long_texts
+        self.classes, self._tokenizer = classes, model.tokenizer
+        self._long_texts = long_texts or with_settings_of_model(LongTexts(), model.kept)
+        is_multi_label = classes.kind == MULTI_LABEL
         self._task = TextTask(
-            "texts",
-            "text",
-            None,
-            None,
-            metrics=(),
-            classes=classes.labels,
-            multi_label=classes.kind == MULTI_LABEL,
+            "texts", "text", None, None, (), classes=classes.labels, multi_label=is_multi_label
         )
-        length = max_seq_length or model.config.max_position_embeddings
+        length = max_seq_length or model.usual_length
         check_length(self._task, length)
-        self._predictor = SequencePredictor(
-            ClassificationTask(model.config, self._task.num_outputs),
-            model.checkpoint,
-            length,
-            batch_size=batch_size,
-            options=options,
-            threads=threads,
-        )
+        task = ClassificationTask(model.config, self._task.num_outputs)
+        super().__init__(task, model.checkpoint, length, **options)
 
     def predict(self, texts: Sequence[Text]) -> list[ClassifiedText]:
         """What is predicted of texts or pairs of texts, in their order.
@@ -123,23 +107,19 @@ class TextClassifier:
 
     def answers(self, texts: Sequence[Text]) -> Answers:
         """The predictions for at least one text, as arrays."""
-        length = self._predictor.max_seq_length
+        length = self.max_seq_length
         parts = map(parts_of, listed(texts))
         rows = [Row(first, second[0] if second else None, None) for first, *second in parts]
         encoded = [sequences_of(row, self._tokenizer, length, self._long_texts)[0] for row in rows]
         sequences = [sequence for of_row in encoded for sequence in of_row]
-        width = self._predictor.padded(max(len(ids) for ids, _ in sequences))
+        width = self.padded(max(len(ids) for ids, _ in sequences))
         features = padded_inputs(
             [ids for ids, _ in sequences],
             width,
             pad_id=self._tokenizer.pad_id,
             segments=[segments for _, segments in sequences],
         )
-        found = self._predictor.run(features)
+        found = self.run(features)
         windows = np.array([len(of_row) for of_row in encoded])
         logits = logits_of_texts(found["logits"], windows)
         return Answers(self._task, logits, self.classes.thresholds)
-
-    def close(self) -> None:
-        """Frees the network's memory; the classifier cannot be used any more."""
-        self._predictor.close()

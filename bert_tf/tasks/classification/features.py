@@ -1,38 +1,22 @@
 """Encodes sentences and pairs as records, once per combination of file, vocabulary and length.
 
-This is a stage (records/sequences.py): records are written on all cores and kept in a separate
-directory with a manifest, so that later runs reuse them. Their ``unique_ids`` are row numbers,
-counted from 0.
+Their ``unique_ids`` are row numbers, counted from 0.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Callable
 
 import numpy as np
 
-from bert_tf.durable.executor import Executor, Processes
-from bert_tf.durable.stage import Built
-from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING, RecordSpec
-from bert_tf.records.sequences import (
-    EncodedSequences,
-    SequenceRecords,
-    SequenceStage,
-    encode_and_write,
-    padded_inputs,
-    without_ids,
-)
+from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING
+from bert_tf.records.sequences import Encoded, SequenceStage, padded_inputs
 from bert_tf.tasks.classification.long_texts import CUT_OFF, WINDOWS, LongTexts
 from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike
 
 VERSION = 1  # goes up when the records of equal input change
 
@@ -43,8 +27,8 @@ def feature_stage(
     tokenizer_files: TokenizerFiles,
     max_seq_length: int,
     training: bool,
-    num_workers: int = 0,
     long_texts: LongTexts = CUT_OFF,
+    num_workers: int = 0,
     rows_per_batch: int = 256,
     rows_per_worker: int = 20_000,
 ) -> SequenceStage:
@@ -55,41 +39,33 @@ def feature_stage(
 
     Args:
       file: the rows; for training, all of them have labels.
-      tokenizer_files: the tokenizer, which each worker opens.
+      tokenizer_files: the tokenizer.
       max_seq_length: positions per record.
       training: whether records include labels.
-      num_workers: maximum number of processes, 0 for one per core; it does not change the records.
       long_texts: what becomes of texts with more tokens than positions.
-      rows_per_batch: how many a worker is handed at a time.
-      rows_per_worker: fewest rows; encoding these takes about as long as starting a process.
+      num_workers, rows_per_batch, rows_per_worker: see :class:`SequenceStage`.
 
     Raises:
-      UserError: if the length is too small or the number of workers invalid.
+      UserError: if the length is too small.
     """
-    check_length(file.task, max_seq_length)
-    executor = Processes.of(num_workers, at_most=-(-len(file.rows) // rows_per_worker))
-    spec = CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
-    layout = RowLayout(max_seq_length, without_ids(spec), file.task.num_targets, long_texts)
-    encoder = functools.partial(RowEncoder, tokenizer_files.load, layout)
-    parameters = {"task": file.task.name, "max_seq_length": max_seq_length, "training": training}
+    task = file.task
+    check_length(task, max_seq_length)
+    parameters = {"task": task.name, "max_seq_length": max_seq_length, "training": training}
     return SequenceStage(
-        file.task.stage,
-        file.path,
+        task.stage,
+        file.paths,
         tokenizer_files,
-        {**parameters, **file.task.parameters, **long_texts.parameters},
-        spec,
-        version=VERSION,
-        write=functools.partial(_write, file, encoder, rows_per_batch, executor),
-        more_sources=file.paths[1:],
+        {**parameters, **task.parameters, **long_texts.parameters},
+        CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION,
+        VERSION,
+        file.rows,
+        RowEncoder(max_seq_length, task.num_targets, long_texts),
+        unit="examples",
+        total=len(file.rows),
+        items_per_batch=rows_per_batch,
+        total_per_worker=rows_per_worker,
+        num_workers=num_workers,
     )
-
-
-def build_features(file: TextFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
-    """Makes the records of a file in a directory of their own, unless it has them.
-
-    ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
-    """
-    return feature_stage(file, **options).build(output_dir)
 
 
 def check_length(task: TextTask, max_seq_length: int) -> None:
@@ -103,49 +79,37 @@ def check_length(task: TextTask, max_seq_length: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class RowLayout:
-    """How rows become records.
+class RowEncoder:
+    """Encodes rows as records (see :class:`bert_tf.records.sequences.Encoder`).
 
     Attributes:
       max_seq_length: positions of a record.
-      spec: the features of the records, without their ids.
       num_targets: values of a label.
       long_texts: what becomes of texts with more tokens than positions.
     """
 
     max_seq_length: int
-    spec: RecordSpec
     num_targets: int
     long_texts: LongTexts
 
-
-class RowEncoder:
-    """Encodes rows as records; each worker process has one."""
-
-    def __init__(self, open_tokenizer: Callable[[], Tokenizer], layout: RowLayout):
-        """Opens the tokenizer."""
-        self._tokenizer = CountingTokenizer(open_tokenizer())
-        self._layout = layout
-
-    def __call__(self, rows: Sequence[Row]) -> EncodedSequences:
+    def encode(self, items: Sequence[Row], tokenizer: Tokenizer) -> Encoded:
         """Encodes rows, in order."""
-        layout, size = self._layout, self._layout.max_seq_length
-        encoded = [sequences_of(row, self._tokenizer, size, layout.long_texts) for row in rows]
+        size = self.max_seq_length
+        encoded = [sequences_of(row, tokenizer, size, self.long_texts) for row in items]
         sequences = [sequence for found, _ in encoded for sequence in found]
-        labels = [row.label for row, (found, _) in zip(rows, encoded) for _ in found]
+        labels = [row.label for row, (found, _) in zip(items, encoded) for _ in found]
         inputs = padded_inputs(
             [ids for ids, _ in sequences],
             size,
-            pad_id=self._tokenizer.pad_id,
+            pad_id=tokenizer.pad_id,
             segments=[segments for _, segments in sequences],
         )
-        features = {**inputs, "labels": targets_of(labels, layout.num_targets)}
-        counts = {"examples": len(rows), "cut_examples": sum(is_cut for _, is_cut in encoded)}
-        made = EncodedSequences.of(layout.spec, features, counts, self._tokenizer.take())
-        if layout.long_texts.long_texts != WINDOWS:
-            return made
+        features = {**inputs, "labels": targets_of(labels, self.num_targets)}
+        counts = {"examples": len(items), "cut_examples": sum(is_cut for _, is_cut in encoded)}
+        if self.long_texts.long_texts != WINDOWS:
+            return Encoded(features, counts)
         per_row = np.array([len(found) for found, _ in encoded], np.int32)
-        return made._replace(counts={**counts, "windows": len(sequences)}, records_per_item=per_row)
+        return Encoded(features, {**counts, "windows": len(sequences)}, per_row)
 
 
 def targets_of(labels: Sequence[Label | None], num_targets: int) -> np.ndarray:
@@ -176,22 +140,3 @@ def sequences_of(
             segments += [number] * (len(part) + 1)
         sequences.append((ids, segments))
     return sequences, sum(map(len, parts)) > room
-
-
-def _write(
-    file: TextFile,
-    make_encoder: Callable[[], RowEncoder],
-    rows_per_batch: int,
-    executor: Executor,
-    directory: Path,
-) -> Built:
-    return encode_and_write(
-        directory,
-        file.rows,
-        make_encoder,
-        items_per_batch=rows_per_batch,
-        executor=executor,
-        stage=file.task.stage,
-        unit="examples",
-        total=len(file.rows),
-    )

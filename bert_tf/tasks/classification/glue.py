@@ -72,6 +72,10 @@ class GlueTask(TextTask):
       head: tasks with the same one can predict with each other's models; "" for the task's own.
     """
 
+    first: str = "sentence"
+    second: str | None = None
+    label: str | None = "label"
+    metrics: tuple[str, ...] = ("accuracy",)
     stage: str = "glue_features"
     format: FileFormat = FileFormat()
     sets: Sets = Sets()
@@ -112,39 +116,24 @@ _TWO_WAY_NLI = ("entailment", "not_entailment")
 GLUE_TASKS = {
     "cola": GlueTask(
         "CoLA",
-        first="sentence",
-        second=None,
-        label="label",
         metrics=("matthews_correlation", "accuracy"),
         format=FileFormat(without_header=("source", "label", "original_judgement", "sentence")),
     ),
-    "sst-2": GlueTask(
-        "SST-2",
-        first="sentence",
-        second=None,
-        label="label",
-        metrics=("accuracy",),
-    ),
-    "mrpc": GlueTask(
-        "MRPC",
-        first="#1 String",
-        second="#2 String",
-        label="Quality",
-        metrics=("accuracy", "f1"),
-    ),
+    "sst-2": GlueTask("SST-2"),
+    "mrpc": GlueTask("MRPC", "#1 String", "#2 String", "Quality", ("accuracy", "f1")),
     "qqp": GlueTask(
         "QQP",
-        first="question1",
-        second="question2",
-        label="is_duplicate",
-        metrics=("accuracy", "f1"),
+        "question1",
+        "question2",
+        "is_duplicate",
+        ("accuracy", "f1"),
         # GLUE's train.tsv has questions with line ends in them, which break their lines.
         format=FileFormat(skips_short_lines=True),
     ),
     "sts-b": GlueTask(
         "STS-B",
-        first="sentence1",
-        second="sentence2",
+        "sentence1",
+        "sentence2",
         label="score",
         classes=(),
         lowest=0.0,
@@ -166,11 +155,10 @@ GLUE_TASKS = {
     ),
     "mnli": GlueTask(
         "MNLI",
-        first="sentence1",
-        second="sentence2",
+        "sentence1",
+        "sentence2",
         label="gold_label",
         classes=_NLI,
-        metrics=("accuracy",),
         sets=Sets(
             dev=("dev_{part}.tsv",),
             test=("test_{part}.tsv",),
@@ -182,35 +170,14 @@ GLUE_TASKS = {
         ),
         head="NLI",
     ),
-    "qnli": GlueTask(
-        "QNLI",
-        first="question",
-        second="sentence",
-        label="label",
-        classes=_TWO_WAY_NLI,
-        metrics=("accuracy",),
-    ),
-    "rte": GlueTask(
-        "RTE",
-        first="sentence1",
-        second="sentence2",
-        label="label",
-        classes=_TWO_WAY_NLI,
-        metrics=("accuracy",),
-    ),
-    "wnli": GlueTask(
-        "WNLI",
-        first="sentence1",
-        second="sentence2",
-        label="label",
-        metrics=("accuracy",),
-    ),
+    "qnli": GlueTask("QNLI", "question", "sentence", classes=_TWO_WAY_NLI),
+    "rte": GlueTask("RTE", "sentence1", "sentence2", classes=_TWO_WAY_NLI),
+    "wnli": GlueTask("WNLI", "sentence1", "sentence2"),
     # GLUE's diagnostic set, to be predicted by a model of MNLI.
     "ax": GlueTask(
         "AX",
-        first="sentence1",
-        second="sentence2",
-        label="label",
+        "sentence1",
+        "sentence2",
         classes=_NLI,
         metrics=("matthews_correlation", "accuracy"),
         format=FileFormat(
@@ -227,11 +194,10 @@ GLUE_TASKS = {
     # Conneau et al. 2018; the places are those of google-research/bert, or of the archives.
     "xnli": GlueTask(
         "XNLI",
-        first="sentence1",
-        second="sentence2",
+        "sentence1",
+        "sentence2",
         label="gold_label",
         classes=_NLI,
-        metrics=("accuracy",),
         format=FileFormat(
             other_names={"premise": "sentence1", "hypo": "sentence2", "label": "gold_label"},
             other_labels={"contradictory": "contradiction"},
@@ -251,9 +217,6 @@ GLUE_TASKS = {
     # Relations of chemicals and proteins (BioCreative VI), in the files of NVIDIA's run_re.py.
     "chemprot": GlueTask(
         "ChemProt",
-        first="sentence",
-        second=None,
-        label="label",
         classes=("CPR:3", "CPR:4", "CPR:5", "CPR:6", "CPR:9", "false"),
         negative="false",
         metrics=("micro_f1", "accuracy"),

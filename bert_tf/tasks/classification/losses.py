@@ -9,6 +9,7 @@ from collections import Counter
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.finetune.classes import log_frequencies
 from bert_tf.model.layers import computed_in
 from bert_tf.model.losses import ACCURACY, classification_sums
 from bert_tf.model.options import ForwardOptions
@@ -117,22 +118,19 @@ def best_constant(
 ) -> tuple[float, ...]:
     """The outputs with the least loss on a training set for a network that ignores the text.
 
-    The mean of ratings, the logarithms of the frequencies of classes, or the log-odds of each
-    class of several, with one text of weight 1 more per class and answer, so that all are finite. A
-    head that starts from these learns from texts in its first updates, instead of the frequencies
-    (Lin et al. 2017, "Focal Loss for Dense Object Detection", section 3.3).
+    The mean of ratings, the logarithms of the frequencies of classes (:func:`log_frequencies`), or
+    the log-odds of each class of several, with one text of weight 1 more per class and answer.
     """
     if file.task.is_regression:
         return (statistics.fmean(_ratings(file)),)
     counts, total = _texts_of_classes(file), len(file.rows)
     weighted = [
-        weight * count + 1 for weight, count in zip(class_weights or [1.0] * len(counts), counts)
+        weight * count for weight, count in zip(class_weights or [1.0] * len(counts), counts)
     ]
     if file.task.multi_label:
-        return tuple(
-            math.log(given / (total - count + 1)) for given, count in zip(weighted, counts)
-        )
-    return tuple(math.log(given / sum(weighted)) for given in weighted)
+        pairs = zip(weighted, counts)
+        return tuple(math.log((given + 1) / (total - count + 1)) for given, count in pairs)
+    return log_frequencies(weighted)
 
 
 def rating_unit(file: TextFile) -> float:

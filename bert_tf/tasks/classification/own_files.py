@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
@@ -183,12 +183,12 @@ def read_texts(path: Path, settings: TableSettings, *, flag: str, needs_labels: 
     places = [table.number_of(text, flag="text_column")]
     if pair is not None:
         places.append(table.number_of(pair, flag="pair_column"))
-    label_of = _label_reader(table, settings, label)
+    of_label = None if label is None else table.number_of(label, flag="label_column")
     examples = []
     for row in table.rows:
-        texts = [_text(row, place, table) for place in places]
-        second = texts[1] if pair else None
-        examples.append(_Example(row.number, texts[0], second, label_of(row)))
+        first, *second = (_text(row, place, table) for place in places)
+        given = None if of_label is None else _label(row, of_label, table, settings)
+        examples.append(_Example(row.number, first, second[0] if second else None, given))
     if not examples:
         raise UserError(f"--{flag}: {path} has no rows.")
     return Texts(table, (text, pair, label), examples)
@@ -240,27 +240,24 @@ def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) 
 
 
 def _text_column(table: Table, settings: TableSettings, label: str | None) -> str:
-    if settings.text_column:
-        return settings.text_column
-    usual = [name for name in _TEXT_COLUMNS if name in table.columns]
     used = {label, settings.pair_column, settings.label_column, *_LABEL_COLUMNS}
     others = [name for name in table.columns if name not in used]
-    if usual or len(others) == 1:
-        return (usual or others)[0]
-    raise UserError(
-        f"--{table.flag}: which column of {table.path} has the text? Give --text_column, one of "
-        f"{', '.join(map(short_repr, table.columns))}."
-    )
+    usual = [*_TEXT_COLUMNS, *(others if len(others) == 1 else ())]
+    return settings.text_column or _usual_column(table, usual, "text")
 
 
 def _label_column(table: Table, settings: TableSettings) -> str:
-    usual = [name for name in _LABEL_COLUMNS if name in table.columns]
-    if settings.label_column or usual:
-        return settings.label_column or usual[0]
-    raise UserError(
-        f"--{table.flag}: which column of {table.path} has the label? Give --label_column, one of "
-        f"{', '.join(map(short_repr, table.columns))}."
-    )
+    return settings.label_column or _usual_column(table, _LABEL_COLUMNS, "label")
+
+
+def _usual_column(table: Table, names: Sequence[str], what: str) -> str:
+    found = next((name for name in names if name in table.columns), None)
+    if found is None:
+        raise UserError(
+            f"--{table.flag}: which column of {table.path} has the {what}? Give --{what}_column, "
+            f"one of {', '.join(map(short_repr, table.columns))}."
+        )
+    return found
 
 
 def _text(row: TableRow, place: int, table: Table) -> str:
@@ -275,33 +272,22 @@ def _text(row: TableRow, place: int, table: Table) -> str:
     )
 
 
-def _label_reader(
-    table: Table, settings: TableSettings, column: str | None
-) -> Callable[[TableRow], GivenLabel | None]:
-    if column is None:
-        return lambda _: None
-    place = table.number_of(column, flag="label_column")
-    read: Callable[[Any], GivenLabel | None] = _name
-    wanted = "a label"
+def _label(row: TableRow, place: int, table: Table, settings: TableSettings) -> GivenLabel:
+    cell = row.cells[place]
+    label: GivenLabel | None
     if settings.regression:
-        read, wanted = _rating, "a finite number of 32 bits"
+        label, wanted = _rating(cell), "a finite number of 32 bits"
     elif settings.multi_label:
-
-        def read(cell: Any) -> GivenLabel | None:
-            return _names(cell, settings.label_separator)
-
-        wanted = "labels"
-
-    def label_of(row: TableRow) -> GivenLabel:
-        label = read(row.cells[place])
-        if label is None:
-            raise UserError(
-                f"--{table.flag}: {table.place_of(row.number)}: column {short_repr(column)} has "
-                f"{short_repr(row.cells[place])}, not {wanted}; correct it, or remove the row."
-            )
-        return label
-
-    return label_of
+        label, wanted = _names(cell, settings.label_separator), "labels"
+    else:
+        label, wanted = _name(cell), "a label"
+    if label is None:
+        raise UserError(
+            f"--{table.flag}: {table.place_of(row.number)}: column "
+            f"{short_repr(table.columns[place])} has {short_repr(cell)}, not {wanted}; correct it, "
+            "or remove the row."
+        )
+    return label
 
 
 def _name(cell: Any) -> str | None:
@@ -316,11 +302,9 @@ def _name(cell: Any) -> str | None:
 
 
 def _names(cell: Any, separator: str) -> tuple[str, ...] | None:
-    if cell is None:
-        return ()
-    parts = cell if isinstance(cell, (list, tuple)) else None
-    if parts is None:
-        whole = _name(cell) if not isinstance(cell, str) else cell
+    parts = [] if cell is None else cell
+    if not isinstance(parts, (list, tuple)):
+        whole = cell if isinstance(cell, str) else _name(cell)
         if whole is None:
             return None
         parts = [part for part in whole.split(separator) if part.strip()]

@@ -1,121 +1,23 @@
-"""Evaluation of the classification task, and the files of its predictions."""
+"""Scores of predictions, and the files with predictions."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bert_tf.records.sequences import SequenceRecords
-from bert_tf.tasks.classification.answers import Answers, labels_of, logits_of_texts
+from bert_tf.tasks.classification.answers import Answers
 from bert_tf.tasks.classification.glue import GlueTask
 from bert_tf.tasks.classification.metrics import F1_OF_CLASSES, METRICS
-from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.text_task import Part, TextFile, TextTask
-from bert_tf.tasks.classification.thresholds import ThresholdSettings
-from bert_tf.tasks.finetuning.run import PredictionEvaluation
-from bert_tf.train.evaluation import Figure
 from bert_tf.util.files import atomic_open
 
 PROBABILITIES_NAME = "test_results.tsv"
 PREDICTIONS_NAME = "predictions.tsv"
 OWN_PREDICTIONS_NAME = "predictions.csv"
-
-
-class TextPrediction(PredictionEvaluation):
-    """Predicts texts, each from one sequence or from several windows."""
-
-    def __init__(self, file: TextFile, records: SequenceRecords, *args: Any, **kwargs: Any) -> None:
-        """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
-        super().__init__(records, *args, **kwargs)
-        self._file = file
-        self._windows = records.records_per_item
-
-    def answers(self, predictions: Mapping[str, np.ndarray]) -> Answers:
-        """What is predicted of the texts, from predictions for the records."""
-        return Answers(self._file.task, logits_of_texts(predictions["logits"], self._windows))
-
-
-class ClassificationEvaluation(TextPrediction):
-    """Scores the predictions for a file with labels, under google-research/bert's names.
-
-    ``eval_loss`` is the mean of the cross entropies, or of the squared errors in a regression.
-    Where texts may have several classes, a run that trains stores the threshold with the model that
-    is best for its development file.
-    """
-
-    def __init__(
-        self, file: TextFile, *args: Any, thresholds: ThresholdSettings, trains: bool, **kwargs: Any
-    ) -> None:
-        """Predicts ``file``.
-
-        Args:
-          file: the texts.
-          thresholds: what the user says of them.
-          trains: whether the run trains the model.
-          *args, **kwargs: as for :class:`PredictionEvaluation`.
-        """
-        super().__init__(file, *args, **kwargs)
-        self._thresholds, self._trains = thresholds, trains
-        self.figure = Figure(figure_name(file.task), higher_is_better=True)
-
-    def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """The task's metrics and the loss of each part; writes ``report.html``."""
-        task, labels = self._file.task, labels_of(self._file)
-        answers = self.answers(predictions)
-        found = {}
-        if task.multi_label:
-            thresholds = self._thresholds.chosen(
-                output_dir,
-                labels,
-                answers.probabilities,
-                digest=self._records.digest,
-                trains=self._trains,
-            )
-            answers = dataclasses.replace(answers, thresholds=thresholds)
-            if len(set(thresholds)) == 1:
-                found["eval_threshold"] = thresholds[0]
-        results = {}
-        for part in self._file.parts:
-            of_part = scores(answers.of(part.rows), labels[part.rows])
-            results.update({part.named(name): value for name, value in of_part.items()})
-        results.update(found)
-        write_report(output_dir, self._file, answers, results)
-        return results
-
-
-class ClassificationPrediction(TextPrediction):
-    """Writes the predictions for a file: probabilities, and the class or the score."""
-
-    def __init__(
-        self, file: TextFile, *args: Any, thresholds: ThresholdSettings, **kwargs: Any
-    ) -> None:
-        """Predicts ``file``; ``thresholds`` is what the user says of them, the rest as above."""
-        super().__init__(file, *args, **kwargs)
-        self._thresholds = thresholds
-
-    def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """Writes two files for each part to ``output_dir``; returns no scores."""
-        task, answers = self._file.task, self.answers(predictions)
-        if task.multi_label:
-            answers = dataclasses.replace(answers, thresholds=self._thresholds.stored(output_dir))
-        for part in self._file.parts:
-            of_part = answers.of(part.rows)
-            write_probabilities(of_part, output_dir / _with_part(PROBABILITIES_NAME, part))
-            if isinstance(task, GlueTask):
-                write_predictions(of_part, output_dir / predictions_name(task, part))
-        if not isinstance(task, GlueTask):
-            write_own_predictions(self._file, answers, output_dir / OWN_PREDICTIONS_NAME)
-        return {}
-
-
-def figure_name(task: TextTask) -> str:
-    """The name of the result by which checkpoints are compared."""
-    return f"eval_{task.metrics[0]}"
 
 
 def scores(answers: Answers, labels: np.ndarray) -> dict[str, float]:
@@ -137,6 +39,13 @@ def _positives(task: TextTask, numbers: np.ndarray) -> np.ndarray:
     """Class numbers [N] as booleans [N, classes - 1], without the negative class."""
     kept = [number for number, name in enumerate(task.classes) if name != task.negative]
     return numbers[:, np.newaxis] == np.array(kept)
+
+
+def write_part(answers: Answers, part: Part, output_dir: Path) -> None:
+    """Writes what is predicted of a part: probabilities, and for a published task its answers."""
+    write_probabilities(answers, output_dir / _with_part(PROBABILITIES_NAME, part))
+    if isinstance(answers.task, GlueTask):
+        write_predictions(answers, output_dir / predictions_name(answers.task, part))
 
 
 def predictions_name(task: GlueTask, part: Part) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.metrics import (
     calibration,
@@ -14,7 +15,6 @@ from bert_tf.tasks.classification.metrics import (
     expected_calibration_error,
 )
 from bert_tf.tasks.classification.text_task import CORRELATIONS, TextFile
-from bert_tf.tasks.finetuning.report import REPORT_NAME, confusion_table, results_section
 from bert_tf.util.pages.charts import Labels, Line, histogram, line_chart
 from bert_tf.util.pages.page import Section, Table, hint, mark, write_page
 

@@ -1,21 +1,33 @@
-"""Classification of sentences and sentence pairs: fine-tuning on GLUE tasks and prediction."""
+"""Classification of texts and pairs: fine-tuning on published tasks or own tables, prediction."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bert_tf.finetune import run as finetuning
+from bert_tf.finetune.classes import (
+    StoredClasses,
+    check_taught,
+    check_trained_on,
+    read_files,
+    stored_classes,
+)
+from bert_tf.finetune.run import as_stored, first_weights
+from bert_tf.finetune.settings import PREDICT, TRAIN
+from bert_tf.finetune.task import Predicted, SequenceTask
+from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
 from bert_tf.model_directory.classes import Classes
-from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.records.sequences import SequenceStage
+from bert_tf.tasks.classification.answers import Answers, labels_of, logits_of_texts
 from bert_tf.tasks.classification.features import check_length, feature_stage
-from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TEST, TRAIN, GlueTask
+from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask
 from bert_tf.tasks.classification.glue_files import find_split, read_glue
-from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.losses import (
     ClassificationLoss,
     balanced_weights,
@@ -36,194 +48,268 @@ from bert_tf.tasks.classification.pooling import CLS, Pooling
 from bert_tf.tasks.classification.prediction import (
     OWN_PREDICTIONS_NAME,
     PROBABILITIES_NAME,
-    ClassificationEvaluation,
-    ClassificationPrediction,
+    scores,
+    write_own_predictions,
+    write_part,
 )
-from bert_tf.tasks.classification.report import REPORT_NAME
+from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.settings import BALANCED, ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.text_task import TextFile, TextTask
-from bert_tf.tasks.finetuning.directory_run import (
-    Files,
-    FileTask,
-    OpenedFiles,
-    check_trained_on,
-    read_files,
-    run_on_files,
-)
-from bert_tf.tasks.finetuning.kept_settings import as_stored
-from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
-from bert_tf.train.checks import check_model_files, check_trains
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
-from bert_tf.train.run import Run, begin
+from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
-
-if TYPE_CHECKING:
-    from bert_tf.tasks.finetuning.repeats import Repeats
 
 
 def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
-    """Trains, evaluates and predicts as the settings say, once or once per seed.
+    """Trains, evaluates and predicts as the settings say (see :func:`bert_tf.finetune.run.run`).
 
-    ``pooling`` is how the head reads the encoder. Returns the results of the evaluation (with
-    several seeds, those of the last), None without ``do_eval``. Raises UserError for bad input.
+    ``pooling`` is how the head reads the encoder.
     """
-    return run_repeatedly(settings, functools.partial(_run_once, pooling))
+    return finetuning.run(functools.partial(TextClassification.open, pooling=pooling), settings)
 
 
-def _run_once(
-    pooling: Pooling, settings: ClassificationSettings, repeats: Repeats | None
-) -> Results | None:
-    """A single run, which adds its results to those of earlier repetitions."""
-    with begin(settings.run, settings.runtime) as run:
-        opened = open_classification(settings, run, pooling)
-        results = run_on_files(opened, run)
-        if run.keeps_files:
-            _report_submissions(opened.files.test, run)
-        if results is not None:
-            run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
-            if repeats is not None:
-                names = opened.files.dev.score_names
-                repeats.add(settings, run, results, names, figure=names[0], digits=4)
+@dataclasses.dataclass(frozen=True)
+class TextClassification(SequenceTask):
+    """A class, any number of classes, or a rating for each text or pair of texts.
+
+    The results are the metrics of the task, under google-research/bert's names, and ``eval_loss``,
+    the mean of the cross entropies, or of the squared errors in a regression. Where texts may have
+    several classes, a run that trains stores the threshold with the model that is best for its
+    development file.
+
+    Attributes:
+      task: what the labels mean.
+      stored: what is stored of it with the model.
+      thresholds_from: the records on which the thresholds of a resumed model were chosen.
+      pooling: how the head reads the encoder.
+    """
+
+    settings: ClassificationSettings
+    files: Mapping[str, TextFile]
+    task: TextTask
+    stored: Classes
+    thresholds_from: str | None
+    pooling: Pooling
+
+    @classmethod
+    def open(
+        cls, settings: ClassificationSettings, run: Run, *, pooling: Pooling = CLS
+    ) -> TextClassification:
+        """Reads the files of a run and agrees on classes. Collective.
+
+        Raises UserError for bad input.
+        """
+        # A published task has its own columns and labels.
+        settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
+        known = stored_classes(settings, run, of_words=False)
+        if settings.glue is not None:
+            task, files, stored = _published_files(settings.glue, settings, run, known)
+        else:
+            task, files, stored = _own_files(settings, run, known)
+        settings.thresholds.check(task.classes, multi_label=task.multi_label)
+        _check_trained_on(run, task)
+        return cls(settings, files, task, stored, known.chosen_on, pooling)
+
+    @property
+    def name(self) -> str:
+        """The name of the published task, or of own texts or pairs."""
+        return self.task.name
+
+    @property
+    def classes(self) -> Classes:
+        """The classes, as they are stored."""
+        return self.stored
+
+    @property
+    def chosen_on(self) -> str | None:
+        """The records on which the thresholds of a resumed model were chosen."""
+        return self.thresholds_from
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """The task's metrics for each part of the file to evaluate."""
+        if self.evaluated in self.files:
+            return self.files[self.evaluated].score_names
+        return [f"eval_{name}" for name in self.task.metrics]
+
+    @property
+    def rate_factors(self) -> tuple[tuple[str, float], ...]:
+        """A head of ratings learns in their unit."""
+        if self._unit == 1:
+            return ()
+        return ((rf"^({OUTPUT_WEIGHTS}|{OUTPUT_BIAS})$", self._unit),)
+
+    @property
+    def ledger(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the loss on classes depends on."""
+        loss = self.settings.loss
+        return {} if self.task.is_regression else {"loss": dataclasses.asdict(loss)}
+
+    @property
+    def predictions_name(self) -> str:
+        """The file with the predictions."""
+        return PROBABILITIES_NAME if self.settings.task_name else OWN_PREDICTIONS_NAME
+
+    @functools.cached_property
+    def _unit(self) -> float:
+        return rating_unit(self.files[TRAIN]) if TRAIN in self.files else 1.0
+
+    def fitted(self, run: Run, max_seq_length: int) -> TextClassification:
+        """With room for the texts."""
+        check_length(self.task, max_seq_length)
+        return super().fitted(run, max_seq_length)
+
+    def most_records(self) -> int:
+        """One for each row; windows of long texts count as one."""
+        return len(self.files[TRAIN].rows)
+
+    def network(self, config: BertConfig) -> ClassificationTask:
+        """A head that starts from the best constant answer to the training file."""
+        settings, task = self.settings, self.task
+        weights: tuple[float, ...] | None = None
+        bias: float | tuple[float, ...] = 0.0
+        if TRAIN in self.files:
+            train = self.files[TRAIN]
+            weights = balanced_weights(train) if settings.loss.class_weights == BALANCED else None
+            bias = best_constant(train, weights)
+        return ClassificationTask(
+            config,
+            task.num_outputs,
+            self.pooling,
+            ClassificationLoss(task.kind, weights, settings.loss.label_smoothing),
+            bias,
+            self._unit,
+            None if settings.task_name else self.stored.labels,
+        )
+
+    def stage(self, kind: str, tokenizer_files: TokenizerFiles) -> SequenceStage:
+        """Only training needs labels in records."""
+        return feature_stage(
+            self.files[kind],
+            tokenizer_files=tokenizer_files,
+            max_seq_length=self.settings.max_seq_length,
+            training=kind == TRAIN,
+            long_texts=self.settings.length,
+            num_workers=self.settings.num_workers,
+        )
+
+    def decode(self, predicted: Predicted) -> Answers:
+        """The predictions of texts, each from one sequence or from several windows."""
+        windows = predicted.records.records_per_item
+        return Answers(predicted.file.task, logits_of_texts(predicted.outputs["logits"], windows))
+
+    def score(self, predicted: Predicted, answers: Answers, output_dir: Path) -> Results:
+        """The task's metrics and the loss of each part; writes ``report.html``."""
+        file, found = predicted.file, {}
+        labels = labels_of(file)
+        if file.task.multi_label:
+            thresholds = self.settings.thresholds.chosen(
+                output_dir,
+                labels,
+                answers.probabilities,
+                digest=predicted.records.digest,
+                trains=self.settings.run.do_train,
+            )
+            answers = dataclasses.replace(answers, thresholds=thresholds)
+            if len(set(thresholds)) == 1:
+                found["eval_threshold"] = thresholds[0]
+        results = {}
+        for part in file.parts:
+            of_part = scores(answers.of(part.rows), labels[part.rows])
+            results.update({part.named(name): value for name, value in of_part.items()})
+        results.update(found)
+        write_report(output_dir, file, answers, results)
         return results
 
+    def write(self, predicted: Predicted, answers: Answers, output_dir: Path) -> None:
+        """Writes the probabilities, and the class or the rating, of each part."""
+        file = predicted.file
+        if file.task.multi_label:
+            thresholds = self.settings.thresholds.stored(output_dir)
+            answers = dataclasses.replace(answers, thresholds=thresholds)
+        for part in file.parts:
+            write_part(answers.of(part.rows), part, output_dir)
+        if not isinstance(file.task, GlueTask):
+            write_own_predictions(file, answers, output_dir / OWN_PREDICTIONS_NAME)
 
-def _report_submissions(test: TextFile | None, run: Run) -> None:
-    """Names the files that GLUE takes, if a test set of it was predicted."""
-    if test is None or not isinstance(test.task, GlueTask):
-        return
-    names = filter(None, (test.task.submission(part.path.name) for part in test.parts))
-    for name in names:
-        run.message(f"the file for GLUE is {run.settings.output_dir / name}")
-
-
-def open_classification(
-    settings: ClassificationSettings, run: Run, pooling: Pooling = CLS
-) -> OpenedFiles:
-    """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    check_model_files(run, settings.bert_config_file, settings.distillation)
-    # A published task has its own columns and labels.
-    settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
-    glue = settings.glue
-    if glue is not None:
-        task, files, classes = _published_files(glue, settings, run)
-    else:
-        task, files, classes = _own_files(settings, run)
-    own_classes = classes.labels if glue is None else None
-    settings.thresholds.check(task.classes, multi_label=task.multi_label)
-    _check_trained_on(run, task)
-    balanced = files.train and settings.loss.class_weights == BALANCED
-    weights = balanced_weights(files.train) if balanced else None
-    loss = ClassificationLoss(task.kind, weights, settings.loss.label_smoothing)
-    bias = best_constant(files.train, weights) if files.train else 0.0
-    unit = rating_unit(files.train) if files.train else 1.0
-    model, length = open_finetuning(
-        settings,
-        run,
-        lambda config: ClassificationTask(
-            config, task.num_outputs, pooling, loss, bias, unit, own_classes
-        ),
-    )
-    check_length(task, length)
-    of_files = FileTask(
-        task.name,
-        functools.partial(_stage, settings.length),
-        functools.partial(
-            ClassificationEvaluation,
-            thresholds=settings.thresholds,
-            trains=settings.run.do_train,
-        ),
-        functools.partial(ClassificationPrediction, thresholds=settings.thresholds),
-        PROBABILITIES_NAME if settings.task_name else OWN_PREDICTIONS_NAME,
-        rate_factors=((rf"^({OUTPUT_WEIGHTS}|{OUTPUT_BIAS})$", unit),) if unit != 1 else (),
-    )
-    max_records = len(files.train.rows) if files.train else 1
-    of_classes = {} if task.is_regression else {"loss": dataclasses.asdict(settings.loss)}
-    record = _stored_model(run).record
-    model = dataclasses.replace(
-        model,
-        classes=classes,
-        chosen_on=record.chosen_on if record and run.start.checkpoint else None,
-        ledger={**model.ledger, **of_classes},
-    )
-    return OpenedFiles(settings, model, length, max_records, files, of_files)
-
-
-def _stage(long_texts: LongTexts, file: TextFile, **options: Any) -> SequenceStage:
-    return feature_stage(file, long_texts=long_texts, **options)
+    def about_predictions(self, output_dir: Path) -> Iterator[str]:
+        """Also names the files that GLUE takes, if a test set of it was predicted."""
+        yield from super().about_predictions(output_dir)
+        test = self.files[PREDICT]
+        if isinstance(test.task, GlueTask):
+            for name in filter(None, (test.task.submission(p.path.name) for p in test.parts)):
+                yield f"the file for GLUE is {output_dir / name}"
 
 
 def _published_files(
-    task: GlueTask, settings: ClassificationSettings, run: Run
-) -> tuple[TextTask, Files, Classes]:
+    task: GlueTask, settings: ClassificationSettings, run: Run, known: StoredClasses
+) -> tuple[TextTask, dict[str, TextFile], Classes]:
     """The task, its files, and what is stored of it; tells of lines that were left out."""
-    known = _stored_classes(run) or _taught_classes(settings)
-    if known is not None:
-        task = task.numbered_as(known.labels)
-    files = read_files(
-        settings,
-        find=functools.partial(find_split, task),
-        read=functools.partial(read_glue, task),
-        splits=(TRAIN, DEV, TEST),
-    )
-    for file in files:
-        if file is not None and file.skipped_lines:
+    classes = known.own or known.taught
+    if classes is not None:
+        task = task.numbered_as(classes.labels)
+    find, read = functools.partial(find_split, task), functools.partial(read_glue, task)
+    files = read_files(settings, find=find, read=read)
+    for file in files.values():
+        if file.skipped_lines:
             lines = f"{file.skipped_lines:,} {'line' if file.skipped_lines == 1 else 'lines'}"
             run.message(f"{file.path.name}: {lines} with too few columns left out")
     return task, files, task.stored_classes
 
 
-def _own_files(settings: ClassificationSettings, run: Run) -> tuple[TextTask, Files, Classes]:
-    """The task that a user's files describe, the files, and what is stored of it. Collective."""
-    table, stored = settings.table, _stored_classes(run)
-    read = functools.partial(read_texts, settings=table)
-    texts = read_files(settings, find=_no_directory, read=read, splits=(TRAIN, DEV, TEST))
-    if stored is not None and (texts.train is None or run.start.checkpoint is not None):
-        require_same_kind(stored, table, source=_weights(run))
-    names = None
-    if run.ranks.is_chief and not table.regression:
-        taught = _taught_classes(settings)
-        names = _agree_on_classes(texts.train, run, table, stored, taught)
-        _check_taught(settings, taught, names)
-        fraction = first_fraction(names) if texts.train is not None else None
+def _own_files(
+    settings: ClassificationSettings, run: Run, known: StoredClasses
+) -> tuple[TextTask, dict[str, TextFile], Classes]:
+    """The task that a user's files describe, the files, and what is stored of it."""
+    table, stored = settings.table, known.own
+    texts = {
+        kind: read_texts(path, table, flag=f"{kind}_file", needs_labels=kind != PREDICT)
+        for kind, path in settings.files.items()
+        if path is not None
+    }
+    train = texts.get(TRAIN)
+    if stored is not None and (train is None or run.start.checkpoint is not None):
+        require_same_kind(stored, table, source=first_weights(run))
+    names: tuple[str, ...] = ()
+    if not table.regression:
+        names = _agree_on_classes(train, run, table, known)
+        check_taught(settings, known.taught, names, what="classes")
+        fraction = first_fraction(names) if train is not None else None
         if fraction is not None:
             run.message(
                 f"the {len(names):,} classes are numbers such as {fraction}; if they are ratings, "
                 "give --regression"
             )
-    names = run.ranks.broadcast(names) or ()
-    first = next(found for found in texts if found is not None)
-    task = own_task(first.columns, table, names)
+    task = own_task(next(iter(texts.values())).columns, table, names)
     classes = task.stored_classes
     if stored is not None and stored.labels == names:
         classes = dataclasses.replace(classes, thresholds=stored.thresholds)
-    return task, Files(*(found and found.with_numbers(task) for found in texts)), classes
+    return task, {kind: found.with_numbers(task) for kind, found in texts.items()}, classes
 
 
 def _agree_on_classes(
-    train: Texts | None,
-    run: Run,
-    table: TableSettings,
-    stored: Classes | None,
-    taught: Classes | None,
+    train: Texts | None, run: Run, table: TableSettings, known: StoredClasses
 ) -> tuple[str, ...]:
     """The classes of a run, by number.
 
     A run that resumes or does not train has those stored with its weights, as does one that trains
-    further on some of them. Otherwise they are those of the teacher, if it knows all of the
-    training file's, or else those of that file.
+    further on some of them. Otherwise they are those of the teacher, if it has all of the training
+    file's, or else those of that file.
     """
-    own = None if train is None else train.classes()
+    own, stored, taught = None if train is None else train.classes(), known.own, known.taught
+    weights = first_weights(run)
     if stored is not None and (
         own is None or run.start.checkpoint is not None or set(own) <= set(stored.labels)
     ):
-        require_same_kind(stored, table, source=_weights(run))
+        require_same_kind(stored, table, source=weights)
         return stored.labels
     if own is not None and taught is not None and set(own) <= set(taught.labels):
         return taught.labels
     if own is not None:
         return own
-    weights = _weights(run)
     if weights is None:
         check_trains(run)
     raise UserError(
@@ -232,58 +318,11 @@ def _agree_on_classes(
     )
 
 
-def _no_directory(directory: object, split: str, *, flag: str) -> Path:
-    raise AssertionError(f"{directory}: {split} has a flag other than {flag}")
-
-
-def _weights(run: Run) -> str | None:
-    """The weights that the run starts from, resumed or given."""
-    return run.start.checkpoint or run.settings.start.init_checkpoint or None
-
-
-def _stored_classes(run: Run) -> Classes | None:
-    """The classes of the weights that a run starts from; None if they have no such head."""
-    return _stored_model(run).text_classes
-
-
-def _stored_model(run: Run) -> ModelDirectory:
-    source = _weights(run)
-    return ModelDirectory() if source is None else ModelDirectory.of(source)
-
-
-def _taught_classes(settings: ClassificationSettings) -> Classes | None:
-    """The classes of the teacher; None without training by one, or if it does not name them."""
-    if settings.distillation is None or not settings.run.do_train:
-        return None
-    path = settings.distillation.teacher_checkpoint
-    require_checkpoint(path, flag="teacher_checkpoint")
-    return ModelDirectory.of(path).text_classes
-
-
-def _check_taught(
-    settings: ClassificationSettings, taught: Classes | None, classes: tuple[str, ...]
-) -> None:
-    """Raises UserError if soft targets would compare different classes."""
-    distillation = settings.distillation
-    if taught is None or distillation is None or not distillation.alpha_ce:
-        return
-    if taught.labels != classes:
-        raise UserError(
-            f"--teacher_checkpoint={distillation.teacher_checkpoint} has the classes "
-            f"{', '.join(taught.labels) or 'of a rating'}, and the student {', '.join(classes)}; "
-            "give a teacher with the same ones in the same order, or --alpha_ce=0."
-        )
-
-
 def _check_trained_on(run: Run, task: TextTask) -> None:
     """Raises UserError if a run would use the head of another task."""
     advice = {known.name: f"give --task_name={known.name}, or " for known in GLUE_TASKS.values()}
     if not isinstance(task, GlueTask):
         advice[OWN_PAIRS] = "give --pair_column, or "
         advice[OWN_TEXTS] = "leave out --pair_column, or "
-    check_trained_on(
-        run,
-        task.name,
-        same_head=task.same_head if isinstance(task, GlueTask) else (),
-        advice=lambda other: advice.get(other, ""),
-    )
+    same_head = task.same_head if isinstance(task, GlueTask) else ()
+    check_trained_on(run, task.name, same_head=same_head, advice=advice)

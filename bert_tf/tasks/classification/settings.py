@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 
 from bert_tf.config.declared import Settings, group, setting
+from bert_tf.finetune.directory import DirectorySettings
 from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_task
 from bert_tf.tasks.classification.long_texts import WINDOWS, LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
 from bert_tf.tasks.classification.thresholds import ThresholdSettings
-from bert_tf.tasks.finetuning.settings import DirectorySettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
 
@@ -87,6 +87,11 @@ class ClassificationSettings(DirectorySettings):
             return task
         return task.in_languages(chosen.language, chosen.train_language or chosen.language[0])
 
+    @property
+    def needs_directory(self) -> bool:
+        """Whether files of --data_dir are needed, as only published tasks have them."""
+        return bool(self.task_name) and super().needs_directory
+
     def contradictions(self) -> Iterator[str]:
         """Actions without files, and what one kind of labels or files does not have."""
         yield from super().contradictions()
@@ -116,10 +121,11 @@ class ClassificationSettings(DirectorySettings):
         """Without a task, every file is named by its flag."""
         if self.task_name:
             return
-        if self.data_dir is not None or not self.files_given:
+        given = any((self.train_file, self.eval_file, self.predict_file))
+        if self.data_dir is not None or not given:
             yield (
                 "give --task_name for a task of GLUE, or files of your own as --train_file, "
                 "--eval_file and --predict_file."
             )
-        for action, flag in self.missing_files():
-            yield f"--{action} needs --{flag}, or --task_name and --data_dir."
+        for kind in self.missing_files:
+            yield f"--do_{kind} needs --{kind}_file, or --task_name and --data_dir."

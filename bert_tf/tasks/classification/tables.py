@@ -17,7 +17,7 @@ import json
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ _DECOMPRESSED: dict[str, Callable[..., Any]] = {
 }
 _BATCH_ROWS = 1024
 LINE, ROW = "line", "row"
+_SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 _ENDINGS = {",": ".csv", "\t": ".tsv"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -126,18 +127,24 @@ def _text_of(path: Path, flag: str) -> str:
     return decode_text(content, path, flag=flag)
 
 
-def _read_separated(path: Path, flag: str, has_header: bool, **dialect: Any) -> _Opened:
+def _read_separated(
+    path: Path, flag: str, has_header: bool, separator: str, **dialect: Any
+) -> _Opened:
     csv.field_size_limit(sys.maxsize)  # of all readers; a text may be longer than its 131,072
-    reader = csv.reader(io.StringIO(_text_of(path, flag), newline=""), strict=True, **dialect)
+    text = io.StringIO(_text_of(path, flag), newline="")
+    reader = csv.reader(text, delimiter=separator, strict=True, **dialect)
     rows = _numbered(reader, path, flag)
     first = next(rows, None)
     if first is None:
         raise UserError(f"--{flag}: {path} has no rows.")
-    if has_header:
-        names = [str(cell).strip() for cell in first.cells]
-        return names, LINE, _checked(rows, len(names), path, flag)
     columns = [str(number) for number in range(1, 1 + len(first.cells))]
-    return columns, LINE, _checked(itertools.chain([first], rows), len(columns), path, flag)
+    if has_header:
+        columns = [str(cell).strip() for cell in first.cells]
+    else:
+        rows = itertools.chain([first], rows)
+    if len(columns) == 1:
+        _check_separator(path, flag, columns[0], separator)
+    return columns, LINE, _checked(rows, len(columns), path, flag)
 
 
 def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
@@ -168,29 +175,21 @@ def _checked(rows: Iterator[TableRow], count: int, path: Path, flag: str) -> Ite
 
 
 def _read_csv(path: Path, flag: str, has_header: bool) -> _Opened:
-    opened = _read_separated(path, flag, has_header)
-    _check_separator(path, flag, opened[0], {";": "semicolons", "\t": "tabs"}, "commas")
-    return opened
+    return _read_separated(path, flag, has_header, ",")
 
 
 def _read_tsv(path: Path, flag: str, has_header: bool) -> _Opened:
-    opened = _read_separated(path, flag, has_header, delimiter="\t", quoting=csv.QUOTE_NONE)
-    _check_separator(path, flag, opened[0], {";": "semicolons", ",": "commas"}, "tabs")
-    return opened
+    return _read_separated(path, flag, has_header, "\t", quoting=csv.QUOTE_NONE)
 
 
-def _check_separator(
-    path: Path, flag: str, columns: Sequence[str], others: Mapping[str, str], wanted: str
-) -> None:
-    """Raises UserError if the only column's name has a separator of ``others`` in it."""
-    if len(columns) > 1:
-        return
-    for separator, name in others.items():
-        if separator in columns[0]:
+def _check_separator(path: Path, flag: str, column: str, wanted: str) -> None:
+    """Raises UserError if the name of the only column has another separator in it."""
+    for separator, name in _SEPARATORS.items():
+        if separator in column and separator != wanted:
             ending = _ENDINGS.get(separator)
             raise UserError(
-                f"--{flag}: the columns of {path} are separated by {name}; save it with {wanted}"
-                + (f", or name it {ending}." if ending else ".")
+                f"--{flag}: the columns of {path} are separated by {name}; save it with "
+                f"{_SEPARATORS[wanted]}{f', or name it {ending}.' if ending else '.'}"
             )
 
 

@@ -7,7 +7,6 @@ entropy for classes and squared error for regression.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
@@ -132,11 +131,6 @@ class ClassificationTask(EncoderTask):
         """``logits`` [B, num_classes] float32; for regression, the score itself."""
         del features, options
         return {"logits": outputs}
-
-    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """Empty: metrics such as correlations need all predictions."""
-        del sums
-        return {}
 
 
 def _labels(features: Features) -> tf.Tensor:

@@ -157,7 +157,7 @@ def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run:
         evaluated=model.task,
         initial=_initial_weights(run, settings, teacher.config, model),
         frozen={} if settings.teacher_cache else {TEACHER: teacher.path},
-        ledger={"distillation": section},
+        ledger={"distillation": section, **model.ledger},
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.complete import check_vocabulary_fits
+from bert_tf.model_directory.complete import CompleteModel, check_vocabulary_fits
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
@@ -46,6 +46,11 @@ def sequence_with_masks(text: str, tokenizer: Tokenizer, config: BertConfig) -> 
     ids = encode_with_masks(text, tokenizer)
     config.check_length(len(ids), f"--text has {len(ids)} tokens,", advice="shorten it")
     return ids
+
+
+def mask_filler(model: CompleteModel, **settings: Any) -> MaskFiller:
+    """A complete model, with the further arguments of :class:`MaskFiller`."""
+    return MaskFiller(model.config, model.tokenizer, model.checkpoint, **settings)
 
 
 class MaskFiller:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from bert_tf.config.declared import with_settings_of_model
-from bert_tf.durable.executor import batched
-from bert_tf.inference.sequences import listed, parts_of
-from bert_tf.input.length_buckets import padded_length
+from bert_tf.inference.sequences import SequencePredictor, listed, parts_of
+from bert_tf.input.length_buckets import in_record_order
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
-from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
+from bert_tf.tasks.question_answering.features import sequence_arrays
 from bert_tf.tasks.question_answering.windows import (
-    Window,
     WindowSettings,
     fitting_windows,
     question_windows,
@@ -27,11 +24,8 @@ from bert_tf.tasks.question_answering.windows import (
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.progress import Progress
 
-if TYPE_CHECKING:
-    from bert_tf.model.options import ForwardOptions
-
-# Windows per batch; larger batches need more memory and are no faster on a CPU.
-BATCH_SIZE = 8
+# Windows; larger batches need more memory.
+_BATCH_SIZE = 8
 
 _QUESTION_ID = "question"
 
@@ -54,7 +48,7 @@ class FoundAnswer:
     end: int | None
 
 
-class Answerer:
+class Answerer(SequencePredictor):
     """A span model, with settings for choosing its answers.
 
     Attributes:
@@ -68,8 +62,8 @@ class Answerer:
         *,
         windows: WindowSettings | None = None,
         settings: AnswerSettings | None = None,
-        options: ForwardOptions | None = None,
-        threads: int | None = None,
+        batch_size: int = _BATCH_SIZE,
+        **options: Any,
     ) -> None:
         """Restores the weights.
 
@@ -78,29 +72,26 @@ class Answerer:
           windows: None for those of the model's training, or else run_squad.py's defaults, limited
             to the network's maximum length.
           settings: None for those of the model's training, or else run_squad.py's defaults.
-          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
-            float32, with native operations on CPUs if they are built.
-          threads: number of threads; None for one per core.
+          batch_size: maximum number of windows per batch.
+          **options: further arguments of :class:`SequencePredictor`.
 
         Raises:
           UserError: if the weights do not belong to such a model, or sequences are too long for
             it.
         """
-        self.windows = windows or kept_windows(model)
-        self.windows.validate()
-        length = self.windows.max_seq_length
-        model.config.check_length(length, f"--max_seq_length={length} is")
-        self.settings = settings or with_settings_of_model(AnswerSettings(), model.kept)
-        self._tokenizer = model.tokenizer
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
-        from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.question_answering.task import SpanTask
 
-        self._predictor = Predictor(
+        self.windows = windows or kept_windows(model)
+        self.windows.validate()
+        self.settings = settings or with_settings_of_model(AnswerSettings(), model.kept)
+        self._tokenizer = model.tokenizer
+        super().__init__(
             SpanTask(model.config, num_candidates=self.settings.n_best_size),
             model.checkpoint,
-            options=options,
-            threads=threads,
+            self.windows.max_seq_length,
+            batch_size=batch_size,
+            **options,
         )
 
     def answer(
@@ -153,26 +144,21 @@ class Answerer:
                 )
         return [self.answer(*parts) for _, parts in pairs]
 
-    def close(self) -> None:
-        """Frees the network's memory; nothing can be answered any more."""
-        self._predictor.session.close()
-
     def _candidates(self, question: str, context: str, *, shows_progress: bool) -> SpanCandidates:
         """The best start and end positions in every window of the context."""
         context_ids = self._tokenizer.encode(context)
         windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
         if not windows:
             return _no_candidates(self.settings.n_best_size)
+        width = self.padded(max(window.length for window in windows))
+        pairs = [(window, context_ids) for window in windows]
         progress = Progress("answering", len(windows), "windows") if shows_progress else None
         batches = []
-        for batch in _batches(windows, self.windows.max_seq_length):
-            longest = max(window.length for window in batch)
-            pairs = [(window, context_ids) for window in batch]
-            found = self._predictor.run(sequence_arrays(pairs, self._tokenizer, longest))
-            batches.append(SpanCandidates(**found))
+        for numbers, found in self.batches(sequence_arrays(pairs, self._tokenizer, width)):
+            batches.append((numbers, found))
             if progress is not None:
-                progress.advance(len(batch))
-        return SpanCandidates(*map(np.concatenate, zip(*batches)))
+                progress.advance(len(numbers))
+        return SpanCandidates(**in_record_order(batches, len(windows)))
 
 
 def kept_windows(model: CompleteModel) -> WindowSettings:
@@ -180,13 +166,6 @@ def kept_windows(model: CompleteModel) -> WindowSettings:
     usual = fitting_windows(model.config.max_position_embeddings)
     names = [field.name for field in dataclasses.fields(usual)]
     return dataclasses.replace(usual, **{n: model.kept[n] for n in names if n in model.kept})
-
-
-def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window]]:
-    """Batches of windows, in order; each has windows of one padded length only."""
-    groups = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
-    for _, group in groups:
-        yield from batched(group, BATCH_SIZE)
 
 
 def _no_candidates(k: int) -> SpanCandidates:

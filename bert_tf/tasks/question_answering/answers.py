@@ -46,12 +46,14 @@ class Predictions:
       null_odds: v2.0 only: the score of "" minus that of the best other answer.
       spans: characters [start, end) of the best answer other than "" in the context, for questions
         that have one.
+      threshold: the null odds above which the answer is "".
     """
 
     answers: dict[str, str]
     nbest: dict[str, list[dict[str, Any]]]
     null_odds: dict[str, float]
     spans: dict[str, tuple[int, int]]
+    threshold: float = 0.0
 
 
 # google-research/bert's answer to a v1.1 question for which no span is possible.
@@ -77,7 +79,7 @@ def decode_answers(
       UserError: if logits are not finite, or candidates do not match the windows of the questions.
     """
     _require_finite_scores(candidates)
-    predictions = Predictions({}, {}, {}, {})
+    predictions = Predictions({}, {}, {}, {}, settings.null_score_diff_threshold)
     row = 0
     for example, encoding, windows_of_question in _windows_by_question(squad, tokenizer, windows):
         stop = row + len(windows_of_question)

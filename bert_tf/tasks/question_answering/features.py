@@ -1,36 +1,30 @@
 """Converts questions to records, once per combination of file, vocabulary and lengths.
 
-This is a stage (records/sequences.py): records are written on all cores and kept in a separate
-directory with a manifest, so that later runs reuse them. A paragraph is tokenized once for all its
-questions. Memory: the SQuAD file, plus a few hundred kB for each worker's batch of paragraphs.
+A paragraph is tokenized once for all its questions. Memory: the SQuAD file, plus a few hundred kB
+for each worker's batch of paragraphs.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-import functools
 import itertools
 import unicodedata
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Callable
+from collections.abc import Sequence
 
-from bert_tf.durable.executor import Executor, Processes
-from bert_tf.durable.stage import Built
+import numpy as np
+
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
-from bert_tf.records.sequences import (
-    RECORDS_NAME,
-    SequenceRecords,
-    SequenceStage,
-    encode_and_write,
-    without_ids,
-)
+from bert_tf.records.sequences import Encoded, SequenceStage
 from bert_tf.tasks.question_answering.examples import MOST_MOVED, Example, SquadFile
-from bert_tf.tasks.question_answering.paragraphs import Paragraph, ParagraphEncoder, Question
-from bert_tf.tasks.question_answering.windows import WindowSettings, cut_windows
+from bert_tf.tasks.question_answering.windows import (
+    Window,
+    WindowSettings,
+    cut_windows,
+    question_windows,
+)
+from bert_tf.text.tokenizer import Encoding, Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike
 
 STAGE = "squad_features"
 VERSION = 1  # goes up when the records of equal input change
@@ -38,26 +32,6 @@ FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
 
 _PARAGRAPHS_PER_BATCH = 16
 _SHOWN_IDS = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Questions:
-    """The questions of a file, with their records.
-
-    Attributes:
-      squad: the questions.
-      features: the records of all windows.
-      windows: how contexts were split into windows.
-    """
-
-    squad: SquadFile
-    features: SequenceRecords
-    windows: WindowSettings
-
-    @property
-    def are_scored(self) -> bool:
-        """Whether the file has answers to compare with."""
-        return self.squad.is_scored
 
 
 def feature_stage(
@@ -78,39 +52,40 @@ def feature_stage(
 
     Args:
       squad: the questions; for training, those with unusable answers are left out.
-      tokenizer_files: the tokenizer, which each worker opens.
+      tokenizer_files: the tokenizer.
       windows: lengths.
       training: whether records have the positions of the first answer; if not, all questions are
         included, without positions.
-      num_workers: maximum number of processes, 0 for one per core; it does not change the records.
-      questions_per_worker: the fewest; starting a process takes as long as converting these.
+      num_workers, questions_per_worker: see :class:`SequenceStage`.
 
     Raises:
-      UserError: if lengths are impossible or the number of workers invalid; when the records are
-        made, if there is no text to make them from.
+      UserError: if lengths are impossible.
     """
     windows.validate()
-    executor = Processes.of(num_workers, at_most=-(-len(squad.examples) // questions_per_worker))
-    spec = SQUAD_TRAINING if training else SQUAD_PREDICTION
-    encoder = functools.partial(ParagraphEncoder, tokenizer_files.load, windows, without_ids(spec))
+    unusable = frozenset(squad.unusable) if training else frozenset()
+    groups = itertools.groupby(squad.examples, key=lambda example: example.paragraph)
+    kept = ([e for e in paragraph if e.question_id not in unusable] for _, paragraph in groups)
     return SequenceStage(
         STAGE,
-        squad.path,
+        [squad.path],
         tokenizer_files,
         _parameters(squad, windows, training),
-        spec,
-        version=VERSION,
-        write=functools.partial(_write, squad, encoder, training, executor),
-        note=_note_on_unusable(squad) if training and squad.unusable else None,
+        SQUAD_TRAINING if training else SQUAD_PREDICTION,
+        VERSION,
+        [examples for examples in kept if examples],
+        ParagraphEncoder(windows, training),
+        unit="questions",
+        total=len(squad.examples),
+        items_per_batch=_PARAGRAPHS_PER_BATCH,
+        total_per_worker=questions_per_worker,
+        num_workers=num_workers,
+        first_id=FIRST_UNIQUE_ID,
+        counts={
+            "unusable_answers": len(unusable),
+            "moved_answers": len(squad.moved) if training else 0,
+        },
+        lacking="text to look for answers in",
     )
-
-
-def build_features(squad: SquadFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
-    """Makes the records of a file in a directory of their own, unless they exist already.
-
-    ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
-    """
-    return feature_stage(squad, **options).build(output_dir)
 
 
 def most_windows(squad: SquadFile, windows: WindowSettings) -> int:
@@ -131,7 +106,8 @@ def _parameters(squad: SquadFile, windows: WindowSettings, training: bool) -> di
     return {**dataclasses.asdict(windows), "training": training, **moved, **first}
 
 
-def _note_on_unusable(squad: SquadFile) -> str:
+def note_on_unusable(squad: SquadFile) -> str:
+    """Says which questions are not trained, if any."""
     shown = ", ".join(squad.unusable[:_SHOWN_IDS])
     more = ", ..." if len(squad.unusable) > _SHOWN_IDS else ""
     return (
@@ -140,44 +116,116 @@ def _note_on_unusable(squad: SquadFile) -> str:
     )
 
 
-def _write(
-    squad: SquadFile,
-    make_encoder: Callable[[], ParagraphEncoder],
-    training: bool,
-    executor: Executor,
-    directory: Path,
-) -> Built:
-    built = encode_and_write(
-        directory,
-        _paragraphs(squad, training),
-        make_encoder,
-        items_per_batch=_PARAGRAPHS_PER_BATCH,
-        executor=executor,
-        stage=STAGE,
-        unit="questions",
-        total=len(squad.examples),
-        first_id=FIRST_UNIQUE_ID,
-        counts={
-            "unusable_answers": len(squad.unusable) if training else 0,
-            "moved_answers": len(squad.moved) if training else 0,
-        },
+@dataclasses.dataclass(frozen=True)
+class ParagraphEncoder:
+    """Encodes the questions of paragraphs (see :class:`bert_tf.records.sequences.Encoder`).
+
+    Attributes:
+      windows: lengths.
+      training: whether to look for the tokens of the first answers.
+    """
+
+    windows: WindowSettings
+    training: bool
+
+    def encode(self, items: Sequence[Sequence[Example]], tokenizer: Tokenizer) -> Encoded:
+        """Encodes paragraphs, each given as its questions, in order."""
+        counts = dict.fromkeys(
+            ("questions", "windows", "cut_questions", "impossible_questions", "unusable_answers"), 0
+        )
+        rows = _Rows(tokenizer, self.windows.max_seq_length)
+        for examples in items:
+            context = tokenizer.encode_with_offsets(examples[0].context)
+            context_ids = np.array(context.ids, np.int32)
+            for example in examples:
+                answer = None
+                if self.training and not example.is_impossible:
+                    text, start = example.answers[0]
+                    answer = tokens_of(context, start, start + len(text))
+                    if answer is None:  # its characters have no token
+                        counts["unusable_answers"] += 1
+                        continue
+                ids = tokenizer.encode(example.question)
+                counts["questions"] += 1
+                counts["cut_questions"] += len(ids) > self.windows.max_query_length
+                counts["impossible_questions"] += example.is_impossible
+                windows = question_windows(ids, len(context_ids), self.windows)
+                rows.add(windows, context_ids, answer, example.is_impossible)
+        counts["windows"] = len(rows)
+        return Encoded(rows.features(), counts)
+
+
+def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:
+    """The first and last token that overlap characters [start, end); None if there is none.
+
+    If start or end lies between tokens (in white space, say), the nearest token inside is taken.
+    """
+    first = bisect.bisect_right(encoding.ends, start)
+    last = bisect.bisect_left(encoding.starts, end) - 1
+    return (first, last) if first <= last else None
+
+
+class _Rows:
+    """Collects windows for the features of one batch of records."""
+
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
+        self._tokenizer = tokenizer
+        self._max_seq_length = max_seq_length
+        self._windows: list[tuple[Window, np.ndarray]] = []
+        self._positions: list[tuple[int, int]] = []
+        self._impossible: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def add(
+        self,
+        windows: Sequence[Window],
+        context_ids: np.ndarray,
+        answer: tuple[int, int] | None,
+        is_impossible: bool,
+    ) -> None:
+        """Adds the windows of a question; ``answer`` is its first and last token in the context."""
+        for window in windows:
+            first, last = map(window.position, answer or (-1, -1))
+            self._windows.append((window, context_ids))
+            self._positions.append((0, 0) if first is None or last is None else (first, last))
+            self._impossible.append(is_impossible)
+
+    def features(self) -> dict[str, np.ndarray]:
+        """Arrays [N, L] for the features of the records, except unique_ids."""
+        answers = np.array(self._positions, np.int64).reshape(-1, 2)
+        return {
+            **sequence_arrays(self._windows, self._tokenizer, self._max_seq_length),
+            "start_positions": answers[:, :1],
+            "end_positions": answers[:, 1:],
+            "is_impossible": np.array(self._impossible, np.int64)[:, None],
+        }
+
+
+def sequence_arrays(
+    windows: Sequence[tuple[Window, Sequence[int] | np.ndarray]],
+    tokenizer: Tokenizer,
+    num_positions: int,
+) -> dict[str, np.ndarray]:
+    """The network's inputs for windows, each paired with the token ids of its whole paragraph.
+
+    Returns: ``input_ids`` int32, ``input_mask`` and ``segment_ids`` uint8, [N, num_positions].
+    """
+    input_ids = np.full((len(windows), num_positions), tokenizer.pad_id, np.int32)
+    for row, (window, context_ids) in zip(input_ids, windows):
+        offset, end = window.context_offset, window.length - 1
+        tokens = slice(window.first_token, window.first_token + window.num_tokens)
+        row[:offset] = [tokenizer.cls_id, *window.question_ids, tokenizer.sep_id]
+        row[offset:end] = context_ids[tokens]
+        row[end] = tokenizer.sep_id
+    positions = np.arange(num_positions)
+    offsets, lengths = (
+        np.array([getattr(window, name) for window, _ in windows], np.int64)[:, None]
+        for name in ("context_offset", "length")
     )
-    if not built.outputs[RECORDS_NAME]:
-        raise UserError(f"{squad.path} has no text to look for answers in; give another file.")
-    return built
-
-
-def _paragraphs(squad: SquadFile, training: bool) -> Iterator[Paragraph]:
-    unusable = frozenset(squad.unusable) if training else frozenset()
-    for _, examples in itertools.groupby(squad.examples, key=lambda example: example.paragraph):
-        kept = [example for example in examples if example.question_id not in unusable]
-        if kept:
-            yield Paragraph(kept[0].context, [_question(example, training) for example in kept])
-
-
-def _question(example: Example, training: bool) -> Question:
-    answer = None
-    if training and not example.is_impossible:
-        text, start = example.answers[0]
-        answer = (start, start + len(text))
-    return Question(example.question, answer, example.is_impossible)
+    return {
+        "input_ids": input_ids,
+        "input_mask": (positions < lengths).astype(np.uint8),
+        "segment_ids": ((positions >= offsets) & (positions < lengths)).astype(np.uint8),
+    }

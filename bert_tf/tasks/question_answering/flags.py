@@ -7,7 +7,7 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, at_least_one, require
 from bert_tf.cli.training_flags import define_evaluation_flags, warn_of_ignored
-from bert_tf.tasks.finetuning.flags import define_finetuning_flags, finetuning_settings
+from bert_tf.finetune.flags import define_finetuning_flags, finetuning_settings
 from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
 from bert_tf.util.errors import UserError
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.tasks.finetuning.report import REPORT_NAME, Log, run_charts
+from bert_tf.finetune.evaluation import FileEvaluation
+from bert_tf.finetune.report import REPORT_NAME, Log, run_charts
 from bert_tf.tasks.question_answering.answers import Predictions, best_span_texts
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
-from bert_tf.tasks.question_answering.prediction import SpanEvaluation
 from bert_tf.tasks.question_answering.scores import QuestionScore, question_scores
 from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.tasks.question_answering.thresholds import (
@@ -166,9 +166,9 @@ def report_run(
       by_seed: the results of each seed so far.
     """
     evaluation = job.data.evaluation
-    if not isinstance(evaluation, SpanEvaluation) or evaluation.predictions is None:
+    if not isinstance(evaluation, FileEvaluation) or evaluation.answers is None:
         raise ValueError("the job has answered no questions")
-    predictions, output_dir = evaluation.predictions, settings.run.output_dir
+    predictions, output_dir = evaluation.answers, settings.run.output_dir
     version_2 = settings.answers.version_2_with_negative
     curve: list[ThresholdPoint] = []
     if version_2:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
-from bert_tf.tasks.finetuning.settings import FinetuningSettings
+from bert_tf.finetune.settings import FinetuningSettings
 from bert_tf.tasks.question_answering.scores import AUTO, SCORE_UNITS
+from bert_tf.tasks.question_answering.windows import WindowSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,11 @@ class SquadSettings(FinetuningSettings):
         "on --predict_file, use it, and store it with the model.",
     )
     answers: AnswerSettings = group(AnswerSettings)
+
+    @property
+    def windows(self) -> WindowSettings:
+        """The lengths for splitting paragraphs into windows."""
+        return WindowSettings(self.max_seq_length, self.doc_stride, self.max_query_length)
 
     def contradictions(self) -> Iterator[str]:
         """A threshold that is both given and chosen, or has no use."""

@@ -12,7 +12,7 @@ from bert_tf.cli.training_flags import define_computing_flags
 from bert_tf.config.declared import options_of
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.settings import RunSettings, RuntimeSettings, StartSettings
-from bert_tf.tasks.finetuning.flags import define_model_flags
+from bert_tf.finetune.flags import define_model_flags
 from bert_tf.tasks.scoring.settings import METRICS, ScoringSettings, TextSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError

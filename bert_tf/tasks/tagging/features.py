@@ -1,41 +1,22 @@
 """Encodes labelled sentences as records, once per combination of file, vocabulary and settings.
 
-This is a stage (records/sequences.py): records are written on all cores and kept in a separate
-directory with a manifest, so that later runs reuse them. Every word is marked in exactly one
-record, and records are in the order of the file, so predictions at word starts are in its words'
-order.
+Every word is marked in exactly one record, and records are in the order of the file, so predictions
+at word starts are in its words' order.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
-from bert_tf.durable.executor import Executor, Processes
-from bert_tf.durable.stage import Built
-from bert_tf.records.layouts import (
-    LABEL_IDS,
-    TAGGING_PREDICTION,
-    TAGGING_TRAINING,
-    WORD_STARTS,
-    RecordSpec,
-)
-from bert_tf.records.sequences import (
-    EncodedSequences,
-    SequenceStage,
-    encode_and_write,
-    padded,
-    padded_inputs,
-    without_ids,
-)
+from bert_tf.records.layouts import LABEL_IDS, TAGGING_PREDICTION, TAGGING_TRAINING, WORD_STARTS
+from bert_tf.records.sequences import Encoded, SequenceStage, padded, padded_inputs
 from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 from bert_tf.tasks.tagging.windows import WindowSettings, windows_of_words
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.text.unknown_share import CountingTokenizer
 
 STAGE = "tagging_features"
 VERSION = 2  # goes up when the records of equal input change
@@ -58,33 +39,33 @@ def feature_stage(
 
     Args:
       file: the sentences.
-      tokenizer_files: the tokenizer, which each worker opens.
+      tokenizer_files: the tokenizer.
       windows: lengths.
       labels: the model's labels by class number; None for records without labels. Words with
         other labels get class 0, and must be excluded from the loss.
-      num_workers: maximum number of processes, 0 for one per core; it does not change the records.
-      sentences_per_batch: how many a worker is handed at a time.
-      sentences_per_worker: fewest sentences; encoding these takes about as long as starting a
-        process.
+      num_workers, sentences_per_batch, sentences_per_worker: see :class:`SequenceStage`.
 
     Raises:
-      UserError: if the length is too small or the number of workers invalid.
+      UserError: if the length is too small.
     """
     windows.validate()
-    executor = Processes.of(num_workers, at_most=-(-len(file.sentences) // sentences_per_worker))
-    spec = TAGGING_PREDICTION if labels is None else TAGGING_TRAINING
-    numbers = {label: number for number, label in enumerate(labels or ())}
-    encoder = functools.partial(
-        SentenceEncoder, tokenizer_files.load, windows, numbers, without_ids(spec)
-    )
+    # Windows without overlap are what earlier versions made, whose manifests have no stride.
+    stride = {"doc_stride": windows.stride} if windows.stride < windows.room else {}
+    names = None if labels is None else list(labels)
     return SequenceStage(
         STAGE,
-        file.path,
+        [file.path],
         tokenizer_files,
-        _parameters(windows, labels),
-        spec,
-        version=VERSION,
-        write=functools.partial(_write, file, encoder, sentences_per_batch, executor),
+        {"max_seq_length": windows.max_seq_length, **stride, "labels": names},
+        TAGGING_PREDICTION if labels is None else TAGGING_TRAINING,
+        VERSION,
+        file.sentences,
+        SentenceEncoder(windows, {label: number for number, label in enumerate(labels or ())}),
+        unit="sentences",
+        total=len(file.sentences),
+        items_per_batch=sentences_per_batch,
+        total_per_worker=sentences_per_worker,
+        num_workers=num_workers,
     )
 
 
@@ -119,73 +100,43 @@ def sequences_of(
     return found
 
 
+@dataclasses.dataclass(frozen=True)
 class SentenceEncoder:
-    """Encodes sentences as records; each worker process has one."""
+    """Encodes sentences as records (see :class:`bert_tf.records.sequences.Encoder`).
 
-    def __init__(
-        self,
-        open_tokenizer: Callable[[], Tokenizer],
-        windows: WindowSettings,
-        numbers: Mapping[str, int],
-        spec: RecordSpec,
-    ):
-        """Opens the tokenizer; ``numbers`` maps labels to classes; ``spec`` has the features."""
-        self._tokenizer = CountingTokenizer(open_tokenizer())
-        self._windows = windows
-        self._numbers = numbers
-        self._spec = spec
+    Attributes:
+      windows: lengths.
+      numbers: label -> class; empty for records without labels.
+    """
 
-    def __call__(self, sentences: Sequence[Sentence]) -> EncodedSequences:
+    windows: WindowSettings
+    numbers: Mapping[str, int]
+
+    def encode(self, items: Sequence[Sentence], tokenizer: Tokenizer) -> Encoded:
         """Encodes sentences in order."""
-        size = self._windows.max_seq_length
+        size = self.windows.max_seq_length
         sequences: list[WordSequence] = []
         labels, cut = [], 0
-        for sentence in sentences:
-            found = sequences_of(sentence.words, self._tokenizer, self._windows)
+        for sentence in items:
+            found = sequences_of(sentence.words, tokenizer, self.windows)
             cut += len(found) > 1
             sequences += found
-            if sentence.labels and self._numbers:
-                numbers = (self._numbers.get(label, 0) for label in sentence.labels)
+            if sentence.labels and self.numbers:
+                numbers = (self.numbers.get(label, 0) for label in sentence.labels)
                 labels += [
                     [next(numbers) if is_start else 0 for is_start in sequence.word_starts]
                     for sequence in found
                 ]
         ids = [sequence.ids for sequence in sequences]
         features = {
-            **padded_inputs(ids, size, pad_id=self._tokenizer.pad_id),
+            **padded_inputs(ids, size, pad_id=tokenizer.pad_id),
             WORD_STARTS: padded([sequence.word_starts for sequence in sequences], size),
             LABEL_IDS: padded(labels, size),
         }
         counts = {
-            "sentences": len(sentences),
-            "words": sum(len(sentence.words) for sentence in sentences),
+            "sentences": len(items),
+            "words": sum(len(sentence.words) for sentence in items),
             "sequences": len(ids),
             "cut_sentences": cut,
         }
-        return EncodedSequences.of(self._spec, features, counts, self._tokenizer.take())
-
-
-def _parameters(windows: WindowSettings, labels: Sequence[str] | None) -> dict[str, object]:
-    # Windows without overlap are what earlier versions made, whose manifests have no stride.
-    stride = {"doc_stride": windows.stride} if windows.stride < windows.room else {}
-    names = None if labels is None else list(labels)
-    return {"max_seq_length": windows.max_seq_length, **stride, "labels": names}
-
-
-def _write(
-    file: TaggedFile,
-    make_encoder: Callable[[], SentenceEncoder],
-    sentences_per_batch: int,
-    executor: Executor,
-    directory: Path,
-) -> Built:
-    return encode_and_write(
-        directory,
-        file.sentences,
-        make_encoder,
-        items_per_batch=sentences_per_batch,
-        executor=executor,
-        stage=STAGE,
-        unit="sentences",
-        total=len(file.sentences),
-    )
+        return Encoded(features, counts)

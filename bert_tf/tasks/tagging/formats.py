@@ -18,9 +18,7 @@ from typing import NamedTuple
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import find_file, read_lines
 
-TRAIN, DEV, TEST = "train", "dev", "test"
-
-_STEMS = {TRAIN: ("train",), DEV: ("dev", "devel", "valid"), TEST: ("test",)}
+_STEMS = {"train": ("train",), "dev": ("dev", "devel", "valid"), "test": ("test",)}
 _SUFFIXES = (".txt", ".tsv", ".conll")
 _DOCUMENT = "-DOCSTART-"
 _BLANKS = re.compile(" +")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.tasks.finetuning.report import REPORT_NAME, confusion_table, results_section
+from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
 from bert_tf.tasks.tagging.chunks import (
     ONLY_TYPE,
     Counts,

@@ -1,129 +1,213 @@
-"""Token labels: fine-tuning on CoNLL's files, scores and predictions."""
+"""Labelling words: fine-tuning on CoNLL's files, scores and predictions."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from typing import TYPE_CHECKING, Any
+import itertools
+import operator
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
 
-from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.loading import open_with_heads
-from bert_tf.model_directory.classes import WORD_LABELS, Classes
-from bert_tf.model_directory.directory import require_checkpoint
-from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.records.sequences import SequenceStage
-from bert_tf.tasks.distillation.settings import DistillationSettings
-from bert_tf.tasks.finetuning.directory_run import (
-    Files,
-    FileTask,
-    OpenedFiles,
+import numpy as np
+
+from bert_tf.finetune import run as finetuning
+from bert_tf.finetune.classes import (
+    check_taught,
     check_trained_on,
+    log_frequencies,
     read_files,
-    run_on_files,
+    stored_classes,
 )
-from bert_tf.tasks.finetuning.kept_settings import as_stored
-from bert_tf.tasks.finetuning.run import open_finetuning, run_repeatedly
-from bert_tf.tasks.tagging.chunks import without_prefix, without_type
+from bert_tf.finetune.run import as_stored, first_weights
+from bert_tf.finetune.settings import EVAL, PREDICT, TRAIN
+from bert_tf.finetune.task import Predicted, SequenceTask
+from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.classes import WORD_LABELS, Classes
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
+from bert_tf.records.layouts import WORD_STARTS
+from bert_tf.records.sequences import SequenceStage
+from bert_tf.tasks.tagging.chunks import (
+    Counts,
+    are_of_entities,
+    count_entities,
+    total,
+    without_prefix,
+    without_type,
+)
 from bert_tf.tasks.tagging.features import feature_stage
 from bert_tf.tasks.tagging.formats import (
-    DEV,
-    TEST,
-    TRAIN,
     TaggedFile,
     check_labels,
     find_split,
     read_tagged,
     unknown_labels,
+    with_predictions,
 )
-from bert_tf.tasks.tagging.prediction import (
-    PREDICTIONS_NAME,
-    TaggingEvaluation,
-    TaggingPrediction,
-    figure_name,
-)
-from bert_tf.tasks.tagging.report import REPORT_NAME
+from bert_tf.tasks.tagging.report import write_report
 from bert_tf.tasks.tagging.settings import TaggingSettings
-from bert_tf.tasks.tagging.task import TAGGING_HEAD, TaggingTask
-from bert_tf.tasks.tagging.windows import WindowSettings
-from bert_tf.train.checks import check_has_heads, check_model_files, check_trains
+from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, LABELS, TAGGING_HEAD, TaggingTask
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.train.checks import check_has_heads, check_trains
 from bert_tf.train.evaluation import Results
-from bert_tf.train.run import Run, begin
+from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import atomic_open, write_json
 
-if TYPE_CHECKING:
-    from bert_tf.tasks.finetuning.repeats import Repeats
+ENTITIES_NAME = "eval_entities.json"
 
-# The task's entry in ledgers, where classification has the name of a GLUE task.
-TASK_NAME = "labels of words"
 _MOST_USED_ONCE = 36  # labels; with more, the columns of the training file may be swapped
 
 
 def run(settings: TaggingSettings) -> Results | None:
-    """Trains, evaluates and predicts as the settings say, once or once per seed.
+    """Trains, evaluates and predicts as the settings say (see :func:`bert_tf.finetune.run.run`)."""
+    return finetuning.run(Tagging.open, settings)
 
-    Returns the results of the evaluation (with several seeds, those of the last), None without
-    ``do_eval``. Raises UserError for bad input.
+
+@dataclasses.dataclass(frozen=True)
+class Tagging(SequenceTask):
+    """One label for each word of a sentence.
+
+    The results are ``eval_accuracy`` of words and ``eval_loss``, the mean cross entropy of words
+    whose label the model has. If the file's labels mark entities, there are also
+    ``eval_precision``, ``eval_recall`` and ``eval_f1``, and a file with the scores of each type.
+
+    Attributes:
+      labels: by class number.
     """
-    return run_repeatedly(settings, _run_once)
 
+    settings: TaggingSettings
+    files: Mapping[str, TaggedFile]
+    labels: tuple[str, ...]
 
-def _run_once(settings: TaggingSettings, repeats: Repeats | None) -> Results | None:
-    """Runs once, and adds the results to those of earlier repetitions."""
-    with begin(settings.run, settings.runtime) as run:
-        opened = open_tagging(settings, run)
-        results = run_on_files(opened, run)
-        if results is not None:
-            run.message(f"the report is {settings.run.output_dir / REPORT_NAME}")
-            if repeats is not None:
-                name = figure_name(opened.files.dev)
-                repeats.add(settings, run, results, [name], figure=name, digits=4)
+    # Where classification has the name of a GLUE task.
+    name: ClassVar[str] = "labels of words"
+    predictions_name: ClassVar[str] = "predictions.txt"
+
+    @classmethod
+    def open(cls, settings: TaggingSettings, run: Run) -> Tagging:
+        """Reads the files of a run and agrees on labels. Collective.
+
+        Raises UserError for bad input, and if there is nothing to train or evaluate.
+        """
+        settings = as_stored(settings, run)
+        settings.windows.validate()
+        check_trained_on(run, cls.name)
+        files = read_files(settings, find=find_split, read=read_tagged)
+        labels = _agree_on_labels(settings, run, files.get(TRAIN))
+        _check_files(settings, run, files, labels)
+        return cls(settings, files, labels)
+
+    @property
+    def classes(self) -> Classes:
+        """The labels, as they are stored."""
+        return Classes(WORD_LABELS, self.labels)
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """F1 of entities, if the labels to predict mark some."""
+        has_entities = self.evaluated in self.files and self._has_entities
+        return ["eval_f1" if has_entities else "eval_accuracy"]
+
+    @functools.cached_property
+    def _has_entities(self) -> bool:
+        return are_of_entities(self.files[EVAL].labels)
+
+    def most_records(self) -> int:
+        """One for each word at most."""
+        return self.files[TRAIN].num_words
+
+    def network(self, config: BertConfig) -> TaggingTask:
+        """A head whose bias starts from the frequencies of the labels, as classifiers' do."""
+        bias: float | tuple[float, ...] = 0.0
+        if TRAIN in self.files:
+            counts = self.files[TRAIN].label_counts
+            bias = log_frequencies([counts[label] for label in self.labels])
+        return TaggingTask(config, len(self.labels), bias)
+
+    def stage(self, kind: str, tokenizer_files: TokenizerFiles) -> SequenceStage:
+        """A file to evaluate has labels too, for the loss."""
+        return feature_stage(
+            self.files[kind],
+            tokenizer_files=tokenizer_files,
+            windows=self.settings.windows,
+            labels=None if kind == PREDICT else self.labels,
+            num_workers=self.settings.num_workers,
+        )
+
+    def decode(self, predicted: Predicted) -> TaggedSentences:
+        """The predicted labels of each sentence, and the cross entropies of words with labels."""
+        outputs, losses = predicted.outputs, np.zeros(0, np.float32)
+        if CROSS_ENTROPIES in outputs:
+            losses = outputs[CROSS_ENTROPIES][outputs[WORD_STARTS] > 0]
+        return TaggedSentences(predicted_labels(predicted.file, self.labels, outputs), losses)
+
+    def score(self, predicted: Predicted, answers: TaggedSentences, output_dir: Path) -> Results:
+        """The scores and the loss; writes the report and the scores of every entity type."""
+        file, labels, losses = predicted.file, answers.labels, answers.losses
+        counts = None
+        if self._has_entities:
+            counts = count_entities((sentence.labels for sentence in file.sentences), labels)
+            write_json(output_dir / ENTITIES_NAME, entity_table(counts))
+        known = [label in self.labels for s in file.sentences for label in s.labels]
+        loss = float(losses[known].mean(dtype=np.float64))
+        results = {**scores(file, labels, counts), "eval_loss": loss}
+        write_report(output_dir, file, labels, np.where(known, losses, 0.0), results)
         return results
 
-
-def open_tagging(settings: TaggingSettings, run: Run) -> OpenedFiles:
-    """Opens the network and the files of a run. Collective. Raises UserError for bad input."""
-    settings = as_stored(settings, run)
-    WindowSettings(settings.max_seq_length).validate()
-    check_model_files(run, settings.bert_config_file, settings.distillation)
-    check_trained_on(run, TASK_NAME)
-    files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
-    labels = _agree_on_labels(settings, run, files.train)
-    _check_files(settings, run, files, labels)
-    bias = _log_frequencies(files.train, labels) if files.train else 0.0
-    model, length = open_finetuning(
-        settings, run, lambda config: TaggingTask(config, len(labels), bias)
-    )
-    of_files = FileTask(
-        TASK_NAME,
-        functools.partial(_stage, settings.doc_stride, labels, files),
-        functools.partial(TaggingEvaluation, labels),
-        functools.partial(TaggingPrediction, labels),
-        PREDICTIONS_NAME,
-    )
-    model = dataclasses.replace(model, classes=Classes(WORD_LABELS, labels))
-    max_records = files.train.num_words if files.train else 1
-    return OpenedFiles(settings, model, length, max_records, files, of_files)
+    def write(self, predicted: Predicted, answers: TaggedSentences, output_dir: Path) -> None:
+        """Writes the file's lines with the predicted labels."""
+        lines = with_predictions(predicted.file, answers.labels)
+        with atomic_open(output_dir / self.predictions_name) as output:
+            output.writelines(f"{line}\n" for line in lines)
 
 
-def _stage(
-    doc_stride: int | None,
-    labels: tuple[str, ...],
-    files: Files,
-    file: TaggedFile,
-    *,
-    training: bool,
-    max_seq_length: int,
-    **options: Any,
-) -> SequenceStage:
-    """The stage for a file; a file to evaluate has labels too, for the loss."""
-    windows = WindowSettings(max_seq_length, doc_stride)
-    has_labels = training or file is files.dev
-    return feature_stage(file, windows=windows, labels=labels if has_labels else None, **options)
+@dataclasses.dataclass(frozen=True)
+class TaggedSentences:
+    """What is predicted of a file's sentences.
+
+    Attributes:
+      labels: the predicted labels of each.
+      losses: the words' cross entropies, float32 [words of all sentences]; empty without labels.
+    """
+
+    labels: list[list[str]]
+    losses: np.ndarray
+
+
+def predicted_labels(
+    file: TaggedFile, labels: Sequence[str], predictions: Mapping[str, np.ndarray]
+) -> list[list[str]]:
+    """The predicted labels of each sentence, from predictions [N, S] for the records of a file."""
+    numbers = predictions[LABELS][predictions[WORD_STARTS] > 0].tolist()
+    if len(numbers) != file.num_words:
+        raise ValueError(f"{len(numbers)} words were predicted, not {file.num_words}")
+    following = (labels[number] for number in numbers)
+    return [list(itertools.islice(following, len(s.words))) for s in file.sentences]
+
+
+def scores(
+    file: TaggedFile, predicted: Sequence[Sequence[str]], counts: Mapping[str, Counts] | None
+) -> dict[str, float]:
+    """The accuracy of words and, if ``counts`` is given, the scores over all entity types."""
+    pairs = zip(file.sentences, predicted)
+    correct = sum(sum(map(operator.eq, sentence.labels, found)) for sentence, found in pairs)
+    found = {} if counts is None else total(counts.values()).scores
+    found["accuracy"] = correct / file.num_words
+    return {f"eval_{name}": value for name, value in found.items()}
+
+
+def entity_table(counts: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
+    """The scores and counts of every entity type."""
+    return {kind: {**found.scores, **found._asdict()} for kind, found in counts.items()}
 
 
 def _check_files(
-    settings: TaggingSettings, run: Run, files: Files, labels: tuple[str, ...]
+    settings: TaggingSettings,
+    run: Run,
+    files: Mapping[str, TaggedFile],
+    labels: tuple[str, ...],
 ) -> None:
     """Checks the labels of the files.
 
@@ -131,36 +215,37 @@ def _check_files(
     does not have, if the development set has no others, and if a file has entities both with and
     without a type.
     """
-    if files.train is not None:
+    train, dev = files.get(TRAIN), files.get(EVAL)
+    if train is not None:
         flag = "train_file" if settings.train_file else "data_dir"
-        check_labels(files.train, labels, flag=flag)
+        check_labels(train, labels, flag=flag)
         if len(labels) < 2:
             raise UserError(
-                f"--{flag}: {files.train.path} has only the label {short_repr(*labels)}, so there "
+                f"--{flag}: {train.path} has only the label {short_repr(*labels)}, so there "
                 "is nothing to distinguish; give a file with two labels or more."
             )
-        _check_scheme(files.train, run, flag=flag)
-        rare = {label for label, count in files.train.label_counts.items() if count == 1}
+        _check_scheme(train, run, flag=flag)
+        rare = {label for label, count in train.label_counts.items() if count == 1}
         if len(rare) > _MOST_USED_ONCE:
-            line, label = files.train.first_use(rare)
+            line, label = train.first_use(rare)
             run.warn(
-                f"{files.train.path.name}: {len(rare):,} of {len(files.train.labels):,} labels are "
+                f"{train.path.name}: {len(rare):,} of {len(train.labels):,} labels are "
                 f"used once, such as {short_repr(label)} (line {line}); the label must be the last "
                 "column of a line, and the word the first"
             )
-    if files.dev is None:
+    if dev is None:
         return
     flag = "eval_file" if settings.eval_file else "data_dir"
-    unknown = unknown_labels(files.dev, labels)
-    if len(unknown) == len(files.dev.labels):
-        check_labels(files.dev, labels, flag=flag)
+    unknown = unknown_labels(dev, labels)
+    if len(unknown) == len(dev.labels):
+        check_labels(dev, labels, flag=flag)
     if unknown:
         shown = ", ".join(f"{label} of {count:,} words" for label, count in unknown.items())
         run.message(
-            f"{files.dev.path.name}: the model does not have the labels {shown}; these words count "
+            f"{dev.path.name}: the model does not have the labels {shown}; these words count "
             "as wrong, and not in eval_loss"
         )
-    _check_scheme(files.dev, run, flag=flag)
+    _check_scheme(dev, run, flag=flag)
 
 
 def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
@@ -181,62 +266,29 @@ def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
         )
 
 
-def _log_frequencies(train: TaggedFile, labels: tuple[str, ...]) -> tuple[float, ...]:
-    """Where the bias of a new head starts, as classifiers' do (losses.best_constant)."""
-    counts = train.label_counts
-    total = train.num_words + len(labels)  # one word more of each label, so that all are finite
-    return tuple(math.log((counts[label] + 1) / total) for label in labels)
-
-
 def _agree_on_labels(
     settings: TaggingSettings, run: Run, train: TaggedFile | None
 ) -> tuple[str, ...]:
-    """The labels of a run, by class number. Collective; only rank 0 looks for them.
+    """The labels of a run, by class number. Collective.
 
     They are those stored with the weights that the run starts from; or else the teacher's, since
     soft targets compare classes; or else those of the training file, sorted. Raises UserError if
     there is nothing to train or evaluate, and if labels contradict each other.
     """
-    labels = None
-    if run.ranks.is_chief:
-        own = _stored_labels(run)
-        distillation = settings.distillation if settings.run.do_train else None
-        taught = None if distillation is None else _teachers_labels(distillation, own)
-        labels = own or taught or tuple(train.labels if train is not None else ())
-    return run.ranks.broadcast(labels)
-
-
-def _stored_labels(run: Run) -> tuple[str, ...] | None:
-    """The labels of the weights that a run starts from; None if it starts without a head."""
-    checkpoint, initial = run.start.checkpoint, run.settings.start.init_checkpoint
-    if checkpoint is not None:
-        labels = open_source(checkpoint).labels
-        if labels is None:
-            raise UserError(
-                f"{checkpoint} has no {MODEL_RECORD_NAME} next to it, so its labels are unknown; "
-                "restore the file, or choose another --output_dir."
-            )
-        return labels
-    if not initial:
-        check_trains(run)
-        return None
-    source = open_with_heads(initial, [TAGGING_HEAD])
-    if source.labels is None:
-        check_has_heads(initial, [TAGGING_HEAD], run)
-    return source.labels
-
-
-def _teachers_labels(
-    settings: DistillationSettings, own: tuple[str, ...] | None
-) -> tuple[str, ...] | None:
-    """The teacher's labels; raises UserError if soft targets need the student's and they differ."""
-    path = settings.teacher_checkpoint
-    require_checkpoint(path, flag="teacher_checkpoint")
-    taught = open_source(path).labels
-    if settings.alpha_ce and own is not None and taught not in (None, own):
+    own, taught, _ = stored_classes(settings, run, of_words=True)
+    if own is not None:
+        check_taught(settings, taught, own.labels, what="labels")
+        return own.labels
+    if run.start.checkpoint is not None:
         raise UserError(
-            f"--teacher_checkpoint={path} has the labels {', '.join(taught)}, and the student "
-            f"{', '.join(own)}; give a teacher with the same ones in the same order, or "
-            "--alpha_ce=0."
+            f"{run.start.checkpoint} has no {MODEL_RECORD_NAME} next to it, so its labels are "
+            "unknown; restore the file, or choose another --output_dir."
         )
-    return taught
+    weights = first_weights(run)
+    if weights is None:
+        check_trains(run)
+    else:
+        check_has_heads(weights, [TAGGING_HEAD], run)
+    if taught is not None:
+        return taught.labels
+    return tuple(train.labels if train is not None else ())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from bert_tf.config.declared import AT_LEAST_ONE, setting
-from bert_tf.tasks.finetuning.settings import DirectorySettings
+from bert_tf.finetune.directory import DirectorySettings
+from bert_tf.tasks.tagging.windows import WindowSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,3 +21,8 @@ class TaggingSettings(DirectorySettings):
         bounds=AT_LEAST_ONE,
         of_model=True,
     )
+
+    @property
+    def windows(self) -> WindowSettings:
+        """The lengths for splitting sentences into windows."""
+        return WindowSettings(self.max_seq_length, self.doc_stride)

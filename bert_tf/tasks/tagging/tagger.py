@@ -7,9 +7,10 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, listed, texts_of
+from bert_tf.inference.sequences import SequencePredictor, listed, texts_of
+from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
@@ -17,9 +18,6 @@ from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
 from bert_tf.tasks.tagging.features import sequences_of
 from bert_tf.tasks.tagging.windows import WindowSettings
 from bert_tf.text.basic import IDEOGRAPHS
-
-if TYPE_CHECKING:
-    from bert_tf.model.options import ForwardOptions
 
 # A text, or the words of one.
 Words = Union[str, Sequence[str]]
@@ -55,7 +53,7 @@ class TaggedText:
     entities: tuple[NamedEntity, ...]
 
 
-class Tagger:
+class Tagger(SequencePredictor):
     """A tagging network with its weights.
 
     Attributes:
@@ -65,26 +63,22 @@ class Tagger:
     def __init__(
         self,
         model: CompleteModel,
-        labels: tuple[str, ...],
+        classes: Classes,
         *,
         max_seq_length: int | None = None,
         doc_stride: int | None = None,
-        batch_size: int = BATCH_SIZE,
-        options: ForwardOptions | None = None,
-        threads: int | None = None,
+        **options: Any,
     ) -> None:
         """Restores the weights.
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
-          labels: its labels by class number, from ``ModelDirectory.labels``.
+          classes: its labels, from ``ModelDirectory.classes``.
           max_seq_length: the most tokens of a sequence, of which a long sentence becomes several;
-            None for the network's positions.
-          doc_stride: tokens between the starts of these; None for run_ner.py's default.
-          batch_size: maximum number of sequences per batch.
-          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
-            float32, with native operations on CPUs if they are built.
-          threads: number of threads; None for one per core.
+            None for that of the model's training, or else the network's positions.
+          doc_stride: tokens between the starts of these; None for that of the model's training, or
+            else run_ner.py's default.
+          **options: further arguments of :class:`SequencePredictor`.
 
         Raises:
           UserError: the weights do not belong to such a model, or it has fewer positions.
@@ -92,18 +86,12 @@ class Tagger:
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.tasks.tagging.task import TaggingTask
 
-        length = max_seq_length or model.config.max_position_embeddings
-        self.labels, self._tokenizer = labels, model.tokenizer
-        self._windows = WindowSettings(length, doc_stride)
+        length = max_seq_length or model.usual_length
+        self.labels, self._tokenizer = classes.labels, model.tokenizer
+        self._windows = WindowSettings(length, doc_stride or model.kept.get("doc_stride"))
         self._windows.validate()
-        self._predictor = SequencePredictor(
-            TaggingTask(model.config, len(labels)),
-            model.checkpoint,
-            length,
-            batch_size=batch_size,
-            options=options,
-            threads=threads,
-        )
+        task = TaggingTask(model.config, len(self.labels))
+        super().__init__(task, model.checkpoint, length, **options)
 
     def predict(self, sentences: Sequence[Words]) -> list[TaggedText]:
         """The labels of sentences, in their order.
@@ -135,8 +123,8 @@ class Tagger:
         if not sequences:
             return [[] for _ in sentences]
         ids = [sequence.ids for sequence in sequences]
-        width = self._predictor.padded(max(map(len, ids)))
-        found = self._predictor.run(
+        width = self.padded(max(map(len, ids)))
+        found = self.run(
             {
                 **padded_inputs(ids, width, pad_id=self._tokenizer.pad_id),
                 WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
@@ -153,10 +141,6 @@ class Tagger:
             return ()
         places = [(e.type, spans[e.start][0], spans[e.end - 1][1]) for e in entities_of(labels)]
         return tuple(NamedEntity(kind, text[start:end], start, end) for kind, start, end in places)
-
-    def close(self) -> None:
-        """Frees the network's memory; the tagger cannot be used any more."""
-        self._predictor.close()
 
 
 def spans_in_text(text: str) -> list[tuple[int, int]]:

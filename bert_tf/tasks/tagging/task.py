@@ -7,7 +7,6 @@ word's other pieces, [CLS] and [SEP] have no labels.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
@@ -110,11 +109,6 @@ class TaggingTask(EncoderTask):
             losses, _ = score_losses(scores, labels, options=options)
             found[CROSS_ENTROPIES] = tf.reshape(losses, shape)
         return found
-
-    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """Empty: entities are scored, not single words."""
-        del sums
-        return {}
 
     def _scores(self, outputs: tf.Tensor) -> ClassScores:
         return ClassScores(outputs, tf.zeros([self.num_classes]))

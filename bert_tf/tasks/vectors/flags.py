@@ -12,7 +12,7 @@ from bert_tf.cli.training_flags import (
     warn_of_ignored,
 )
 from bert_tf.config.settings import RunSettings, RuntimeSettings, StartSettings
-from bert_tf.tasks.finetuning.flags import define_model_flags
+from bert_tf.finetune.flags import define_model_flags
 from bert_tf.tasks.vectors.settings import FeatureSettings, VectorSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import check_output_file, require_file

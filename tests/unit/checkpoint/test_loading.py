@@ -15,7 +15,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.variables import create_variables, frozen_specs
 from bert_tf.tasks.pretraining.graph import pretraining_specs
-from bert_tf.tasks.question_answering.graph import squad_specs
+from bert_tf.tasks.question_answering.task import squad_specs
 from bert_tf.update.loss_scale import DynamicLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.util.errors import UserError

@@ -14,7 +14,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.token_rows import all_rows, rows_of_tokens
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks.question_answering.graph import span_sums, squad_specs
+from bert_tf.tasks.question_answering.task import span_sums, squad_specs
 from tests.helpers.forward_passes import span_logits
 from tests.helpers.native_ops import requires_native_ops
 

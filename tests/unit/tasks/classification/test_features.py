@@ -6,7 +6,7 @@ import pytest
 
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.classification.features import build_features, feature_stage, sequences_of
+from bert_tf.tasks.classification.features import feature_stage, sequences_of
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue
 from bert_tf.tasks.classification.long_texts import LongTexts
@@ -93,7 +93,9 @@ def test_the_records_of_windows_are_counted(tmp_path, tokenizer_files):
     texts = read_texts(tmp_path / "t.csv", TableSettings(), flag="f", needs_labels=True)
     file = texts.with_numbers(own_task(texts.columns, TableSettings(), ("a", "b")))
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "training": True}
-    made = build_features(file, tmp_path / "out", long_texts=LongTexts("windows", 2), **options)
+    made = feature_stage(file, long_texts=LongTexts("windows", 2), **options).build(
+        tmp_path / "out"
+    )
     assert made.records_per_item.tolist() == [1, 3]
     assert made.counts == {"examples": 2, "cut_examples": 1, "windows": 4}
     labels = [made.spec.decode(r)["labels"].tolist() for r in RecordSet(made.files).read(range(4))]
@@ -103,7 +105,7 @@ def test_the_records_of_windows_are_counted(tmp_path, tokenizer_files):
 @pytest.mark.parametrize("training", [True, False])
 def test_records(tmp_path, mrpc, tokenizer_files, training):
     options = {"max_seq_length": 9, "training": training}
-    made = build_features(mrpc, tmp_path / "out", tokenizer_files=tokenizer_files, **options)
+    made = feature_stage(mrpc, tokenizer_files=tokenizer_files, **options).build(tmp_path / "out")
     assert (len(made), made.max_seq_length) == (2, 9)
     assert made.lengths.tolist() == [9, 9]
     assert made.counts == {"examples": 2, "cut_examples": 1}
@@ -120,7 +122,7 @@ def test_records(tmp_path, mrpc, tokenizer_files, training):
 
 def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 12, "training": False}
-    made = build_features(mrpc, tmp_path / "out", **options)
+    made = feature_stage(mrpc, **options).build(tmp_path / "out")
     record = made.spec.decode(RecordSet(made.files).read([0])[0])
     assert record["input_mask"].tolist() == [1] * 9 + [0] * 3
     assert record["input_ids"][9:].tolist() == [VOCABULARY.index("[PAD]")] * 3
@@ -130,7 +132,7 @@ def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
 def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
     options |= {"rows_per_batch": 1, "rows_per_worker": 1}
-    made = [build_features(mrpc, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
+    made = [feature_stage(mrpc, num_workers=n, **options).build(tmp_path / str(n)) for n in (1, 2)]
     assert made[0].digest == made[1].digest
     records = map(made[1].spec.decode, RecordSet(made[1].files).read([0, 1]))
     assert [record["unique_ids"].tolist() for record in records] == [[0], [1]]
@@ -142,7 +144,7 @@ def test_records_are_written_once(tmp_path, mrpc, tokenizer_files, capsys):
     assert records.find(directory) is None
     made = records.build(directory)
     assert "skipped" not in capsys.readouterr().err
-    again = build_features(mrpc, directory, **options)
+    again = feature_stage(mrpc, **options).build(directory)
     assert "is up to date, skipped" in capsys.readouterr().err
     found = records.find(directory)
     assert made.digest == again.digest == found.digest == records.open(directory).digest
@@ -155,9 +157,12 @@ def test_records_are_written_once(tmp_path, mrpc, tokenizer_files, capsys):
 
 def test_lengths_without_room_for_the_sentences(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "training": True}
-    assert build_features(mrpc, tmp_path, max_seq_length=5, **options).lengths.tolist() == [5, 5]
+    assert feature_stage(mrpc, max_seq_length=5, **options).build(tmp_path).lengths.tolist() == [
+        5,
+        5,
+    ]
     with pytest.raises(UserError, match=r"--max_seq_length=4 .* MRPC's sentences; give at least 5"):
-        build_features(mrpc, tmp_path, max_seq_length=4, **options)
+        feature_stage(mrpc, max_seq_length=4, **options).build(tmp_path)
 
 
 def test_a_directory_of_another_stage(tmp_path, mrpc, tokenizer_files):
@@ -181,7 +186,7 @@ def classified(path, texts, tokenizer_files, directory, **options):
     found = read_texts(path, TableSettings(), flag="f", needs_labels=True)
     file = found.with_numbers(own_task(found.columns, TableSettings(), ("a", "b")))
     common = {"tokenizer_files": tokenizer_files, "max_seq_length": 8, "training": True}
-    return build_features(file, directory, **common, **options)
+    return feature_stage(file, **common, **options).build(directory)
 
 
 def test_unknown_words_are_said_whenever_the_records_are_used(tmp_path, tokenizer_files, capsys):

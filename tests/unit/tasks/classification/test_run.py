@@ -10,6 +10,7 @@ import pytest
 from absl import flags as absl_flags
 from sklearn.metrics import accuracy_score, f1_score
 
+from bert_tf.finetune.run import open_run
 from bert_tf.model_directory.classes import SINGLE_LABEL, Classes
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.answers import Answers
@@ -28,6 +29,7 @@ from bert_tf.tasks.classification.prediction import (
     write_predictions,
     write_probabilities,
 )
+from bert_tf.tasks.classification.run import TextClassification
 from bert_tf.tasks.classification.text_task import Part
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
@@ -179,12 +181,12 @@ def test_classes_are_numbered_as_in_the_model(start, tmp_path):
     set_record(model, classes=Classes.of_texts(SINGLE_LABEL, ("1", "0")))
     settings = settings_of(start, tmp_path / "out", "--do_train", f"--init_checkpoint={model}")
     with begin(settings.run, settings.runtime) as run:
-        opened = classification.open_classification(settings, run)
+        opened = open_run(TextClassification.open, settings, run)
     assert opened.model.classes.labels == ("1", "0")
     usual = read_glue(
         GLUE_TASKS["sst-2"], start.parent / "SST-2/train.tsv", flag="f", needs_labels=True
     )
-    rows = zip(opened.files.train.rows, usual.rows)
+    rows = zip(opened.task.files["train"].rows, usual.rows)
     assert all(row.label == 1 - other.label for row, other in rows)
 
 
@@ -194,7 +196,7 @@ def test_own_classes_are_compared_with_those_of_the_first_weights(start, tmp_pat
     given = ["--task_name=", "--data_dir=", f"--train_file={file}", "--do_train"]
     settings = settings_of(start, tmp_path / "out", *given)
     with begin(settings.run, settings.runtime) as run:
-        task = classification.open_classification(settings, run).model.task
+        task = open_run(TextClassification.open, settings, run).model.task
     assert [head.classes for head in task.heads] == [("x", "y")]
 
 
@@ -229,9 +231,9 @@ def initial_bias(start, output_dir, *flags):
     """What the head's bias starts from, and the training set."""
     settings = settings_of(start, output_dir, *flags)
     with begin(settings.run, settings.runtime) as run:
-        opened = classification.open_classification(settings, run)
+        opened = open_run(TextClassification.open, settings, run)
     bias = next(spec for spec in opened.model.task.specs() if spec.name == "output_bias")
-    return bias.initial, opened.files.train
+    return bias.initial, opened.task.files.get("train")
 
 
 def test_a_new_head_starts_from_the_best_constant_answer(start, tmp_path):

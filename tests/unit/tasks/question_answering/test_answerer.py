@@ -12,7 +12,7 @@ import pytest
 from bert_tf.commands.ask import read_document, read_questions, sentence_around
 from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.question_answering.answerer import Answerer
-from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
+from bert_tf.tasks.question_answering.features import sequence_arrays
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -77,35 +77,14 @@ def test_no_answer_is_possible_in_version_2(parts):
     assert sorted(a.text for a in none) == sorted(a.text for a in some)
 
 
-def test_padding_and_batches_change_nothing(parts, monkeypatch):
+def test_padding_and_batches_change_nothing(parts):
     """Windows of several lengths: alone, and together with longer ones."""
     text = " ".join([TEXT] * 3)
     windows = WindowSettings(max_seq_length=40, doc_stride=16, max_query_length=16)
     together = Answerer(parts, windows=windows).answer(QUESTION, text)
-    monkeypatch.setattr("bert_tf.tasks.question_answering.answerer.BATCH_SIZE", 1)
-    alone = Answerer(parts, windows=windows).answer(QUESTION, text)
+    alone = Answerer(parts, windows=windows, batch_size=1).answer(QUESTION, text)
     assert [a.text for a in together] == [a.text for a in alone]
     np.testing.assert_allclose([a.score for a in together], [a.score for a in alone], atol=1e-5)
-
-
-def test_a_short_window_is_not_padded_to_the_others(parts, monkeypatch):
-    windows = WindowSettings(max_seq_length=40, doc_stride=16, max_query_length=16)
-    answerer = Answerer(parts, windows=windows, threads=1)
-    shapes, run_model = [], answerer._predictor.run
-
-    def watched(features):
-        shapes.append(features["input_ids"].shape)
-        return run_model(features)
-
-    monkeypatch.setattr(answerer._predictor, "run", watched)
-    text = " ".join((TEXT.split() * 3)[:-8])
-    answerer.answer(QUESTION, text)
-    ids = parts.tokenizer.encode(text)
-    cut = question_windows(parts.tokenizer.encode(QUESTION), len(ids), windows)
-    *whole, last = [window.length for window in cut]
-    assert whole == [40] * len(whole)
-    assert last < 32
-    assert shapes == [(len(whole), 40), (1, last)]
 
 
 def test_features_of_windows(parts):

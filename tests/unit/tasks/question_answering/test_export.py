@@ -12,7 +12,7 @@ from bert_tf.inference.export import export_saved_model
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.question_answering.export import ExportableSpans
-from bert_tf.tasks.question_answering.paragraphs import sequence_arrays
+from bert_tf.tasks.question_answering.features import sequence_arrays
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.util.errors import UserError
 from tests.helpers.files import no_room

@@ -11,8 +11,11 @@ from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import LENGTHS_NAME, RECORDS_NAME
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.question_answering.examples import read_squad
-from bert_tf.tasks.question_answering.features import feature_stage
-from bert_tf.tasks.question_answering.paragraphs import tokens_of
+from bert_tf.tasks.question_answering.features import (
+    feature_stage,
+    note_on_unusable,
+    tokens_of,
+)
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
@@ -131,7 +134,7 @@ def test_prediction_records(tmp_path, vocab_file):
     assert features.record_lengths == {"max_seq_length": 14, "num_targets": 1}
 
 
-def test_training_records_have_positions_and_no_unusable_answers(tmp_path, vocab_file, capsys):
+def test_training_records_have_positions_and_no_unusable_answers(tmp_path, vocab_file):
     features = _build(tmp_path, vocab_file, training=True)
     records = _records(features)
     assert features.spec is SQUAD_TRAINING
@@ -159,9 +162,12 @@ def test_training_records_have_positions_and_no_unusable_answers(tmp_path, vocab
         "unusable_answers": 1,
         "moved_answers": 0,
     }
-    log = capsys.readouterr().err
-    assert "1 questions of" in log
-    assert "answer is not within 3 characters of its answer_start: odd\n" in log
+
+
+def test_questions_that_are_left_out_are_named(tmp_path):
+    said = note_on_unusable(_squad(tmp_path))
+    assert "1 questions of" in said
+    assert said.endswith("answer is not within 3 characters of its answer_start: odd")
 
 
 def test_an_answer_near_its_offset_is_used_and_counted(tmp_path, vocab_file):

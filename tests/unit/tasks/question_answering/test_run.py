@@ -6,6 +6,7 @@ import tempfile
 import pytest
 from absl import flags as absl_flags
 
+from bert_tf.finetune.run import open_run
 from bert_tf.tasks.question_answering import run as squad_task
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
@@ -211,12 +212,13 @@ def test_default_lengths_follow_the_network(start, tmp_path, capsys):
         asked = with_values(run, defaulted=names - changes.keys())
         lengths = with_values(settings, run=asked, **{**flags, **changes})
         with begin(asked, settings.runtime) as begun:
-            opened = squad_task.open_squad(lengths, begun)
-        windows = opened.windows
+            opened = open_run(squad_task.QuestionAnswering.open, lengths, begun)
+        used = opened.task.settings
+        windows = used.windows
         assert (windows.max_seq_length, windows.doc_stride) == (positions, stride)
         # The report shows the lengths that are used.
-        assert opened.settings.max_seq_length == positions
-        assert opened.settings.doc_stride == stride
+        assert used.max_seq_length == positions
+        assert used.doc_stride == stride
         assert windows.max_query_length == positions // 4
         assert begun.flags["max_seq_length"] == positions
     assert "instead of the default 384" in capsys.readouterr().out

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.tasks.question_answering.graph import SpanLogits
-from bert_tf.tasks.question_answering.task import span_candidates
+from bert_tf.tasks.question_answering.task import SpanLogits, span_candidates
 from tests.unit.tasks.question_answering.test_graph import (
     LENGTHS,
     B,

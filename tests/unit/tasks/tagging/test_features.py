@@ -7,8 +7,6 @@ import pytest
 from hypothesis import strategies as st
 
 from bert_tf.durable.manifest import read_manifest
-from bert_tf.records.layouts import TAGGING_TRAINING
-from bert_tf.records.sequences import without_ids
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage, sequences_of
 from bert_tf.tasks.tagging.formats import Sentence, read_tagged
@@ -113,15 +111,11 @@ SENTENCES = st.lists(
 @hypothesis.given(SENTENCES, st.integers(3, 12))
 def test_sequences_are_those_of_a_plain_program(tokenizer_files, sentences, most):
     sentences = [Sentence(1, *map(list, zip(*pairs))) for pairs in sentences]
-    spec = without_ids(TAGGING_TRAINING)
     numbers = {label: number for number, label in enumerate(LABELS)}
     windows = WindowSettings(most, doc_stride=most)
-    encoded = SentenceEncoder(tokenizer_files.load, windows, numbers, spec)(sentences)
-    rows = map(spec.decode, encoded.records)
-    found = [
-        tuple(row[name].tolist() for name in ("input_ids", "word_starts", "label_ids"))
-        for row in rows
-    ]
+    encoded = SentenceEncoder(windows, numbers).encode(sentences, tokenizer_files.load())
+    names = ("input_ids", "word_starts", "label_ids")
+    found = list(zip(*(encoded.features[name].tolist() for name in names)))
     expected = naively(sentences, tokenizer_files.load(), most)
     assert found == expected
     # No word is lost.
@@ -139,13 +133,9 @@ def test_the_marked_words_of_all_sequences_are_the_sentence(
     tokenizer, windows = tokenizer_files.load(), WindowSettings(most, stride)
     sentences = [Sentence(1, *map(list, zip(*pairs))) for pairs in sentences]
     numbers = {label: number for number, label in enumerate(LABELS)}
-    spec = without_ids(TAGGING_TRAINING)
-    encoded = SentenceEncoder(tokenizer_files.load, windows, numbers, spec)(sentences)
-    found = []
-    for row in map(spec.decode, encoded.records):
-        found += zip(
-            row["input_ids"][row["word_starts"] > 0], row["label_ids"][row["word_starts"] > 0]
-        )
+    features = SentenceEncoder(windows, numbers).encode(sentences, tokenizer_files.load()).features
+    is_start = features["word_starts"] > 0
+    found = list(zip(features["input_ids"][is_start], features["label_ids"][is_start]))
     expected = [
         ((tokenizer.encode(word) or [tokenizer.unk_id])[0], LABELS.index(label))
         for sentence in sentences

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.finetune.run import open_run
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification import run as classification
@@ -21,7 +22,7 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.tagging import run as tagging
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 from bert_tf.tasks.tagging.formats import read_tagged
-from bert_tf.tasks.tagging.prediction import predicted_labels, scores
+from bert_tf.tasks.tagging.run import Tagging, predicted_labels, scores
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.run import begin
@@ -232,19 +233,13 @@ def test_a_dry_run_counts_sentences_and_leaves_nothing(start, tmp_path, capsys):
 
 
 @pytest.fixture(name="agreed")
-def labels_of_a_run(start, tmp_path, monkeypatch):
+def labels_of_a_run(start, tmp_path):
     """The labels that a dry run agrees on."""
 
     def agreed(*flags):
-        found, made = [], tagging.FileTask
-
-        def file_task(name, stage, evaluation, *others):
-            found.append(evaluation.args[0])
-            return made(name, stage, evaluation, *others)
-
-        monkeypatch.setattr(tagging, "FileTask", file_task)
-        tagging.run(settings_of(start, tmp_path / "out", *flags, "--dry_run"))
-        return found[-1]
+        settings = settings_of(start, tmp_path / "out", *flags, "--dry_run")
+        with begin(settings.run, settings.runtime) as run:
+            return open_run(Tagging.open, settings, run).model.classes.labels
 
     return agreed
 
@@ -293,9 +288,11 @@ def test_labels_are_those_of_the_teacher(agreed, places):
 def test_a_new_head_starts_from_the_frequencies_of_labels(start, tmp_path):
     settings = settings_of(start, tmp_path, "--do_train")
     with begin(settings.run, settings.runtime) as run:
-        opened = tagging.open_tagging(settings, run)
+        opened = open_run(Tagging.open, settings, run)
     bias = next(spec for spec in opened.model.task.specs() if spec.name == "output_bias")
-    words = [label for sentence in opened.files.train.sentences for label in sentence.labels]
+    words = [
+        label for sentence in opened.task.files["train"].sentences for label in sentence.labels
+    ]
     expected = [words.count(label) / len(words) for label in LABELS]
     np.testing.assert_allclose(np.exp(bias.initial), expected, atol=0.01)
 

@@ -1,9 +1,13 @@
-"""Settings shared by the fine-tuning tasks."""
+"""Settings shared by the fine-tuning tasks, and which layers a run trains.
+
+The layers of a network are, from below, its embeddings and the layers of its encoder; the pooler
+and the head are above them and are always trained, at the full rate unless the task has its own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bert_tf.config.declared import (
@@ -11,14 +15,18 @@ from bert_tf.config.declared import (
     NOT_NEGATIVE,
     Settings,
     group,
-    path_setting,
     setting,
 )
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.tasks.distillation.settings import DistillationSettings
-from bert_tf.tasks.finetuning.layer_rates import LayerSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from bert_tf.util.options import Interval
+
+# The files of a run, by what it does with them; also the names of their records' directories.
+TRAIN, EVAL, PREDICT = "train", "eval", "predict"
+
+_EMBEDDINGS, _ENCODER = "embeddings", "encoder"
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -48,6 +56,82 @@ def _search(text: str) -> dict[str, tuple[str, ...]]:
             )
         found[flag] = given
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSettings(Settings):
+    """Frozen layers and the learning rates of the others."""
+
+    freeze: str = setting(
+        "",
+        "Keep the lower part of the network as it is: embeddings; a number of layers and the "
+        "embeddings; or encoder, all but pooler and head.",
+    )
+    layerwise_lr_decay: float = setting(
+        1.0,
+        "Multiply the learning rate by this for each layer from the top layer, which has the full "
+        "rate, down to the embeddings (Sun et al. 2019, section 5.3.4: 0.95).",
+        bounds=Interval(0, 1, open_low=True),
+    )
+    gradual_unfreezing: float = setting(
+        0.0,
+        "Train only the head at first, and one more layer from the top at a time, until all are "
+        "trained after this fraction of the steps (Howard and Ruder 2018, section 3.3).",
+        bounds=Interval(0, 1, open_high=True),
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """What cannot be frozen, and layers that are frozen and yet have rates."""
+        if self.freeze not in ("", _EMBEDDINGS, _ENCODER) and not self._num_layers:
+            yield (
+                f"--freeze={self.freeze} must be {_EMBEDDINGS}, {_ENCODER} or a number of layers, "
+                "at least 1."
+            )
+        for name in ("layerwise_lr_decay", "gradual_unfreezing"):
+            if self.freeze == _ENCODER and getattr(self, name) != getattr(LayerSettings, name):
+                yield f"--freeze={_ENCODER} leaves no layer for {self.given(name)}; drop one."
+
+    @property
+    def _num_layers(self) -> int:
+        """The number that ``freeze`` is; 0 if it is none."""
+        return int(self.freeze) if self.freeze.isascii() and self.freeze.isdigit() else 0
+
+    def applied_to(
+        self,
+        optimization: OptimizationSettings,
+        num_layers: int,
+        more_factors: Iterable[tuple[str, float]] = (),
+    ) -> OptimizationSettings:
+        """The optimization settings for an encoder with ``num_layers`` layers.
+
+        ``more_factors`` are further ``rate_factors``. Raises UserError if ``freeze`` names more
+        layers.
+        """
+        layers = ["^bert/embeddings", *(f"^bert/encoder/layer_{n}/" for n in range(num_layers))]
+        if self._num_layers > num_layers:
+            raise UserError(
+                f"--freeze={self.freeze}: the network has {num_layers} layers; give at most that "
+                f"many, or {_ENCODER}."
+            )
+        frozen = {"": 0, _EMBEDDINGS: 1, _ENCODER: len(layers)}.get(
+            self.freeze, 1 + self._num_layers
+        )
+        factors = [(layer, 0.0) for layer in layers[:frozen]]
+        if self.layerwise_lr_decay != 1:
+            factors += [
+                (layer, self.layerwise_lr_decay ** (num_layers - number))
+                for number, layer in enumerate(layers[frozen:], frozen)
+            ]
+        opens = []
+        if self.gradual_unfreezing:
+            trained = layers[frozen:]
+            opens = [
+                (layer, self.gradual_unfreezing * (len(trained) - number) / len(trained))
+                for number, layer in enumerate(trained)
+            ]
+        return dataclasses.replace(
+            optimization, rate_factors=(*factors, *more_factors), trained_from=tuple(opens)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,41 +191,3 @@ class FinetuningSettings(Settings):
                 "--search compares trained models; add --do_train and an evaluation (--do_eval, in "
                 "run_squad.py --do_predict)."
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class DirectorySettings(FinetuningSettings):
-    """Fine-tuning and prediction on the files of a directory.
-
-    Attributes:
-      data_dir: None if no file of it is needed.
-    """
-
-    data_dir: Path | None = path_setting("Directory of the files.")
-    do_predict: bool = setting(False, "Predict the test set and write the results.")
-    train_file: Path | None = path_setting(
-        "Training file instead of the one in --data_dir.", flag_of_file="train_file"
-    )
-    eval_file: Path | None = path_setting(
-        "File to evaluate instead of the one in --data_dir.", flag_of_file="eval_file"
-    )
-    predict_file: Path | None = path_setting(
-        "File to predict instead of the one in --data_dir.", flag_of_file="predict_file"
-    )
-    predict_batch_size: int = setting(
-        8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE
-    )
-
-    def missing_files(self) -> list[tuple[str, str]]:
-        """What the run does without a file of its own: flags of the action and of the file."""
-        uses = (
-            ("do_train", self.run.do_train, "train_file", self.train_file),
-            ("do_eval", self.run.evaluation.do_eval, "eval_file", self.eval_file),
-            ("do_predict", self.do_predict, "predict_file", self.predict_file),
-        )
-        return [(action, flag) for action, does, flag, file in uses if does and file is None]
-
-    @property
-    def files_given(self) -> bool:
-        """Whether any file is named by its flag."""
-        return any((self.train_file, self.eval_file, self.predict_file))

@@ -8,7 +8,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks.question_answering.graph import SpanLogits, span_sums, squad_specs
+from bert_tf.tasks.question_answering.task import SpanLogits, span_sums, squad_specs
 from tests.helpers.forward_passes import span_logits
 from tests.helpers.torch_networks import torch_inputs, torch_network
 

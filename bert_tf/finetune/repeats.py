@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bert_tf.config.declared import Settings, options_of
-from bert_tf.tasks.finetuning.settings import FinetuningSettings
+from bert_tf.finetune.settings import FinetuningSettings
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError

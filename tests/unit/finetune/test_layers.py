@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from bert_tf.tasks.finetuning.layer_rates import LayerSettings
+from bert_tf.finetune.settings import LayerSettings
 from bert_tf.util.errors import UserError
 from tests.helpers.settings import optimization_settings
 

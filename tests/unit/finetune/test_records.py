@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.finetune.records import BatchOrder
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.order import GlobalBatchSlice, epoch_permutation
 from bert_tf.records.layouts import SQUAD_TRAINING
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import TFRecordWriter
-from bert_tf.tasks.finetuning.run import BatchOrder
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from tests.helpers.jobs import begun, plan_of

@@ -9,28 +9,25 @@ from typing import Any, TypeVar
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.cli.settings_flags import Definer, from_flags, optional_file, require
+from bert_tf.cli.settings_flags import Definer, from_flags, optional_file
 from bert_tf.cli.training_flags import (
     checked_runtime_settings,
-    define_evaluation_flags,
     define_optimization_flags,
     define_run_flags,
     define_runtime_flags,
     optimization_settings,
     run_settings,
 )
+from bert_tf.finetune.settings import FinetuningSettings, LayerSettings
 from bert_tf.tasks.distillation.flags import (
     FOR_PRETRAINING,
     define_teacher_flags,
     teacher_settings,
 )
-from bert_tf.tasks.finetuning.layer_rates import LayerSettings
-from bert_tf.tasks.finetuning.settings import DirectorySettings, FinetuningSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
 _Settings = TypeVar("_Settings", bound=FinetuningSettings)
-_OfDirectory = TypeVar("_OfDirectory", bound=DirectorySettings)
 
 # The loss weights of Hugging Face's run_squad_w_distillation.py, which does not compare hidden
 # states.
@@ -107,42 +104,6 @@ def _define_record_flags(define: Definer, examples: str, **of_task: Mapping[str,
     where = f"Directory of the {examples}' records (output_dir/features)."
     define.settings(FinetuningSettings, features_dir={"help_text": where}, **of_task)
     define.settings(LayerSettings)
-
-
-def define_directory_flags(define: Definer, *, files: str, predictions: str) -> None:
-    """Defines the flags for working on the files of a directory.
-
-    ``files`` and ``predictions`` are inserted in help texts: the input files, and the output.
-    """
-    define.settings(
-        DirectorySettings,
-        data_dir={"help_text": f"Directory of {files}."},
-        do_predict={"help_text": f"Predict the test set and write {predictions}."},
-    )
-    define_evaluation_flags(
-        define,
-        without=["max_eval_steps"],
-        do_eval={"help_text": "Evaluate on the development set."},
-    )
-
-
-def directory_settings(
-    kind: type[_OfDirectory], values: flags.FlagValues, *, needs_directory: bool = True
-) -> _OfDirectory:
-    """Like :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
-
-    Also raises UserError if a file has no flag of its own and --data_dir is missing, unless
-    ``needs_directory`` is false.
-    """
-    settings = finetuning_settings(kind, values, does=["do_train", "do_eval", "do_predict"])
-    if needs_directory and settings.missing_files():
-        require(values, "data_dir")
-    if settings.data_dir is not None and not settings.data_dir.is_dir():
-        raise UserError(
-            f"--data_dir={settings.data_dir} is not a directory; give the directory of the task's "
-            "files."
-        )
-    return settings
 
 
 def finetuning_settings(

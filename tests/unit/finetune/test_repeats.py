@@ -5,12 +5,12 @@ import types
 import pytest
 
 from bert_tf.config.settings import CommandLine
-from bert_tf.tasks.finetuning.repeats import (
+from bert_tf.finetune.repeats import (
     searchable,
     trials,
 )
-from bert_tf.tasks.finetuning.run import run_repeatedly
-from bert_tf.tasks.finetuning.settings import FinetuningSettings
+from bert_tf.finetune.run import run_repeatedly
+from bert_tf.finetune.settings import FinetuningSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.settings import optimization_settings, run_settings, runtime_settings

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.tasks.finetuning.report import (
+from bert_tf.finetune.report import (
     averaged,
     results_section,
     run_charts,

@@ -1,1 +1,0 @@
-"""Shared parts of the fine-tuning tasks: models, records, seeds and predictions."""
