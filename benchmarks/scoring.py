@@ -36,11 +36,15 @@ from benchmarks.speed.process import Found
 from benchmarks.speed.steps import Job
 from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import SPECIAL_NAMES
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.stages.manifest import SPECIAL_NAMES
-from bert_tf.tasks.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts
+from bert_tf.tasks.scoring.sequences import (
+    SequenceSettings,
+    TokenSequence,
+    read_texts,
+    sequences_of_texts,
+)
 from bert_tf.tasks.scoring.settings import PSEUDO, TextSettings
-from bert_tf.tasks.scoring.texts import read_texts
 from bert_tf.tasks.scoring.work import Work, WorkSettings, sum_losses
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.files import require_file

@@ -26,8 +26,8 @@ from benchmarks.speed.batches import masked_words
 from benchmarks.speed.process import script_command
 from benchmarks.speed.steps import DISTILLATION, PRETRAINING, SPANS
 from benchmarks.speed.subjects import BERT_BASE
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.model.config import BertConfig
-from bert_tf.stages.manifest import read_manifest
 from bert_tf.util.files import write_json
 
 SCRIPTS = {

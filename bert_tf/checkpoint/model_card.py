@@ -15,6 +15,7 @@ from typing import Any
 
 from bert_tf.checkpoint.formats import ConfiguredSource
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
+from bert_tf.util.digest import DIGEST_KEY
 from bert_tf.util.files import atomic_open, read_json_object
 
 # Title and value; rows without a value are left out.
@@ -64,7 +65,7 @@ _NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
 _TRAINING = (
     ("Task", "data", "task"),
     ("Training records", "data", "train_records"),
-    ("SHA-256 of the training data", "data", "sha256"),
+    ("SHA-256 of the training data", "data", DIGEST_KEY),
     ("Masking", "data", "masking"),
     ("Updates", "steps", "last_step"),
     ("Sequences per update (global batch)", "batch", "global_batch"),

@@ -8,7 +8,6 @@ length and casing of texts, ``config_sentence_transformers.json`` what precedes 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from bert_tf.checkpoint.formats import open_weights
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, TOKENIZER_CONFIG_NAME
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json, read_json_object, write_json
 
@@ -66,10 +66,10 @@ class DenseLayer:
     settings: Mapping[str, Any]
 
     @property
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """A digest of what it computes."""
         content = self.activation.encode() + self.kernel.tobytes() + self.bias.tobytes()
-        return hashlib.sha256(content).hexdigest()
+        return digest_of(content)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,8 +23,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import environment
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.files import PathLike
-from bert_tf.util.new_directory import atomic_directory
+from bert_tf.util.files import PathLike, atomic_directory
 
 
 def convert(

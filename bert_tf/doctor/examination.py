@@ -16,9 +16,9 @@ from bert_tf.ranks.single import PlannedRanks
 from bert_tf.train.execute import DryRun, dry_runs, sizes_in
 from bert_tf.train.job import Job
 from bert_tf.train.memory import free_memory
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.directory_lock import LOCK_NAME, named_holder
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file
 
 
 class Script(Protocol):
@@ -137,7 +137,7 @@ def _judge_separation(findings: Findings, values: flags.FlagValues) -> None:
     files = [Path(getattr(values, name)) for name in names if getattr(values, name)]
     if len(files) < 2 or not all(file.is_file() for file in files):
         return
-    if sha256_of_file(files[0]) == sha256_of_file(files[1]):
+    if digest_of_file(files[0]) == digest_of_file(files[1]):
         findings.warn(
             "questions",
             f"{files[1]} are the training questions, so the scores do not cover unseen ones; give "

@@ -152,7 +152,7 @@ def judge_size_for_gpus(findings: Findings, vocab_size: int) -> None:
 
 def _judge_separation(findings: Findings, train: RecordInfo, held_out: RecordInfo) -> None:
     """Checks for text that is used for both training and evaluation."""
-    if train.data_sha256 == held_out.data_sha256:
+    if train.data_digest == held_out.data_digest:
         findings.warn(
             HELD_OUT,
             "the held-out records are the training records, so the evaluation does not cover "
@@ -160,8 +160,8 @@ def _judge_separation(findings: Findings, train: RecordInfo, held_out: RecordInf
         )
         return
     both = train, held_out
-    outputs = [{e.sha256 for m in info.manifests for e in m.outputs if e.count} for info in both]
-    inputs = [{e.sha256 for m in info.manifests for e in m.inputs} for info in both]
+    outputs = [{e.digest for m in info.manifests for e in m.outputs if e.count} for info in both]
+    inputs = [{e.digest for m in info.manifests for e in m.inputs} for info in both]
     shared = outputs[0] & outputs[1]
     if shared:
         findings.warn(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.checkpoint.tensorflow_file import is_complete, resolve_checkpoint
 from bert_tf.model_directory.directory import SHARD_INDEX_SUFFIXES, find_pytorch_weights
+from bert_tf.util.digest import digest_of, digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import read_json_object, sha256_of_file
+from bert_tf.util.files import read_json_object
 
 _STEP = re.compile(r"-(\d+)$")
 
@@ -24,13 +24,13 @@ class Checkpoint:
       path: the path that ``Predictor`` takes.
       name: its name in tables, and of its directory among the scores.
       step: the number of updates in its name; None if it has none.
-      weights_sha256: a digest of its files.
+      weights_digest: a digest of its files.
     """
 
     path: Path
     name: str
     step: int | None
-    weights_sha256: str
+    weights_digest: str
 
 
 def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
@@ -61,7 +61,7 @@ def run_checkpoints(directory: Path, *, flag: str) -> list[Path]:
 
 
 def _checkpoint(path: Path, files: Sequence[Path]) -> Checkpoint:
-    digest = hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
+    digest = digest_of("".join(map(digest_of_file, files)).encode())
     return Checkpoint(path, path.name, step_in_name(path), digest)
 
 

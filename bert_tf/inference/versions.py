@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, explain_write_errors, make_output_dir
-from bert_tf.util.new_directory import atomic_directory
+from bert_tf.util.files import PathLike, atomic_directory, explain_write_errors, make_output_dir
 
 
 def choose_version(export_dir: PathLike, version: int | None) -> Path:

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.durable.manifest import require_listed_files
 from bert_tf.input.order import GlobalBatchSlice, sequence_indices
 from bert_tf.input.stateless_random import derive_keys
 from bert_tf.records.info import RecordInfo, inspect_records
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import require_listed_files
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files, parts_of, paths_named
 
@@ -246,7 +246,7 @@ def _require_same_kind(
                 f"({kinds(expected)[what]} and {value}); make both with the same settings."
             )
     known = [found for found in (expected.vocabulary, info.vocabulary) if found is not None]
-    if len({found.entry.sha256 for found in known}) > 1:
+    if len({found.entry.digest for found in known}) > 1:
         raise UserError(
             f"the records of {first.pattern} and {other.pattern} were made with different "
             "vocabularies; make both with the vocabulary of the model."

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_tf.durable.sealed_json import read_sealed_json
 from bert_tf.text.wordpiece_entries import HALF_A_PAIR
+from bert_tf.util.digest import digest_of_json
 from bert_tf.util.errors import UserError, short_repr
-from bert_tf.util.files import hash_of_json
-from bert_tf.util.sealed_json import read_sealed_json
 
 # Classes of words, and Hugging Face's names of what a head for whole texts predicts (problem_type).
 WORD_LABELS = "word_labels"
@@ -84,9 +84,9 @@ class Classes:
         return len(self.labels) or 1
 
     @property
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """A digest of the kind and the labels, in their order."""
-        return hash_of_json([self.kind, *self.labels])
+        return digest_of_json([self.kind, *self.labels])
 
     def described(self) -> str:
         """For messages."""

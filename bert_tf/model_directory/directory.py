@@ -21,11 +21,11 @@ from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, read_
 from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.text.names import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
 from bert_tf.text.tokenizer_files import (
-    VOCABULARY_SHA256_KEY,
     TokenizerFiles,
     Vocabulary,
     vocabulary_named_in,
 )
+from bert_tf.util.digest import CLASSES_DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, require_file
 
@@ -137,15 +137,15 @@ class ModelDirectory:
     @property
     def facts(self) -> dict[str, Any]:
         """What a copy of the model has in its record besides its files."""
-        vocabularies = [self.named_vocabulary and self.named_vocabulary.sha256]
+        vocabularies = [self.named_vocabulary and self.named_vocabulary.digest]
         vocabularies += [
-            record.vocabulary_sha256 for record in (self.record, self.run_record) if record
+            record.vocabulary_digest for record in (self.record, self.run_record) if record
         ]
         return {
             "classes": self.classes,
             "settings": self.kept_settings,
             "chosen_on": self.record.chosen_on if self.record else None,
-            "vocabulary_sha256": next(filter(None, vocabularies), None),
+            "vocabulary_digest": next(filter(None, vocabularies), None),
         }
 
     @property
@@ -226,8 +226,8 @@ def _check_trained_classes(record: ModelRecord | None, run_record: RunRecord | N
     """
     if record is None or record.classes is None or run_record is None:
         return
-    trained = run_record.ledger.get("data", {}).get("classes_sha256")
-    if trained not in (None, record.classes.sha256):
+    trained = run_record.ledger.get("data", {}).get(CLASSES_DIGEST_KEY)
+    if trained not in (None, record.classes.digest):
         raise UserError(
             f"{record.path} names other classes than those of the training in {run_record.path}; "
             "restore the file that was changed."
@@ -272,10 +272,10 @@ def _named_vocabulary(directory: Path) -> Vocabulary | None:
         return None
     from bert_tf.text.rules_of_files import read_tokenizer_config
 
-    sha256 = read_tokenizer_config(directory).get(VOCABULARY_SHA256_KEY)
-    if not isinstance(sha256, (str, type(None))):
+    digest = read_tokenizer_config(directory).get(VOCABULARY_DIGEST_KEY)
+    if not isinstance(digest, (str, type(None))):
         raise UserError(
-            f"tokenizer configuration {path}: {VOCABULARY_SHA256_KEY} must be a string; restore "
+            f"tokenizer configuration {path}: {VOCABULARY_DIGEST_KEY} must be a string; restore "
             "the file."
         )
-    return vocabulary_named_in(path, sha256)
+    return vocabulary_named_in(path, digest)

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.durable.sealed_json import SEAL, read_sealed_json, sealed
 from bert_tf.model.config import BertConfig
+from bert_tf.util.digest import VOCABULARY_DIGEST_KEY, digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file, write_json
-from bert_tf.util.sealed_json import SEAL, read_sealed_json, sealed
+from bert_tf.util.files import write_json
 
 if TYPE_CHECKING:
     from bert_tf.model_directory.classes import Classes
@@ -23,6 +24,7 @@ MODEL_RECORD_NAME = "model.json"
 
 _ADVICE = "restore it, or train the model again"
 _INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}  # which JSON has not
+_KEYS = {"vocabulary_digest": VOCABULARY_DIGEST_KEY}  # where they are not the names of attributes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,7 @@ class ModelRecord:
 
     Attributes:
       network: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
-      vocabulary_sha256: of the model's vocabulary; None if it is unknown.
+      vocabulary_digest: of the model's vocabulary; None if it is unknown.
       files: name -> SHA-256 of each file in the directory that decides ids.
       classes: what the outputs of the head mean; None without classes.
       settings: flag -> value (see ``config.declared.settings_of_model``), and the precision.
@@ -41,7 +43,7 @@ class ModelRecord:
     """
 
     network: Mapping[str, Any]
-    vocabulary_sha256: str | None = None
+    vocabulary_digest: str | None = None
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     classes: Classes | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -58,6 +60,7 @@ class ModelRecord:
         """What the file has, its digest included."""
         values = dataclasses.asdict(self)
         del values["directory"]
+        values = {_KEYS.get(name, name): value for name, value in values.items()}
         kept = {
             n: _INFINITIES.get(v, v) if type(v) is float else v for n, v in self.settings.items()
         }
@@ -121,8 +124,10 @@ def _record(content: Mapping[str, Any], directory: Path) -> ModelRecord:
 
         labels, thresholds = tuple(classes["labels"]), tuple(classes["thresholds"])
         classes = Classes(classes["kind"], labels, thresholds)
-    record = ModelRecord(**{**content, "classes": classes}, directory=directory)
-    texts = [*record.files.values(), record.vocabulary_sha256, record.chosen_on]
+    names = {key: name for name, key in _KEYS.items()}
+    values = {names.get(key, key): value for key, value in content.items()}
+    record = ModelRecord(**{**values, "classes": classes}, directory=directory)
+    texts = [*record.files.values(), record.vocabulary_digest, record.chosen_on]
     if not all(text is None or isinstance(text, str) for text in texts):
         raise UserError("its digests are not text")
     if not isinstance(record.settings, dict):
@@ -143,7 +148,7 @@ def _check_files(directory: Path, record: ModelRecord) -> None:
         if name == VOCAB_NAME:  # whose ends of lines may have been changed
             found = TokenizerFiles(path).required_vocabulary().spellings
         else:
-            found = frozenset({sha256_of_file(path)})
+            found = frozenset({digest_of_file(path)})
         if digest not in found:
             raise UserError(
                 f"{path} is not the file with which the model was trained or converted, whose "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.model.config import BertConfig
+from bert_tf.util.digest import VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, read_json
 
@@ -55,12 +56,12 @@ class RunRecord:
             raise _damaged(self.path, str(error).rstrip(".")) from error
 
     @property
-    def vocabulary_sha256(self) -> str | None:
+    def vocabulary_digest(self) -> str | None:
         """Hash of the data's vocabulary; None if it was unknown."""
-        value = self.ledger.get("data", {}).get("vocabulary_sha256")
+        value = self.ledger.get("data", {}).get(VOCABULARY_DIGEST_KEY)
         if value in _UNKNOWN:
             return None
-        return self.fact("data", "vocabulary_sha256", str)
+        return self.fact("data", VOCABULARY_DIGEST_KEY, str)
 
 
 def read_run_record(directory: PathLike) -> RunRecord | None:

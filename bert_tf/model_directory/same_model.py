@@ -22,7 +22,7 @@ def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
     found = [
         files.tokenizer_files.vocabulary(),
         files.named_vocabulary,
-        vocabulary_named_in(record.path, record.vocabulary_sha256) if record else None,
+        vocabulary_named_in(record.path, record.vocabulary_digest) if record else None,
     ]
     return [vocabulary for vocabulary in found if vocabulary is not None]
 

@@ -9,7 +9,8 @@ from bert_tf.model.config import CONFIG_NAME, BertConfig
 from bert_tf.model_directory.record import ModelRecord, write_record
 from bert_tf.text.names import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.util.files import PathLike, sha256_of_file, write_json
+from bert_tf.util.digest import digest_of_file
+from bert_tf.util.files import PathLike, write_json
 
 if TYPE_CHECKING:
     from bert_tf.model_directory.classes import Classes
@@ -44,20 +45,20 @@ def record_of(
     config: BertConfig,
     tokenizer_files: TokenizerFiles,
     *,
-    vocabulary_sha256: str | None = None,
+    vocabulary_digest: str | None = None,
     **facts: Any,
 ) -> ModelRecord:
     """The record of a model whose files are in a directory.
 
-    ``vocabulary_sha256`` is that of a vocabulary that is not among the files, None if it is
+    ``vocabulary_digest`` is that of a vocabulary that is not among the files, None if it is
     unknown. ``facts`` are further attributes of :class:`ModelRecord`.
     """
     vocabulary = tokenizer_files.vocabulary()
     paths = [directory / name for name in TOKENIZER_FILES]
     return ModelRecord(
         network=config.with_explicit_gelu().to_dict(),
-        vocabulary_sha256=vocabulary.sha256 if vocabulary else vocabulary_sha256,
-        files={path.name: sha256_of_file(path) for path in paths if path.is_file()},
+        vocabulary_digest=vocabulary.digest if vocabulary else vocabulary_digest,
+        files={path.name: digest_of_file(path) for path in paths if path.is_file()},
         directory=directory,
         **facts,
     )

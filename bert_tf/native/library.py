@@ -6,12 +6,12 @@ source or for another TensorFlow is never loaded, and several can coexist.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from pathlib import Path
 from types import ModuleType
 
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import first_line
 from bert_tf.util.temporary import require_private, user_cache
 
@@ -39,10 +39,9 @@ def library_path(source: Path = SOURCE) -> Path:
     import tensorflow.compat.v1 as tf
 
     made_from = [tf.version.VERSION, platform.machine(), *COMPILER_FLAGS]
-    digest = hashlib.sha256("\n".join(made_from).encode())
-    for path in (source, *sorted({*SOURCE.parent.glob(INCLUDED), *source.parent.glob(INCLUDED)})):
-        digest.update(path.read_bytes())
-    path = source.with_name(f"{source.stem}-{digest.hexdigest()[:12]}.so")
+    sources = (source, *sorted({*SOURCE.parent.glob(INCLUDED), *source.parent.glob(INCLUDED)}))
+    digest = digest_of("\n".join(made_from).encode(), *(path.read_bytes() for path in sources))
+    path = source.with_name(f"{source.stem}-{digest[:12]}.so")
     cache = user_cache("native")
     if path.is_file() or cache is None or os.access(path.parent, os.W_OK):
         return path

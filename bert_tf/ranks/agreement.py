@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 from collections.abc import Mapping
@@ -11,8 +10,8 @@ from typing import Any
 
 import bert_tf
 from bert_tf.ranks.ranks import Ranks
+from bert_tf.util.digest import digest_of, digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file
 
 _MOST_SHOWN = 4
 _CODE_DIGITS = 12
@@ -56,8 +55,8 @@ def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def code_sha256(package: Path = Path(bert_tf.__file__).parent) -> str:
+def code_digest(package: Path = Path(bert_tf.__file__).parent) -> str:
     """A short hash of the package's source files and file names, since versions may be equal."""
     files = sorted(path for path in package.rglob("*") if path.suffix in _SOURCES)
-    content = [(str(path.relative_to(package)), sha256_of_file(path)) for path in files]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:_CODE_DIGITS]
+    content = [(str(path.relative_to(package)), digest_of_file(path)) for path in files]
+    return digest_of(json.dumps(content).encode())[:_CODE_DIGITS]

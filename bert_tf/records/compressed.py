@@ -9,22 +9,17 @@ content, so a file that was replaced gets a new copy.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from bert_tf.records.compressed_streams import (
-    GZIP,
-    ZLIB,
-    CompressedStreams,
-    Compression,
-    DamagedStreamError,
-)
 from bert_tf.util.console import say
+from bert_tf.util.digest import digest_of
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
@@ -33,6 +28,8 @@ from bert_tf.util.temporary import make_private
 
 COPIES_NAME = ".uncompressed"
 
+_GZIP = b"\x1f\x8b"
+_EITHER = zlib.MAX_WBITS | 32  # zlib finds out which of both formats a stream has
 _END_BYTES = 8
 _BLOCK_BYTES = 1 << 16
 _COPY = re.compile(r"(.+)\.\d+-[0-9a-f]{16}(\.offsets)?")
@@ -40,11 +37,10 @@ _COPY = re.compile(r"(.+)\.\d+-[0-9a-f]{16}(\.offsets)?")
 
 def first_content_bytes(path: Path, num_bytes: int) -> bytes | None:
     """The first bytes of a compressed file's content; None if the file is not compressed."""
-    compression = _compression_of(path)
-    if compression is None:
+    if not _is_compressed(path):
         return None
     content = b""
-    for _, block in _blocks(path, compression):
+    for _, block in _blocks(path):
         content += block
         if len(content) >= num_bytes:
             break
@@ -89,12 +85,11 @@ def uncompressed_copy(path: Path) -> Path:
 
 def write_uncompressed(path: Path, target: Path) -> None:
     """Writes the content of a compressed file; raises UserError if it is damaged."""
-    compression = _compression_of(path)
-    if compression is None:
+    if not _is_compressed(path):
         raise UserError(f"{path} changes while it is read; leave it alone, then restart.")
     progress = Progress(f"uncompressing {path.name}", path.stat().st_size / 1e6, "MB")
     with atomic_open(target, "wb") as file:
-        for num_bytes_read, block in _blocks(path, compression):
+        for num_bytes_read, block in _blocks(path):
             file.write(block)
             progress.advance(num_bytes_read / 1e6)
 
@@ -107,28 +102,37 @@ def _name_of_copy(path: Path) -> str:
 
 
 def _temporary_place(path: Path) -> Path:
-    directory = hashlib.sha256(os.fsencode(path.parent.resolve())).hexdigest()[:16]
+    directory = digest_of(os.fsencode(path.parent.resolve()))[:16]
     return Path(tempfile.gettempdir(), f"bert_tf_uncompressed_{os.getuid()}_{directory}")
 
 
-def _compression_of(path: Path) -> Compression | None:
+def _is_compressed(path: Path) -> bool:
     with open(path, "rb") as file:
         start = file.read(2)
-    if start == GZIP.magic:
-        return GZIP
     # zlib's header (RFC 1950): method 8, and a multiple of 31.
     is_zlib = len(start) == 2 and start[0] & 15 == 8 and int.from_bytes(start, "big") % 31 == 0
-    return ZLIB if is_zlib else None
+    return is_zlib or start == _GZIP
 
 
-def _blocks(path: Path, compression: Compression) -> Iterator[tuple[int, bytes]]:
-    """The content in pieces, each with the number of compressed bytes read for it."""
-    position = 0
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The content in pieces, each with the number of compressed bytes read for it.
+
+    A file has one stream or several, and may have zero bytes between them. Raises UserError for
+    anything else.
+    """
+    decoder: Any = None
+    rest = b""
     with open(path, "rb") as file:
-        streams = CompressedStreams(file, compression)
         try:
-            while block := streams.read(_BLOCK_BYTES):
-                yield file.tell() - position, block
-                position = file.tell()
-        except DamagedStreamError as error:
+            while block := rest or file.read(_BLOCK_BYTES):
+                num_read, rest = 0 if rest else len(block), b""
+                if decoder is None and not (block := block.lstrip(b"\0")):
+                    continue
+                decoder = decoder or zlib.decompressobj(_EITHER)
+                yield num_read, decoder.decompress(block)
+                if decoder.eof:
+                    decoder, rest = None, decoder.unused_data
+            if decoder is not None:
+                raise zlib.error("it ends within a stream")
+        except zlib.error as error:
             raise UserError(f"{path} is damaged ({error}); make or copy it again.") from error

@@ -22,8 +22,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.records.framing import FRAMING_BYTES, FramedRecords, frame_end
-from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets
+from bert_tf.records.framing import (
+    FRAMING_BYTES,
+    FramedRecords,
+    frame_end,
+    keep_offsets,
+    offsets_path,
+    read_offsets,
+    running_sums,
+)
 from bert_tf.util.errors import UserError
 
 # Reading a record inflates one block: docs/reference/records.md explains the trade-off.
@@ -146,10 +153,9 @@ def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None
     found = _scan(path, descriptor)
     if found is None:
         return None
-    sizes, counts = found
-    starts, firsts = (_sums(np.array(column, np.int64)).astype("<u8") for column in (sizes, counts))
+    starts, firsts = (running_sums(column).astype("<u8") for column in found)
     if keep:
-        keep_offsets(path, MAGIC, np.concatenate([starts, firsts]))
+        keep_offsets(path, MAGIC, starts, firsts)
     return GzipBlocks(path, starts, firsts)
 
 
@@ -167,10 +173,6 @@ class _Decoded(NamedTuple):
 
     content: bytes
     ends: list[int]
-
-
-def _sums(values: np.ndarray) -> np.ndarray:
-    return np.cumsum(np.concatenate([np.zeros(1, np.int64), values]))
 
 
 def _compress(frames: Sequence[bytes]) -> bytes:

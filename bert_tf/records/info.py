@@ -16,6 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.durable.manifest import (
+    MANIFEST_NAME,
+    SPECIAL_NAMES,
+    Manifest,
+    VocabularyEntry,
+    describe_vocabulary,
+    find_manifest,
+)
 from bert_tf.records.layouts import (
     ALTERNATIVE_NAMES,
     PREDICTIONS,
@@ -27,16 +35,9 @@ from bert_tf.records.layouts import (
     with_standard_names,
 )
 from bert_tf.records.tfrecord import RecordFile, RecordSet
-from bert_tf.stages.manifest import (
-    MANIFEST_NAME,
-    SPECIAL_NAMES,
-    Manifest,
-    VocabularyEntry,
-    describe_vocabulary,
-    find_manifest,
-)
+from bert_tf.util.digest import digest_of_file, digest_of_json
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, hash_of_json, sha256_of_file
+from bert_tf.util.files import PathLike
 
 STAGE = "create_pretraining_data"
 CONVERSION_STAGE = "convert_records"  # its vocabulary may be unknown
@@ -78,7 +79,7 @@ class RecordInfo:
         is, or if there are no pairs.
       manifests: the manifests that describe the files.
       vocabulary: the vocabulary of all files; None without a manifest.
-      data_sha256: one digest for all files, derived from the manifests' digests and the files'
+      data_digest: one digest for all files, derived from the manifests' digests and the files'
         names, sizes and record counts, without reading their contents.
     """
 
@@ -92,7 +93,7 @@ class RecordInfo:
     one_sided_labels: str | None
     manifests: tuple[Manifest, ...]
     vocabulary: RecordVocabulary | None
-    data_sha256: str
+    data_digest: str
 
     @property
     def spec(self) -> RecordSpec:
@@ -161,9 +162,9 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
             f"{path} has no stored masks, and there is no {STAGE} manifest in its directory to "
             "look up the special token ids; keep manifest.json with the records."
         )
-    found = tuple({m.sha256: m for m in manifests.values() if m is not None}.values())
+    found = tuple({m.digest: m for m in manifests.values() if m is not None}.values())
     vocabularies = {p: m.vocabulary for p, m in manifests.items() if m and m.vocabulary}
-    if len({entry.sha256 for entry in vocabularies.values()}) > 1:
+    if len({entry.digest for entry in vocabularies.values()}) > 1:
         raise UserError(
             f"the records in {filled[0].path.parent} and {filled[-1].path.parent} were made with "
             "different vocabularies; train on one of them."
@@ -184,7 +185,7 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         one_sided_labels=one_sided_labels(sum(labels), len(labels)) if is_paired else None,
         manifests=found,
         vocabulary=_find_vocabulary(vocabularies),
-        data_sha256=_digest(record_set.files, manifests),
+        data_digest=_digest(record_set.files, manifests),
     )
 
 
@@ -287,7 +288,7 @@ def _find_vocabulary(entries: Mapping[Path, VocabularyEntry]) -> RecordVocabular
     manifest_file, copy = path.with_name(MANIFEST_NAME), path.with_name(entry.file_name)
     if not copy.is_file():
         return RecordVocabulary(manifest_file, entry, None)
-    if sha256_of_file(copy) != entry.sha256:
+    if digest_of_file(copy) != entry.digest:
         raise UserError(
             f"{copy} is not the vocabulary that {manifest_file} names; copy it again, or delete it "
             "and give --vocab_file."
@@ -400,6 +401,6 @@ def _digest(files: Sequence[RecordFile], manifests: Mapping[Path, Manifest | Non
     described = []
     for file in files:
         manifest = manifests[file.path]
-        origin = manifest.sha256 if manifest else None
+        origin = manifest.digest if manifest else None
         described.append([file.path.name, file.path.stat().st_size, len(file), origin])
-    return hash_of_json(described)
+    return digest_of_json(described)

@@ -9,13 +9,13 @@ versions, whose digest does not cover the numbers, are accepted, since counting 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from pathlib import Path
 
 import numpy as np
 
 from bert_tf.records.tfrecord import RecordFile, RecordSet
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
 
@@ -66,8 +66,5 @@ def keep_lengths(records: RecordSet, file: RecordFile, lengths: np.ndarray) -> N
 def _digest(records: RecordSet, file: RecordFile, lengths: bytes) -> bytes:
     count, first = len(file), records.index_of(file)
     sample = np.unique(np.linspace(0, max(count - 1, 0), min(count, _SAMPLED_RECORDS)).astype(int))
-    found = hashlib.sha256(str(count).encode())
-    for record in records.read((first + sample).tolist()):
-        found.update(hashlib.sha256(record).digest())
-    found.update(lengths)
-    return found.digest()
+    sampled = (bytes.fromhex(digest_of(r)) for r in records.read((first + sample).tolist()))
+    return bytes.fromhex(digest_of(str(count).encode(), *sampled, lengths))

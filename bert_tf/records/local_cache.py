@@ -13,25 +13,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from bert_tf.records.offsets import offsets_path
+from bert_tf.durable.manifest import MANIFEST_NAME, find_manifest
+from bert_tf.records.framing import offsets_path
 from bert_tf.records.tfrecord import RecordFile
-from bert_tf.stages.manifest import MANIFEST_NAME, find_manifest
+from bert_tf.util.digest import (
+    DIGEST_KEY,
+    digest_of_blocks,
+    digest_of_file,
+    digest_of_json,
+)
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import DISK_IS_FULL, UserError
-from bert_tf.util.files import (
-    hash_of_json,
-    make_output_dir,
-    read_json_object,
-    sha256_of_file,
-    write_json,
-)
+from bert_tf.util.files import make_output_dir, read_json_object, sync_file, write_json
 from bert_tf.util.progress import Progress
 
 FLAG = "local_cache_dir"
@@ -72,14 +71,14 @@ class _Original:
       name: the name of the copy.
       path: the file.
       num_bytes: its size.
-      sha256: its checksum in a manifest; None without one.
+      digest: its checksum in a manifest; None without one.
       side_file: offsets to copy with it.
     """
 
     name: str
     path: Path
     num_bytes: int
-    sha256: str | None
+    digest: str | None
     side_file: Path | None
 
     @property
@@ -87,8 +86,8 @@ class _Original:
         return self.num_bytes + (self.side_file.stat().st_size if self.side_file else 0)
 
     def identity(self) -> list[object]:
-        if self.sha256:
-            return [self.path.name, self.num_bytes, self.sha256]
+        if self.digest:
+            return [self.path.name, self.num_bytes, self.digest]
         return [str(self.path.resolve()), self.num_bytes, self.path.stat().st_mtime_ns]
 
 
@@ -120,7 +119,7 @@ def local_copies(
     global _in_use
     make_output_dir(directory, flag=FLAG)
     originals = _originals(files)
-    name = _PREFIX + hash_of_json([original.identity() for original in originals])[:16]
+    name = _PREFIX + digest_of_json([original.identity() for original in originals])[:16]
     names = [original.name for original in originals]
     release()
     with hold_directory(directory, flag=FLAG, wait=True):
@@ -153,7 +152,7 @@ def _originals(files: Sequence[RecordFile]) -> list[_Original]:
                 name=f"{number:05d}-{file.path.name}",
                 path=file.content,
                 num_bytes=file.content.stat().st_size,
-                sha256=entry.sha256 if entry else None,
+                digest=entry.digest if entry else None,
                 side_file=side_file if side_file.is_file() else None,
             )
         )
@@ -218,7 +217,7 @@ def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:
         for original in originals:
             digest = _copy_file(original, partial / original.name, progress)
             entries.append(
-                {"name": original.name, "bytes": original.num_bytes, "sha256": digest,
+                {"name": original.name, "bytes": original.num_bytes, DIGEST_KEY: digest,
                  "from": str(original.path)}
             )  # fmt: skip
             if original.side_file:
@@ -239,23 +238,24 @@ def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:
 
 
 def _copy_file(original: _Original, target: Path, progress: Progress) -> str:
-    """Copies a file and compares what was read with what was written; returns its SHA-256."""
-    digest, num_bytes = hashlib.sha256(), 0
-    with open(original.path, "rb") as source, open(target, "wb") as file:
-        while block := source.read(_BLOCK_BYTES):
-            digest.update(block)
-            file.write(block)
-            num_bytes += len(block)
-            progress.advance(len(block) / _GB)
-        file.flush()
-        os.fsync(file.fileno())
+    """Copies a file and compares what was read with what was written; returns its digest."""
+    with open(target, "wb") as file:
+
+        def copied() -> Iterator[bytes]:
+            with open(original.path, "rb") as source:
+                while block := source.read(_BLOCK_BYTES):
+                    file.write(block)
+                    progress.advance(len(block) / _GB)
+                    yield block
+
+        read, num_bytes = digest_of_blocks(copied()), file.tell()
+        sync_file(file)
         if hasattr(os, "posix_fadvise"):  # so that the comparison reads the disk
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    read = digest.hexdigest()
-    if num_bytes != original.num_bytes or original.sha256 not in (None, read):
-        described = f"{MANIFEST_NAME} describes" if original.sha256 else "it was a moment ago"
+    if num_bytes != original.num_bytes or original.digest not in (None, read):
+        described = f"{MANIFEST_NAME} describes" if original.digest else "it was a moment ago"
         raise UserError(f"{original.path} is not the file that {described}; make or copy it again.")
-    if sha256_of_file(target) != read:
+    if digest_of_file(target) != read:
         raise UserError(
             f"{target} differs from what was written to it; the disk is damaged, choose another "
             f"--{FLAG}."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,20 +15,21 @@ from typing import Any, NamedTuple, TypeVar, Union
 
 import numpy as np
 
-from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
-from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
-from bert_tf.stages.executor import Executor, batched
-from bert_tf.stages.manifest import (
+from bert_tf.durable.executor import Executor, batched
+from bert_tf.durable.manifest import (
     Manifest,
     VocabularyEntry,
     describe_file,
     describe_vocabulary,
     read_manifest,
 )
-from bert_tf.stages.stage import Built, finished_call, run_stage, version_differences
+from bert_tf.durable.stage import Built, finished_call, run_stage, version_differences
+from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
+from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.unknown_share import UnknownTokens
 from bert_tf.util.console import report
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import OFFSETS_SUFFIX, PathLike
 from bert_tf.util.progress import Progress
@@ -53,7 +53,7 @@ class SequenceRecords:
     Attributes:
       files: TFRecord files, in the order of the examples.
       lengths: int32 [N], number of tokens in each record without padding.
-      sha256: changes if any byte of the records changes.
+      digest: changes if any byte of the records changes.
       spec: layout of the records.
       max_seq_length: sequence length of a record.
       counts: the stage's totals.
@@ -64,7 +64,7 @@ class SequenceRecords:
 
     files: list[Path]
     lengths: np.ndarray
-    sha256: str
+    digest: str
     spec: RecordSpec
     max_seq_length: int
     counts: Mapping[str, int]
@@ -160,7 +160,7 @@ class SequenceStage:
         return SequenceRecords(
             files=[records.path],
             lengths=_read_array(directory, LENGTHS_NAME, manifest, records=count, counts=len),
-            sha256=manifest.sha256,
+            digest=manifest.digest,
             spec=self.spec,
             max_seq_length=max_seq_length,
             counts=manifest.counts,
@@ -307,11 +307,11 @@ def _read_array(
     records.
     """
     path = directory / name
-    known = {entry.name: entry.sha256 for entry in manifest.outputs}
+    known = {entry.name: entry.digest for entry in manifest.outputs}
     problem = "is missing"
     if path.is_file():
         content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() == known.get(name):
+        if digest_of(content) == known.get(name):
             array = np.load(io.BytesIO(content))
             if counts(array) == records:
                 return array

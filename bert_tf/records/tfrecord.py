@@ -1,6 +1,6 @@
 """TFRecord files with random access.
 
-``X.tfrecord`` is accompanied by ``X.tfrecord.offsets`` (offsets.py): the start of every record and
+``X.tfrecord`` is accompanied by ``X.tfrecord.offsets`` (framing.py): the start of every record and
 the size of the file. It is written together with the records, or created by one scan if the file
 came without it. Files compressed in blocks are read in place (gzip_blocks.py); other compressed
 files are read from an uncompressed copy (compressed.py), which has the offsets.
@@ -29,15 +29,13 @@ from bert_tf.records.framing import (
     frame_end,
     frame_of,
     header_fits,
-    length_in,
-    record_in,
-)
-from bert_tf.records.offsets import (
-    RunningSums,
     keep_offsets,
+    length_in,
     offsets_path,
     read_offsets,
-    write_sums,
+    record_in,
+    running_sums,
+    write_offsets,
 )
 from bert_tf.util.console import note
 from bert_tf.util.errors import UserError
@@ -86,8 +84,8 @@ class TFRecordWriter:
         self._num_records = 0
 
     def __enter__(self) -> TFRecordWriter:
-        self._ends = RunningSums(self._path.parent)
-        self._counts = RunningSums(self._path.parent)  # counts of blocks, if compressed
+        self._sizes = array.array("q")
+        self._counts = array.array("q")  # of blocks, if compressed
         if self._continues:
             self._opened: AbstractContextManager[IO[Any]] = open(self._path, "ab")
             self._count_written()
@@ -107,14 +105,15 @@ class TFRecordWriter:
             return
         if self._compression == "none":
             self._opened.__exit__(None, None, None)
-            write_sums(self._path, _MAGIC, [self._ends])
+            write_offsets(self._path, _MAGIC, running_sums(self._sizes))
             return
         from bert_tf.records import gzip_blocks
 
         with contextlib.ExitStack() as stack:
             stack.push(self._opened)
             self.write_framed(gzip_blocks.end_of_file())
-        write_sums(self._path, gzip_blocks.MAGIC, [self._ends, self._counts])
+        columns = map(running_sums, (self._sizes, self._counts))
+        write_offsets(self._path, gzip_blocks.MAGIC, *columns)
 
     def _count_written(self) -> None:
         """Counts the existing content of a file that is continued."""
@@ -127,12 +126,10 @@ class TFRecordWriter:
                 self._count(np.diff(_scan(self._path, descriptor)).astype(np.int64))
 
     def _count(self, sizes: np.ndarray, counts: np.ndarray | None = None) -> None:
-        self._ends.add(sizes)
-        if counts is None:
-            self._num_records += len(sizes)
-        else:
-            self._counts.add(counts)
-            self._num_records = self._counts.total
+        self._sizes.frombytes(sizes.tobytes())
+        if counts is not None:
+            self._counts.frombytes(counts.tobytes())
+        self._num_records += len(sizes) if counts is None else int(counts.sum())
 
     @property
     def num_records(self) -> int:
@@ -140,7 +137,7 @@ class TFRecordWriter:
         return self._num_records
 
     def sync(self) -> dict[Path, Written]:
-        """See :class:`bert_tf.stages.journal.Appended`."""
+        """See :class:`data_prep.stages.journal.Appended`."""
         sync_file(self._file)
         return {self._path: Written(self._file.tell(), self._num_records)}
 

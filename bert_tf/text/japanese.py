@@ -135,14 +135,14 @@ class JapaneseTokenizer(Tokenizer):
     kind = JAPANESE
 
     def __init__(
-        self, settings: Json, tagger: Any, *, special: SpecialIds, vocab_sha256: str
+        self, settings: Json, tagger: Any, *, special: SpecialIds, vocab_digest: str
     ) -> None:
         """``settings`` is a document of the rules, and ``tagger`` MeCab with its dictionary."""
         super().__init__(
             settings["entries"],
             special=special,
             lower_case=settings["do_lower_case"],
-            vocab_sha256=vocab_sha256,
+            vocab_digest=vocab_digest,
         )
         self._tagger = tagger
         self._normalize = settings["mecab_kwargs"]["normalize_text"]
@@ -158,7 +158,7 @@ class JapaneseTokenizer(Tokenizer):
             settings,
             _start_mecab(settings["mecab_kwargs"], source),
             special=find_special_ids(settings["entries"], path=source),
-            vocab_sha256=document.sha256,
+            vocab_digest=document.digest,
         )
 
     def encode(self, text: str) -> list[int]:

@@ -33,13 +33,13 @@ class LibraryTokenizer(Tokenizer):
         *,
         special: SpecialIds,
         lower_case: bool,
-        vocab_sha256: str,
+        vocab_digest: str,
         rules: dict[str, Any],
     ):
         ids = library.get_vocab(with_added_tokens=True)
         by_id = {index: entry for entry, index in ids.items()}
         entries = [by_id.get(index, "") for index in range(max(by_id) + 1)]
-        super().__init__(entries, special=special, lower_case=lower_case, vocab_sha256=vocab_sha256)
+        super().__init__(entries, special=special, lower_case=lower_case, vocab_digest=vocab_digest)
         self._library = library
         added = {token["content"] for token in rules["added_tokens"]}
         self._begins, self._ends = _word_borders(entries, added, rules)
@@ -75,7 +75,7 @@ class LibraryTokenizer(Tokenizer):
             library,
             special=SpecialIds(**{role: ids[name] for role, name in names.items()}),
             lower_case=document.lower_case,
-            vocab_sha256=document.sha256,
+            vocab_digest=document.digest,
             rules=document.values,
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.tokenizer import SpecialIds
 from bert_tf.text.wordpiece import WordPieceTokenizer
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -75,7 +75,7 @@ class Extension:
             self.entries,
             before.basic,
             special=special,
-            vocab_sha256=hashlib.sha256(content).hexdigest(),
+            vocab_digest=digest_of(content),
         )
 
 

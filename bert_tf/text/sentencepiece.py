@@ -11,8 +11,8 @@ import sentencepiece
 from sentencepiece import sentencepiece_pb2
 
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file
 
 WORD_START = "\u2581"  # SentencePiece's visible space
 
@@ -37,10 +37,10 @@ class SentencePieceTokenizer(Tokenizer):
         *,
         special: SpecialIds,
         lower_case: bool,
-        vocab_sha256: str,
+        vocab_digest: str,
     ):
         pieces = processor.id_to_piece(list(range(processor.get_piece_size())))
-        super().__init__(pieces, special=special, lower_case=lower_case, vocab_sha256=vocab_sha256)
+        super().__init__(pieces, special=special, lower_case=lower_case, vocab_digest=vocab_digest)
         self._processor = processor
         always_starts = self.special_ids - {special.unk}  # an unknown piece may be inside a word
         self._starts = [
@@ -62,7 +62,7 @@ class SentencePieceTokenizer(Tokenizer):
             processor,
             special=_find_special_ids(processor, path),
             lower_case=lower_case,
-            vocab_sha256=sha256_of_file(path),
+            vocab_digest=digest_of_file(path),
         )
 
     def encode(self, text: str) -> list[int]:

@@ -46,7 +46,7 @@ class Tokenizer(abc.ABC):
       lower_case: whether text is lower-cased first.
       strip_accents: whether it loses its accents; None if exactly when it is lower-cased, or if the
         kind does not know the question.
-      vocab_sha256: SHA-256 of the bytes of the vocabulary file, or of rules and entries.
+      vocab_digest: SHA-256 of the bytes of the vocabulary file, or of rules and entries.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
       special_ids: the set of these five ids.
     """
@@ -60,14 +60,14 @@ class Tokenizer(abc.ABC):
         strip_accents: bool | None = None,
         *,
         special: SpecialIds,
-        vocab_sha256: str,
+        vocab_digest: str,
     ):
         self._tokens = tuple(tokens)
         self._ids = {token: index for index, token in enumerate(self._tokens)}
         self.vocab_size = len(self._tokens)
         self.lower_case = lower_case
         self.strip_accents = None if strip_accents == lower_case else strip_accents
-        self.vocab_sha256 = vocab_sha256
+        self.vocab_digest = vocab_digest
         self.pad_id = special.pad
         self.unk_id = special.unk
         self.cls_id = special.cls

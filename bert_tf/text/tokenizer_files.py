@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from bert_tf.text.names import (
     WORDPIECE,
 )
 from bert_tf.util.console import Grade, Note, report, say_note
+from bert_tf.util.digest import digest_of
 from bert_tf.util.environment import launched_rank
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, atomic_open, require_file
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from bert_tf.text.tokenizer_rules import Document
 
 # In the tokenizer_config.json of a model without its vocabulary.
-VOCABULARY_SHA256_KEY = "vocabulary_sha256"
 
 # Unusual entries of vocabularies that were noted; a copy of a vocabulary has the same ones.
 _noted: set[str] = set()
@@ -51,13 +50,13 @@ class Vocabulary:
 
     Attributes:
       source: the vocabulary file, or the file that contains its hash.
-      sha256: the hash of the vocabulary file's bytes.
+      digest: the hash of the vocabulary file's bytes.
       spellings: that hash and, if the entries are known, the hashes of the same entries with other
         line endings.
     """
 
     source: Path
-    sha256: str
+    digest: str
     spellings: frozenset[str]
 
     def is_same(self, other: Vocabulary) -> bool:
@@ -65,9 +64,9 @@ class Vocabulary:
         return not self.spellings.isdisjoint(other.spellings)
 
 
-def vocabulary_named_in(source: PathLike, sha256: str | None) -> Vocabulary | None:
-    """The vocabulary whose hash a file contains; None if ``sha256`` is None."""
-    return Vocabulary(Path(source), sha256, frozenset({sha256})) if sha256 else None
+def vocabulary_named_in(source: PathLike, digest: str | None) -> Vocabulary | None:
+    """The vocabulary whose hash a file contains; None if ``digest`` is None."""
+    return Vocabulary(Path(source), digest, frozenset({digest})) if digest else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +219,8 @@ class TokenizerFiles:
         content = self.content()
         is_lines = self.vocab_file and self.rules is None
         spellings = _spellings(content) if is_lines else [content]
-        return Vocabulary(self.required_file, _sha256(content), frozenset(map(_sha256, spellings)))
+        digests = frozenset(map(digest_of, spellings))
+        return Vocabulary(self.required_file, digest_of(content), digests)
 
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
         """These files, or the other's with their rules if there are none; keeps the casing.
@@ -335,7 +335,3 @@ def _spellings(content: bytes) -> Iterator[bytes]:
     for line_end in (b"\n", b"\r\n"):
         joined = line_end.join(entries)
         yield from (joined, joined + line_end)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

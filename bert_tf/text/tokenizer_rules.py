@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from bert_tf.text.names import JAPANESE, LIBRARY, TOKENIZER_JSON_NAME, VOCAB_NAM
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.text.wordpiece_entries import ADVICE, added_tokens
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 
 # Names of the special tokens of other models, by role.
@@ -78,9 +78,9 @@ class Document:
         return LIBRARY if "model" in self.values else JAPANESE
 
     @property
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """The hash of the rules and entries."""
-        return hashlib.sha256(self.content).hexdigest()
+        return digest_of(self.content)
 
     @property
     def lower_case(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Callable, Generic, TypeVar
 from bert_tf.text.basic import AlignedWord, BasicTokenizer, is_simple
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
-from bert_tf.util.files import sha256_of_file
+from bert_tf.util.digest import digest_of_file
 
 Value = TypeVar("Value")
 
@@ -49,10 +49,10 @@ class WordPieceTokenizer(Tokenizer):
         basic: BasicTokenizer,
         *,
         special: SpecialIds,
-        vocab_sha256: str,
+        vocab_digest: str,
     ):
         casing = basic.lower_case, basic.strip_accents
-        super().__init__(entries, *casing, special=special, vocab_sha256=vocab_sha256)
+        super().__init__(entries, *casing, special=special, vocab_digest=vocab_digest)
         self._continues = [entry.startswith("##") for entry in entries]
         self._inner = {entry[2:]: index for entry, index in self._ids.items() if entry[:2] == "##"}
         self._longest = max(map(len, entries))
@@ -71,7 +71,7 @@ class WordPieceTokenizer(Tokenizer):
             entries,
             BasicTokenizer(lower_case=lower_case, strip_accents=strip_accents),
             special=find_special_ids(entries, path=path),
-            vocab_sha256=sha256_of_file(path),
+            vocab_digest=digest_of_file(path),
         )
 
     def encode(self, text: str) -> list[int]:

@@ -27,12 +27,13 @@ from bert_tf.train.plan import Plan, slot_bytes
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin, planned_on
 from bert_tf.train.trainer import Trainer
+from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.files import write_json
 
 if TYPE_CHECKING:
     from bert_tf.train.memory import MemoryEstimate
 
-_UNKNOWN_DATA = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None}
+_UNKNOWN_DATA = {"train_records": 0, DIGEST_KEY: "none", VOCABULARY_DIGEST_KEY: None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +224,7 @@ def _write_files(job: Job, run_ledger: Ledger | None) -> None:
 
 def _compared_values(job: Job) -> dict[str, Any]:
     """The values that must be equal on all ranks, by their names in messages."""
-    names = {"sha256": "training data", "vocabulary_sha256": "vocabulary", **job.data.names}
+    names = {DIGEST_KEY: "training data", VOCABULARY_DIGEST_KEY: "vocabulary", **job.data.names}
     return {
         **{
             names.get(name, name.replace("_", " ")): value

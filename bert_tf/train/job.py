@@ -18,6 +18,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
+from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 
 if TYPE_CHECKING:
     from bert_tf.model_directory.classes import Classes
@@ -86,7 +87,7 @@ class RunModel:
             "classes": self.classes,
             "settings": {**self.kept, **precision} if self.kept else {},
             "chosen_on": self.chosen_on,
-            "vocabulary_sha256": self.vocabulary and self.vocabulary.sha256,
+            "vocabulary_digest": self.vocabulary and self.vocabulary.digest,
         }
 
 
@@ -124,8 +125,8 @@ class JobData:
     Attributes:
       training: the training data.
       evaluation: the evaluation; None for a job that only trains.
-      entries: the ledger's section on the data, including ``train_records``, ``sha256`` and
-        ``vocabulary_sha256``; must be equal on all ranks.
+      entries: the ledger's section on the data, including ``train_records``, ``digest`` and
+        ``vocabulary_digest``; must be equal on all ranks.
       names: names, for messages, of task-specific entries.
       lists: JSON files to write to the output directory: name to content.
       prediction: predictions to make once with the last weights; None for none.
@@ -175,7 +176,7 @@ class Job:
     @property
     def evaluated_data(self) -> str | None:
         """The digest of the data that are evaluated; None if it is unknown."""
-        digests = map(self.data.entries.get, ("eval_sha256", "predict_sha256"))
+        digests = map(self.data.entries.get, (EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY))
         return next((digest for digest in digests if digest not in (None, "none")), None)
 
     @property

@@ -16,7 +16,7 @@ from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.model_directory.run_record import RunRecord, read_run_record
-from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
+from bert_tf.ranks.agreement import check_same_on_all_ranks, code_digest
 from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.launched import binding_warning, check_alone
@@ -199,7 +199,7 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
             ranks,
             {
                 "bert_tf version": versions()["bert_tf"],
-                "bert_tf code": code_sha256(),
+                "bert_tf code": code_digest(),
                 **settings.command.compared(),
                 **comparable_policy_changes(runtime),
             },

@@ -14,12 +14,12 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.durable.sealed_json import SEAL, sealed, unsealed
 from bert_tf.records.tfrecord import frame_records
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null
 from bert_tf.util.progress import format_duration
-from bert_tf.util.sealed_json import SEAL, sealed, unsealed
 
 STEPS = "log.jsonl"
 EVALUATIONS = "eval_log.jsonl"

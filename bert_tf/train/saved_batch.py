@@ -8,7 +8,6 @@ has a hash of the former, so a batch without a matching one was not written comp
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import itertools
 import json
@@ -18,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.train.gradient_check import MicroBatch
+from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import (
     atomic_open,
     explain_write_errors,
     finite_or_null,
 )
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 _HASH = "features_sha256"
 
@@ -48,7 +48,7 @@ class SavedBatch:
         """The name of its files, without a suffix."""
         return f"rank_{self.facts['rank']}_micro_batch_{self.facts['micro_batch']}"
 
-    def description(self, features_sha256: str) -> dict[str, Any]:
+    def description(self, features_digest: str) -> dict[str, Any]:
         """The entries to save with the features, as JSON represents them."""
         entries = {
             **self.facts,
@@ -56,7 +56,7 @@ class SavedBatch:
             "first_example": self.batch.first_example,
             "denominators": dict(self.batch.denominators),
             "loss_scale": self.batch.loss_scale,
-            _HASH: features_sha256,
+            _HASH: features_digest,
         }
         return json.loads(json.dumps(finite_or_null(entries)))
 
@@ -70,8 +70,7 @@ def save_batches(output_dir: Path, step: int, batches: Sequence[SavedBatch]) -> 
     """
     contents = {batch.name: _as_npz(batch.batch.features) for batch in batches}
     descriptions = {
-        batch.name: batch.description(hashlib.sha256(contents[batch.name]).hexdigest())
-        for batch in batches
+        batch.name: batch.description(digest_of(contents[batch.name])) for batch in batches
     }
     for number in itertools.count(1):
         directory = output_dir / (f"nonfinite_{step}" + (f"_{number}" if number > 1 else ""))

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import errno
 import glob
-import hashlib
 import json
 import math
 import os
@@ -22,7 +21,6 @@ from bert_tf.util.errors import DISK_IS_FULL, RepairableError, UserError, advice
 
 PathLike = Union[str, Path]
 
-HASH_BLOCK_BYTES = 1 << 16
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Suffixes of the files that accompany records in a data directory.
 OFFSETS_SUFFIX = ".offsets"  # of the file with the offset of each record
@@ -206,21 +204,6 @@ def check_output_file(path: PathLike, *, flag: str) -> Path:
     return path
 
 
-def sha256_of_file(path: PathLike) -> str:
-    """The hexadecimal SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(HASH_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def hash_of_json(value: Any) -> str:
-    """SHA-256 of a JSON value, independent of the order of its keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
 @contextlib.contextmanager
 def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, renamed to ``path`` when the block succeeds.
@@ -243,6 +226,21 @@ def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> It
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def atomic_directory(target: Path, inside: Path) -> Iterator[Path]:
+    """Yields where to make a directory, which is renamed to ``target`` when the block succeeds.
+
+    It is in ``inside``, a directory on the same disk that the caller holds. An exception leaves
+    nothing behind; what a killed process leaves there, the next holder removes.
+    """
+    temporary = inside / f".{target.name}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Written:
     """How much of a file has reached the disk: bytes, and units (records, documents) in them."""
@@ -258,7 +256,7 @@ def sync_file(file: IO[Any]) -> None:
 
 
 def remove_partial_files(directory: PathLike) -> list[str]:
-    """Removes what killed processes left of :func:`atomic_open` and ``atomic_directory``.
+    """Removes what killed processes left of :func:`atomic_open` and :func:`atomic_directory`.
 
     No other process may be writing to ``directory``. Returns the removed names.
     """

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib.machinery
 import importlib.metadata
 import json
@@ -22,6 +21,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bert_tf.util.digest import digest_of
 from bert_tf.util.temporary import make_private
 
 _NAMES = ("TF_XLA_FLAGS", "XLA_FLAGS")
@@ -109,7 +109,7 @@ def xla_variables(
             *(given.get(name) for name in _CODE_DEPENDS_ON),
             len(platform.gpus) > 1 and given.get("CUDA_VISIBLE_DEVICES"),
         ]
-        digest = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:12]
+        digest = digest_of(repr(depends_on).encode())[:12]
         directory = cache / f"{platform.tensorflow}-{digest}"
         if _is_usable(directory):
             ours["TF_XLA_FLAGS"] = {

@@ -15,22 +15,23 @@ from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import options_of, setting
 from bert_tf.config.masking import MaskingOptions
-from bert_tf.input.masking import MaskingSettings
-from bert_tf.records.info import CONVERSION_STAGE
-from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.stages.executor import Processes
-from bert_tf.stages.manifest import (
+from bert_tf.durable.executor import Processes
+from bert_tf.durable.manifest import (
     Manifest,
     VocabularyEntry,
     describe_vocabulary,
     find_manifest,
     require_listed_files,
 )
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
+from bert_tf.input.masking import MaskingSettings
+from bert_tf.records.info import CONVERSION_STAGE
+from bert_tf.records.layouts import PREDICTIONS, PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import expand_record_files, require_file, sha256_of_file
+from bert_tf.util.files import expand_record_files, require_file
 from bert_tf.util.parquet import import_parquet
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
@@ -185,7 +186,7 @@ def _vocabulary(
     settings: Settings, manifests: Mapping[Path, Manifest]
 ) -> tuple[VocabularyEntry | None, TokenizerFiles | None]:
     """The vocabulary in the manifests, or of the flags; UserError if they contradict."""
-    entries = {m.vocabulary.sha256: (d, m.vocabulary) for d, m in manifests.items()}
+    entries = {m.vocabulary.digest: (d, m.vocabulary) for d, m in manifests.items()}
     if len(entries) > 1:
         first, second = [directory for directory, _ in entries.values()][:2]
         raise UserError(
@@ -195,7 +196,7 @@ def _vocabulary(
     directory, entry = next(iter(entries.values()), (None, None))
     if settings.tokenizer_files is not None:
         given = describe_vocabulary(settings.tokenizer_files.load())
-        if entry is not None and given.sha256 != entry.sha256:
+        if entry is not None and given.digest != entry.digest:
             raise UserError(
                 f"{settings.tokenizer_files.file} is not the vocabulary of the records in "
                 f"{directory}; leave it out or give that one."
@@ -204,7 +205,7 @@ def _vocabulary(
     if entry is None:
         return None, None
     copy = directory / entry.file_name
-    if not copy.is_file() or sha256_of_file(copy) != entry.sha256:
+    if not copy.is_file() or digest_of_file(copy) != entry.digest:
         return entry, None
     return entry, entry.tokenizer_files(copy)
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_tf.durable.executor import batched
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import decode_example, with_standard_names
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.executor import batched
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.parquet import open_parquet, parquet_batches, rows_of

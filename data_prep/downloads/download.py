@@ -21,8 +21,8 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import setting
-from bert_tf.stages.manifest import is_output_name
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.manifest import is_output_name
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import explain_write_errors, make_output_dir, read_lines

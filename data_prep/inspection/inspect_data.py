@@ -15,15 +15,15 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import NOT_NEGATIVE, setting
-from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.executor import Executor, Processes
-from bert_tf.stages.manifest import (
+from bert_tf.durable.executor import Executor, Processes
+from bert_tf.durable.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
     describe_files,
     find_manifest,
 )
+from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report, say
 from bert_tf.util.errors import UserError

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import MANIFEST_NAME, SPECIAL_NAMES, Manifest, describe_vocabulary
 from bert_tf.records.tokens import original_ids
-from bert_tf.stages.manifest import MANIFEST_NAME, SPECIAL_NAMES, Manifest, describe_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file
 from data_prep.inspection.judgement import Making
 from data_prep.inspection.record_statistics import Conventions
 
@@ -101,7 +101,7 @@ def _tokenizer(
 ) -> Tokenizer | None:
     entry = manifest.vocabulary if manifest else None
     if given.file is not None:
-        if entry is not None and entry.sha256 not in given.required_vocabulary().spellings:
+        if entry is not None and entry.digest not in given.required_vocabulary().spellings:
             raise UserError(
                 f"{given.file} is not the vocabulary that {directory / MANIFEST_NAME} names; give "
                 "that one, or none."
@@ -110,7 +110,7 @@ def _tokenizer(
     if entry is None:
         return None
     copy = directory / entry.file_name
-    if not copy.is_file() or sha256_of_file(copy) != entry.sha256:
+    if not copy.is_file() or digest_of_file(copy) != entry.digest:
         return None
     return entry.tokenizer_files(copy).load()
 

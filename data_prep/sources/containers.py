@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Callable, NamedTuple
 
-from bert_tf.records.compressed_streams import (
+from bert_tf.util.errors import UserError, first_line
+from data_prep.sources.compressed_streams import (
     BZIP2,
     GZIP,
     XZ,
     CompressedStreams,
     DamagedStreamError,
 )
-from bert_tf.util.errors import UserError, first_line
 
 HEAD_BYTES = 1 << 16  # what Source.head brings
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.stages.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
+from bert_tf.durable.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import files_at, parts_of, paths_named, require_file
 

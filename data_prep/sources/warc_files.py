@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from bert_tf.records.compressed_streams import (
+from bert_tf.util.errors import UserError, first_line
+from data_prep.sources.compressed_streams import (
     GZIP,
     ZLIB,
     CompressedStreams,
     DamagedStreamError,
 )
-from bert_tf.util.errors import UserError, first_line
 from data_prep.sources.plain_text_files import paragraph_blocks
 from data_prep.sources.source_text import reduced
 from data_prep.text.documents import UTF_8, Decoder, split_lines

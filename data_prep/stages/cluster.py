@@ -26,10 +26,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
-from bert_tf.stages.executor import Executor, Item, Result
+from bert_tf.durable.executor import Executor, Item, Result
 from bert_tf.util.console import say
 from bert_tf.util.errors import RepairableError, UserError, first_line
-from bert_tf.util.versions import version_record
+from data_prep.stages.version_record import version_record
 
 try:
     import dask

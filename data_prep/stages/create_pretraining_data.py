@@ -20,6 +20,8 @@ from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import AT_LEAST_ONE, options_of, setting
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import describe_vocabulary, intact_manifest, is_output_name
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.records.info import one_sided_labels
@@ -30,10 +32,6 @@ from bert_tf.records.tfrecord import (
     TFRecordWriter,
     frame_records,
 )
-from bert_tf.stages.journal import Journal
-from bert_tf.stages.manifest import describe_vocabulary, intact_manifest, is_output_name
-from bert_tf.stages.stage import Built, SharedDirectory, run_stage
-from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.unknown_share import CountingTokenizer, UnknownTokens
 from bert_tf.util.console import report
@@ -50,8 +48,11 @@ from data_prep.instances.instances import (
     tokenize_documents,
     truncate_spans,
 )
+from data_prep.stages.journal import Journal, JournaledDirectory
 from data_prep.stages.settings import CallSettings, InputSettings
+from data_prep.stages.shared_directory import SharedDirectory
 from data_prep.stages.stage import begin_progress, define_settings, find_text_files
+from data_prep.stages.tokenizer_content import TokenizerContent
 from data_prep.stages.vocabulary_flags import VocabularyFiles, chosen_vocabulary
 from data_prep.text.documents import Block, decode_document, read_blocks
 from data_prep.text.wikitext_corpus import (
@@ -165,8 +166,7 @@ def run(settings: Settings) -> Path:
         made_by=_versions(settings, vocabulary.kind),
         other_versions=settings.other_versions,
         vocabulary=vocabulary,
-        shared=_shared_directory(settings, names, copies=tuple(copy)),
-        journaled=True,
+        use=_directory_use(settings, names, copies=tuple(copy)),
     )
 
 
@@ -218,12 +218,12 @@ def _refuse_named_files(directory: Path) -> None:
         )
 
 
-def _shared_directory(
+def _directory_use(
     settings: Settings, names: list[str], *, copies: tuple[str, ...]
-) -> SharedDirectory | None:
+) -> JournaledDirectory:
     """With --output_file, other calls may write other files into the directory."""
     if not settings.output_file:
-        return None
+        return JournaledDirectory()
     mask_parameters = ("max_predictions_per_seq",) if settings.masking == STATIC else ()
     return SharedDirectory(
         flag="output_file",

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_tf.cli.settings_flags import from_flags
-from bert_tf.stages.journal import Journal
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.versions import maker
@@ -31,6 +30,7 @@ from data_prep.sources.source_formats import (
     recognise,
 )
 from data_prep.sources.source_text import encode
+from data_prep.stages.journal import Journal, JournaledDirectory
 from data_prep.stages.settings import CallSettings, FileSettings
 from data_prep.stages.stage import LANGUAGES, NumberedFiles, begin_progress, define_settings
 from data_prep.text.documents import Decoder, DecodingSettings
@@ -88,7 +88,7 @@ def run(settings: Settings) -> Path:
         made_by=maker(VERSION, *packages_of(found)),
         other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files, found),
-        journaled=True,
+        use=JournaledDirectory(),
     )
 
 

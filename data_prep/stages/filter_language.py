@@ -14,12 +14,12 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import setting
-from bert_tf.stages.journal import Journal
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
 from bert_tf.util.versions import maker
+from data_prep.stages.journal import Journal, JournaledDirectory
 from data_prep.stages.settings import CallSettings, FileSettings, output_parameters
 from data_prep.stages.stage import (
     LANGUAGES,
@@ -109,7 +109,7 @@ def run(settings: Settings) -> Path:
         made_by=maker(VERSION, *PACKAGES),
         other_versions=settings.other_versions,
         build=functools.partial(_build, settings, files),
-        journaled=True,
+        use=JournaledDirectory(),
     )
 
 

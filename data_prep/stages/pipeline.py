@@ -13,7 +13,7 @@ from absl import flags
 from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import options_of
-from bert_tf.stages.stage import remove_outputs
+from bert_tf.durable.stage import remove_outputs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError

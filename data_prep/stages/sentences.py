@@ -16,12 +16,12 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import setting
-from bert_tf.stages.journal import Journal
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.versions import UNICODE, maker
 from data_prep.sources.source_text import require_no_html
+from data_prep.stages.journal import Journal, JournaledDirectory
 from data_prep.stages.settings import CallSettings, FileSettings, LanguageSettings
 from data_prep.stages.stage import (
     NumberedFiles,
@@ -132,7 +132,7 @@ def run(settings: Settings) -> Path:
         made_by=maker(VERSION, UNICODE),
         other_versions=settings.other_versions,
         build=functools.partial(_build, settings, chosen, files),
-        journaled=True,
+        use=JournaledDirectory(),
     )
 
 

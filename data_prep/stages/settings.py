@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from bert_tf.config.declared import NOT_NEGATIVE, Settings, options_of, setting
-from bert_tf.stages.executor import Executor, Processes
-from bert_tf.stages.stage import KEEP, REMAKE
+from bert_tf.durable.executor import Executor, Processes
+from bert_tf.durable.stage import KEEP, REMAKE
 from data_prep.text.languages import DEFAULT_LANGUAGE
 
 

@@ -17,7 +17,7 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import NOT_NEGATIVE, setting
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval

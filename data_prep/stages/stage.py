@@ -13,12 +13,12 @@ from absl import flags
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import Settings, options_of
-from bert_tf.stages.journal import Journal
-from bert_tf.stages.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
+from bert_tf.durable.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import Written, expand_input_files, require_file, sync_file
 from bert_tf.util.progress import Progress
+from data_prep.stages.journal import Journal
 from data_prep.stages.settings import WorkerSettings
 
 LANGUAGES = "languages"  # the parameter of stages under which they are recorded
@@ -90,7 +90,7 @@ class NumberedFiles:
         self._sizes.setdefault(name, 0)
 
     def sync(self) -> dict[Path, Written]:
-        """See :class:`bert_tf.stages.journal.Appended`."""
+        """See :class:`data_prep.stages.journal.Appended`."""
         for name in self._unsynced[:-1]:
             with open(self._directory / name, "rb") as file:
                 sync_file(file)

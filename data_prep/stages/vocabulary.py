@@ -18,7 +18,7 @@ from absl import flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import AT_LEAST_ONE, setting
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.names import TOKENIZER_CONFIG_NAME
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file

@@ -15,13 +15,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from bert_tf.stages import journal
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages import (
     clean,
     create_pretraining_data,
     extract,
     filter_language,
+    journal,
     sentences,
     stage,
 )

@@ -12,12 +12,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
+from bert_tf.durable.sealed_json import SEAL
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.util.errors import UserError
-from bert_tf.util.sealed_json import SEAL
 from tests.helpers.programs import environment, run
 
 SCRIPT = "run_pretraining.py"

@@ -193,12 +193,12 @@ def tagging(tmp_path_factory):
 # Ends an evaluation before the result of its second checkpoint.
 STOPS = """
 import runpy, sys
-from bert_tf.tasks.scoring.partial import PartialScores
-finish = PartialScores.finish
-def stop(self, result):
-    if result["step"] == 4: sys.exit(3)
-    finish(self, result)
-PartialScores.finish = stop
+from bert_tf.tasks.scoring import run
+write = run.write_sealed_json
+def stop(path, content):
+    if content["step"] == 4: sys.exit(3)
+    write(path, content)
+run.write_sealed_json = stop
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -217,8 +217,8 @@ def evaluation(flags, tmp_path_factory):
     (place / "stops.py").write_text(STOPS)
     assert run(place / "stops.py", *command, check=False).returncode == 3
     scores = "scores/scores"
-    kinds = [f"{scores}/plan.json", f"{scores}/*/weights.json", f"{scores}/*/result.json",
-             f"{scores}/*/scores-*.json", "model/bert_config.json", "model/vocab.txt",
+    kinds = [f"{scores}/plan.json", f"{scores}/*/result.json",
+             f"{scores}/*/part-*.npz", "model/bert_config.json", "model/vocab.txt",
              "model/tokenizer_config.json", "model/run.json"]  # fmt: skip
 
     def results(place):

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.util.sealed_json import SEAL
+from bert_tf.durable.sealed_json import SEAL
 from tests.end_to_end.finetuning_runs import flags_of_a_short_run
 from tests.helpers import glue_files, squad_files, tagging_files
 from tests.helpers.programs import ROOT, environment, python, requires_horovod

@@ -89,13 +89,13 @@ def test_a_killed_run_resumes_to_the_same_bytes(single, flags, tmp_path):
         [*python(env), *command], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     directory = output.with_name(f"{output.name}.partial")
-    while process.poll() is None and not list(directory.glob("piece-*.json")):
+    while process.poll() is None and not list(directory.glob("part-*.npz")):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not output.exists()
-    assert list(directory.glob("piece-*.json"))
+    assert list(directory.glob("part-*.npz"))
     assert re.search(r"resumes; \d+ of \d+ pieces were made before", run(*command).stdout)
     assert same_files(single, tmp_path) == {output.name, f"{output.name}.json"}
 
@@ -111,7 +111,7 @@ def test_a_full_disk(flags, tmp_path):
     done = run("-c", program, *command, check=False, fresh=True)
     assert done.returncode == 2
     assert re.search(
-        r"error: cannot write .*v\.jsonl\.partial/piece-\d+\.content \(.*free space", done.stderr
+        r"error: cannot write .*v\.jsonl\.partial/part-\d+\.npz \(.*free space", done.stderr
     )
     assert "Traceback" not in done.stderr
 

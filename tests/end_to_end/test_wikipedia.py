@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from tests.helpers.mediawiki import publish
 from tests.helpers.programs import ROOT, run
 from tests.helpers.web_server import web_server

@@ -31,14 +31,14 @@ from bert_tf.checkpoint.tensorflow_file import (
 )
 from bert_tf.compat import deepspeed
 from bert_tf.config.policy_file import read_policy_file
+from bert_tf.durable.manifest import FileEntry, Manifest, read_manifest
 from bert_tf.model_directory.classes import classes_of_earlier_versions
 from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.records.framing import offsets_path
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import keep_lengths, lengths_path, read_lengths
-from bert_tf.records.offsets import offsets_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.stages.manifest import FileEntry, Manifest, read_manifest
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue
 from bert_tf.tasks.question_answering.examples import read_squad

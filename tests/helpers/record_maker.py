@@ -7,9 +7,9 @@ import collections
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.durable.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import TFRecordWriter
-from bert_tf.stages.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 
 SEQ_LENGTH, PREDICTIONS, VOCAB_SIZE = 12, 3, 50
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}

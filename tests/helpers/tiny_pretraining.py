@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import TFRecordWriter
-from bert_tf.stages.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
 from bert_tf.util.errors import UserError

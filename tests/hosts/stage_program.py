@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 
-from bert_tf.stages import journal
+from data_prep.stages import journal
 from data_prep.text import documents as module
 
 group_documents = module.group_documents

@@ -13,6 +13,7 @@ from tests.helpers.programs import ROOT, environment
 ROOMS = (
     "util",
     "text",
+    "durable",
     "update.optimizers",
     "update.schedules",
     "config",
@@ -20,7 +21,6 @@ ROOMS = (
     "native",
     "compat.estimator",
     "compat",
-    "stages",
     "records",
     "input",
     "model",
@@ -50,7 +50,16 @@ SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
 OBJECTIVES = {"tasks.replaced_tokens"}
 # Some may import less than what is below them.
 ONLY = {
-    "data_prep": {"cli", "config", "input", "model_directory", "records", "stages", "text", "util"},
+    "data_prep": {
+        "cli",
+        "config",
+        "durable",
+        "input",
+        "model_directory",
+        "records",
+        "text",
+        "util",
+    },
     "compat.estimator": {"util"},
     "inference": set(ROOMS[: ROOMS.index("tuning") + 1]) - {"records", "update", "watch"},
 }

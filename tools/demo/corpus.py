@@ -28,9 +28,9 @@ from typing import Callable, ClassVar, NamedTuple
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import setting
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
+from bert_tf.util.digest import digest_of_json
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import hash_of_json
 from bert_tf.util.options import Interval
 from bert_tf.util.progress import Progress
 from bert_tf.util.versions import maker
@@ -81,7 +81,7 @@ def run(settings: Settings) -> Path:
     parameters = {
         "max_megabytes": settings.max_megabytes,
         "python": platform.python_version(),
-        "packages_sha256": hash_of_json(packages),
+        "packages_sha256": digest_of_json(packages),
     }
     directory = run_stage(
         STAGE,

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.config import declared
 from bert_tf.config.declared import setting
-from bert_tf.stages.stage import Built, run_stage
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_lines, write_json
 from bert_tf.util.options import Interval

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import describe_vocabulary
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import describe_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util import environment

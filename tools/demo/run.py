@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bert_tf.durable.manifest import read_manifest  # noqa: E402
 from bert_tf.model_directory.run_record import read_run_record  # noqa: E402
-from bert_tf.stages.manifest import read_manifest  # noqa: E402
 from bert_tf.util.errors import exit_on_user_error  # noqa: E402
 from bert_tf.util.files import expand_input_files, write_json  # noqa: E402
 from tools.demo import report  # noqa: E402
@@ -117,7 +117,7 @@ def put_model_of_another_text_aside(model: Path, data: Path) -> None:
     if record is None:
         return
     manifest = read_manifest(data / "records" / "train")
-    if record.vocabulary_sha256 != manifest.vocabulary.sha256:
+    if record.vocabulary_digest != manifest.vocabulary.digest:
         put_aside(model, "the text has changed, so a new model is trained")
 
 

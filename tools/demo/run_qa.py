@@ -21,7 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bert_tf.stages.manifest import read_manifest  # noqa: E402
+from bert_tf.durable.manifest import read_manifest  # noqa: E402
 from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_squad  # noqa: E402
 from bert_tf.tasks.question_answering.metrics import evaluate  # noqa: E402
 from bert_tf.util.errors import UserError, exit_on_user_error  # noqa: E402
@@ -192,7 +192,7 @@ def main(options: argparse.Namespace) -> None:
         f"--max_context_words={model.recipe.max_context_words}",
     )
     flags = training_flags(model, options.epochs)
-    made_of = {"questions": read_manifest(questions).sha256, "flags": flags}
+    made_of = {"questions": read_manifest(questions).digest, "flags": flags}
     put_model_of_another_demo_aside(output_dir, model_dir, made_of)
     run(
         ["run_squad.py"],

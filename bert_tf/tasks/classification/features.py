@@ -15,6 +15,8 @@ from typing import Any, Callable
 
 import numpy as np
 
+from bert_tf.durable.executor import Executor, Processes
+from bert_tf.durable.stage import Built
 from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING, RecordSpec
 from bert_tf.records.sequences import (
     EncodedSequences,
@@ -24,8 +26,6 @@ from bert_tf.records.sequences import (
     padded_inputs,
     without_ids,
 )
-from bert_tf.stages.executor import Executor, Processes
-from bert_tf.stages.stage import Built
 from bert_tf.tasks.classification.long_texts import CUT_OFF, WINDOWS, LongTexts
 from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
 from bert_tf.text.tokenizer import Tokenizer

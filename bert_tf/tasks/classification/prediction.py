@@ -73,7 +73,7 @@ class ClassificationEvaluation(TextPrediction):
                 output_dir,
                 labels,
                 answers.probabilities,
-                digest=self._records.sha256,
+                digest=self._records.digest,
                 trains=self._trains,
             )
             answers = dataclasses.replace(answers, thresholds=thresholds)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
+from bert_tf.durable.resumable import resumable_map
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.task import Network, create_network
@@ -36,7 +37,6 @@ from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.util.files import atomic_open, make_output_dir
 from bert_tf.util.progress import Progress
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 MANIFEST_NAME = "manifest.json"
 
@@ -102,25 +102,9 @@ class TargetFiles:
         """The file of a piece."""
         return self.directory / f"targets-{piece:06d}.tfrecord"
 
-    def old_path(self, piece: int) -> Path:
-        """The file of a piece as earlier versions wrote it, without checksums."""
-        return self.path(piece).with_suffix(".npy")
-
     def missing(self) -> list[int]:
         """The pieces that do not exist yet."""
-        return [
-            piece
-            for piece in range(self.num_pieces)
-            if not self.path(piece).is_file() and not self.old_path(piece).is_file()
-        ]
-
-    def unchecked(self) -> list[int]:
-        """The pieces that exist only in the old format, without checksums."""
-        return [
-            piece
-            for piece in range(self.num_pieces)
-            if not self.path(piece).is_file() and self.old_path(piece).is_file()
-        ]
+        return [piece for piece in range(self.num_pieces) if not self.path(piece).is_file()]
 
     def records_of(self, piece: int) -> range:
         """The indices of a piece's records."""
@@ -138,10 +122,7 @@ class TargetFiles:
     def _read_record(self, index: int) -> np.ndarray:
         """Returns the targets of one record, [P, K]."""
         piece, place = divmod(index, _RECORDS_OF_A_PIECE)
-        records = _open_piece(self, piece)
-        if records.dtype == self.dtype:
-            return records[place]
-        record = record_in(records[place].tobytes())
+        record = record_in(_open_piece(self, piece)[place].tobytes())
         if record is None:
             raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
         return np.frombuffer(record, self.dtype).reshape(self.shape)
@@ -181,28 +162,12 @@ class TargetFiles:
 
 @functools.lru_cache(maxsize=_MOST_OPEN_PIECES)
 def _open_piece(files: TargetFiles, piece: int) -> np.ndarray:
-    """Maps a piece: framed records, uint8 [N, bytes], or the values of an old-format piece."""
+    """Maps the framed records of a piece: uint8 [N, bytes]."""
     path, count = files.path(piece), len(files.records_of(piece))
-    if not path.is_file():
-        return _open_old_piece(files.old_path(piece), (count, *files.shape), files.dtype)
     try:
         return np.memmap(path, np.uint8, "r").reshape(count, files.frame_bytes)
     except (OSError, ValueError) as error:
         raise _damaged(path, first_line(error)) from error
-
-
-def _open_old_piece(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Maps the values of an old-format piece, a .npy file without checksums: [N, P, K]."""
-    try:
-        content = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:
-        raise _damaged(path, first_line(error)) from error
-    # Shape and dtype are known. numpy's header parser fails on damage, so only its length is read.
-    start = 10 + int(content[8:10].view("<u2")[0]) if len(content) > 10 else 0
-    values = content[start:]
-    if len(values) != math.prod(shape) * dtype.itemsize:
-        raise _damaged(path, f"it has {len(values)} bytes of values")
-    return values.view(dtype).reshape(shape)
 
 
 def _damaged(path: Path, problem: str) -> UserError:
@@ -270,13 +235,7 @@ def make_targets(
     make_output_dir(directory, flag="cache_teacher")
     with hold_directory(directory, flag="cache_teacher"):
         _check_contents(directory, contents)
-        missing, unchecked = found.missing(), found.unchecked()
-        if unchecked:
-            run.message(
-                f"{len(unchecked)} of {found.num_pieces} pieces were written without checksums, by "
-                "an earlier version; they are used without verification"
-            )
-        _check_space(found, missing)
+        _check_space(found, found.missing())
         write_sealed_json(directory / MANIFEST_NAME, contents)
         return _compute_missing(found, source, run, arithmetic)
 
@@ -285,8 +244,8 @@ def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
     """The manifest: what identifies the targets of a directory."""
     settings = source.task.settings
     return {
-        "data_sha256": source.records.info.data_sha256,
-        "teacher_sha256": source.teacher.weights_sha256,
+        "data_sha256": source.records.info.data_digest,
+        "teacher_sha256": source.teacher.weights_digest,
         "num_records": files.num_records,
         "predictions": files.predictions,
         "targets": files.targets,
@@ -331,9 +290,8 @@ def _compute_missing(
     missing = ranks.broadcast(files.missing() if ranks.is_chief else None)
     if missing:
         run.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
-        _compute(files, missing, source, run.ranks, arithmetic)
-    # A barrier: wait until all ranks have written their pieces.
-    ranks.gather(None)
+    compute = functools.partial(_computed, files, source, ranks, arithmetic)
+    resumable_map(missing, compute, files, ranks)
     if any(ranks.gather(bool(files.missing()))):
         raise UserError(
             f"--cache_teacher={files.directory}: a rank does not see the targets that another one "
@@ -342,19 +300,18 @@ def _compute_missing(
     return files
 
 
-def _compute(
+def _computed(
     files: TargetFiles,
-    missing: list[int],
     source: TargetSource,
     ranks: Ranks,
     arithmetic: Arithmetic,
-) -> None:
-    """Computes and writes the pieces of this rank."""
+    pieces: Sequence[int],
+) -> Iterator[np.ndarray]:
+    """The targets of all records of each of this rank's pieces, [N, P, K] of ``files.dtype``."""
     task, options = source.task, arithmetic.options
-    pieces = missing[ranks.rank :: ranks.world_size]
     progress = None
     if ranks.is_chief:
-        total = sum(len(files.records_of(piece)) for piece in missing)
+        total = sum(len(files.records_of(piece)) for piece in pieces) * ranks.world_size
         progress = Progress("teacher's targets", total, "records")
     with tf.Graph().as_default():
         batches = dataset_of_positions(
@@ -376,18 +333,16 @@ def _compute(
         with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
             session.run(iterator.initializer)
             for piece in pieces:
-                values = np.empty(
-                    [len(files.records_of(piece)), files.predictions, files.targets], files.dtype
-                )
+                values = np.empty([len(files.records_of(piece)), *files.shape], files.dtype)
                 for first in range(0, len(values), _BATCH_SIZE):
                     rows = values[first : first + _BATCH_SIZE]
                     _fill(rows, session.run(targets))
                     if progress is not None:
                         progress.advance(len(rows) * ranks.world_size)
-                files.write(piece, values)
+                yield values
 
 
-def _reader(source: TargetSource, pieces: list[int]) -> BatchReader:
+def _reader(source: TargetSource, pieces: Sequence[int]) -> BatchReader:
     """Reads the records of some pieces, given in ascending order, in batches."""
     last = source.records.info.num_records - 1
 

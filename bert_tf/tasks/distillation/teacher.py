@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from bert_tf.tasks.distillation.task import (
 from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
+from bert_tf.util.digest import digest_of_blocks
 from bert_tf.util.errors import UserError
 
 # Sizes that must agree for a student to start from copied layers.
@@ -52,14 +52,14 @@ class Teacher:
       config: its architecture.
       files: the model files stored with its weights.
       shapes: the shapes of its variables, by name.
-      weights_sha256: a hash of its weights that does not depend on their format.
+      weights_digest: a hash of its weights that does not depend on their format.
     """
 
     path: str
     config: BertConfig
     files: ModelDirectory
     shapes: Mapping[str, Shape]
-    weights_sha256: str
+    weights_digest: str
 
 
 def open_teacher(settings: DistillationSettings, run: Run) -> Teacher:
@@ -94,17 +94,15 @@ def _open_teacher(settings: DistillationSettings) -> Teacher:
         config=config.with_explicit_gelu(),
         files=source.files,
         shapes=source.shapes,
-        weights_sha256=_sha256(source),
+        weights_digest=_digest(source),
     )
 
 
-def _sha256(source: Source) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(source.shapes):
-        # Checkpoints of this program also have optimizer moments, under the same scopes.
-        if name.startswith(("bert/", "cls/", "output_")) and not is_run_state(name):
-            digest.update(name.encode() + source.read(name).tobytes())
-    return digest.hexdigest()
+def _digest(source: Source) -> str:
+    # Checkpoints of this program also have optimizer moments, under the same scopes.
+    scopes = ("bert/", "cls/", "output_")
+    names = (n for n in sorted(source.shapes) if n.startswith(scopes) and not is_run_state(n))
+    return digest_of_blocks(name.encode() + source.read(name).tobytes() for name in names)
 
 
 def check_vocabulary(teacher: Teacher, used: Vocabulary | None) -> None:
@@ -148,7 +146,7 @@ def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run:
     }
     section = {
         "teacher": teacher.path,
-        "teacher_sha256": teacher.weights_sha256,
+        "teacher_sha256": teacher.weights_digest,
         "teacher_layers": teacher.config.num_hidden_layers,
         "teacher_hidden_size": teacher.config.hidden_size,
         **entries,

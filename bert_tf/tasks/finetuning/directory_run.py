@@ -24,6 +24,7 @@ from bert_tf.train.execute import execute
 from bert_tf.train.job import JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run
+from bert_tf.util.digest import CLASSES_DIGEST_KEY, EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 from bert_tf.util.errors import UserError
 
 
@@ -182,9 +183,9 @@ class OpenedFiles:
             entries={
                 "task": task.name,
                 **entries,
-                "classes_sha256": model.classes and model.classes.sha256,
+                CLASSES_DIGEST_KEY: model.classes and model.classes.digest,
             },
-            names={"eval_sha256": "development set", "predict_sha256": "file to predict"},
+            names={EVAL_DIGEST_KEY: "development set", PREDICT_DIGEST_KEY: "file to predict"},
             prediction=prediction,
         )
 

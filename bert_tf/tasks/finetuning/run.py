@@ -40,6 +40,7 @@ from bert_tf.train.run import Run
 from bert_tf.train.start_point import find_start
 from bert_tf.train.summary import prediction_lines
 from bert_tf.util.console import say
+from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.progress import Progress
 from bert_tf.util.temporary import TemporaryDirectory
 
@@ -192,11 +193,11 @@ def data_entries(
 
     ``others`` are the records to predict, keyed by the prefix of their entries' names.
     """
-    hashes = {f"{name}_sha256": r.sha256 if r else "none" for name, r in others.items()}
+    hashes = {f"{name}_{DIGEST_KEY}": r.digest if r else "none" for name, r in others.items()}
     return {
-        "sha256": train.sha256 if train else "none",
+        DIGEST_KEY: train.digest if train else "none",
         **hashes,
-        "vocabulary_sha256": model.vocabulary and model.vocabulary.sha256,
+        VOCABULARY_DIGEST_KEY: model.vocabulary and model.vocabulary.digest,
         "tokenizer": model.tokenizer_files.kind,
         "lower_case": model.tokenizer_files.do_lower_case,
         "strip_accents": model.tokenizer_files.strips_accents,

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import require_listed_files
 from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import RecordInfo, RecordVocabulary, inspect_records, lengths_of
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import require_listed_files
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.training_order import TrainingOrder
 from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
+from bert_tf.util.digest import DIGEST_KEY, EVAL_DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 
@@ -100,13 +101,13 @@ class RunRecords:
         ``given`` is the vocabulary of records whose manifests do not name it; None if unknown.
         """
         train, held_out = self.train, self.held_out
-        vocabulary_sha256 = given.sha256 if given else None
+        vocabulary_digest = given.digest if given else None
         if self.vocabulary is not None:  # of this rank's records; ranks compare it
-            vocabulary_sha256 = self.vocabulary.entry.sha256
+            vocabulary_digest = self.vocabulary.entry.digest
         return {
-            "sha256": train.info.data_sha256 if train else "none",
-            "eval_sha256": held_out.info.data_sha256 if held_out else "none",
-            "vocabulary_sha256": vocabulary_sha256,
+            DIGEST_KEY: train.info.data_digest if train else "none",
+            EVAL_DIGEST_KEY: held_out.info.data_digest if held_out else "none",
+            VOCABULARY_DIGEST_KEY: vocabulary_digest,
             "tokenizer": self.vocabulary.entry.kind if self.vocabulary else None,
             "train_records": len(train.record_set) if train else 0,
             "eval_records": len(held_out.record_set) if held_out else 0,
@@ -146,7 +147,7 @@ def open_run_records(settings: PretrainingSettings) -> RunRecords:
     infos = [opened.info for opened in (train, held_out) if opened is not None]
     if settings.next_sentence:
         check_pairs(infos)
-    if len({info.vocabulary.entry.sha256 for info in infos if info.vocabulary}) > 1:
+    if len({info.vocabulary.entry.digest for info in infos if info.vocabulary}) > 1:
         raise UserError(
             f"the held-out records in {infos[1].first_file} have a different vocabulary than the "
             f"training records in {infos[0].first_file}; give records with the same vocabulary."

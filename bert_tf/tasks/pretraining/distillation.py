@@ -58,7 +58,7 @@ def _with_students_network(
     files = settings.tokenizer_files
     if run.ranks.is_chief:
         if records is not None:
-            used = vocabulary_named_in(records.manifest_file, records.entry.sha256)
+            used = vocabulary_named_in(records.manifest_file, records.entry.digest)
             check_vocabulary(teacher, used)
         files = files.with_vocabulary_of(teacher.files.tokenizer_files)
     network = settings.network

@@ -85,8 +85,8 @@ def _find_model(
 
 def _record_vocabulary(records: RecordVocabulary, given: Vocabulary | None) -> Vocabulary:
     """The records' vocabulary; raises UserError if ``given`` is a different one."""
-    sha256 = records.entry.sha256
-    vocabulary = Vocabulary(records.manifest_file, sha256, frozenset({sha256}))
+    digest = records.entry.digest
+    vocabulary = Vocabulary(records.manifest_file, digest, frozenset({digest}))
     if given is not None and not given.is_same(vocabulary):
         raise UserError(
             f"the records of {records.manifest_file} were made with a different vocabulary than "
@@ -168,7 +168,7 @@ def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) 
     if records is not None and records.file is not None:
         return records.entry.tokenizer_files(records.file)
     known = stored.tokenizer_files.vocabulary()
-    if records is not None and known is not None and records.entry.sha256 not in known.spellings:
+    if records is not None and known is not None and records.entry.digest not in known.spellings:
         return TokenizerFiles()
     return stored.tokenizer_files
 

@@ -38,6 +38,7 @@ from bert_tf.train.run import Run, begin
 from bert_tf.train.start_point import NEW, StartPoint
 from bert_tf.train.update_timing import describe_conditions, seconds_per_update
 from bert_tf.tuning.peak import peak_flops
+from bert_tf.util.digest import VOCABULARY_DIGEST_KEY
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
 from bert_tf.util.errors import UserError
 from bert_tf.util.progress import format_duration
@@ -185,7 +186,7 @@ def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> N
             f"{phase.flag_file}: the network differs from that of the previous phase: "
             f"{', '.join(differences.values())}; all phases train the same network."
         )
-    hashes = [p.job.data.entries["vocabulary_sha256"] for p in (before, prepared)]
+    hashes = [p.job.data.entries[VOCABULARY_DIGEST_KEY] for p in (before, prepared)]
     if None not in hashes and hashes[0] != hashes[1]:
         raise UserError(
             f"{phase.flag_file}: the records have a different vocabulary than those of the "

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.train.ledger import Ledger, show_value
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import finite_or_null
 from bert_tf.util.progress import format_duration
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 PLAN_NAME = "plan.json"
 _WHAT = "plan"

@@ -29,6 +29,7 @@ from bert_tf.train.execute import execute
 from bert_tf.train.job import Job, JobData, RunModel, TrainingData, no_batches
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
+from bert_tf.util.digest import EVAL_DIGEST_KEY
 
 if TYPE_CHECKING:
     from bert_tf.input.mixture import Mixture
@@ -195,7 +196,7 @@ class OpenedPretraining:
                 **records.ledger_entries(self.model.vocabulary),
                 "length_buckets": settings.run.do_train and settings.data.length_buckets,
             },
-            names={"eval_sha256": "held-out data"},
+            names={EVAL_DIGEST_KEY: "held-out data"},
         )
 
     def _training(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from bert_tf.input.pipeline import PretrainingRecords, record_order
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.run import Run
 from bert_tf.tuning.session import session_config
+from bert_tf.util.digest import digest_of
 
 if TYPE_CHECKING:
     from bert_tf.input.length_buckets import LengthBuckets
@@ -122,6 +122,6 @@ def shared_lengths(records: PretrainingRecords, run: Run) -> np.ndarray:
             ),
         )
     lengths = lengths_of_records(records, shows_progress=ranks.is_chief, session_config=config)
-    digest = hashlib.sha256(lengths.tobytes()).hexdigest()
+    digest = digest_of(lengths.tobytes())
     check_same_on_all_ranks(ranks, {"the lengths of the training records": digest})
     return lengths

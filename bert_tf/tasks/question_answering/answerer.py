@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_tf.config.declared import with_settings_of_model
+from bert_tf.durable.executor import batched
 from bert_tf.inference.sequences import listed, parts_of
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.stages.executor import batched
 from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.paragraphs import sequence_arrays

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
+from bert_tf.durable.executor import Executor, Processes
+from bert_tf.durable.stage import Built
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import (
     RECORDS_NAME,
@@ -23,8 +25,6 @@ from bert_tf.records.sequences import (
     encode_and_write,
     without_ids,
 )
-from bert_tf.stages.executor import Executor, Processes
-from bert_tf.stages.stage import Built
 from bert_tf.tasks.question_answering.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.tasks.question_answering.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.tasks.question_answering.windows import WindowSettings, cut_windows

@@ -29,6 +29,7 @@ from bert_tf.train.execute import execute
 from bert_tf.train.job import JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
+from bert_tf.util.digest import PREDICT_DIGEST_KEY
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class OpenedSquad:
                 "train_questions": len(train.squad.examples) if train else 0,
                 "predict_records": len(predict.features) if predict else 0,
             },
-            names={"predict_sha256": "questions"},
+            names={PREDICT_DIGEST_KEY: "questions"},
             lists={UNUSABLE_NAME: unusable} if unusable else {},
         )
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bert_tf.durable.manifest import describe_vocabulary, require_listed_files
+from bert_tf.durable.resumable import (
+    PART_NAMES,
+    ArrayParts,
+    earlier_identity,
+    resumable_map,
+    settle_identity,
+)
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
@@ -16,15 +27,7 @@ from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.kept_plan import read_plan, settle_plan
-from bert_tf.stages.manifest import describe_vocabulary, require_listed_files
 from bert_tf.tasks.scoring import outputs
-from bert_tf.tasks.scoring.partial import (
-    DIRECTORY,
-    PartialScores,
-    finished_results,
-    kept_scores,
-)
 from bert_tf.tasks.scoring.perplexity import (
     definitions,
     log_likelihoods,
@@ -34,27 +37,31 @@ from bert_tf.tasks.scoring.perplexity import (
 from bert_tf.tasks.scoring.sequences import (
     Sequences,
     SequenceSettings,
+    read_texts,
     sequences_of_records,
     sequences_of_texts,
 )
 from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
 from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
-from bert_tf.tasks.scoring.texts import read_texts
-from bert_tf.tasks.scoring.work import CopyScores, Work, WorkSettings, sum_losses
+from bert_tf.tasks.scoring.work import Batch, CopyScores, Work, WorkSettings, sum_losses
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
+from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import remove_partial_files
 from bert_tf.util.pictures import can_draw
 from bert_tf.util.progress import Progress
 
+DIRECTORY = "scores"
+RESULT_NAME = "result.json"
+
 _WHAT = "evaluation"
-# Scores are saved about this often; a run that is killed loses no more than that.
-_SECONDS_A_ROUND = 5.0
-_FEWEST_GROWTH, _MOST_GROWTH = 0.25, 4.0
+# Tokens read for a part, which a killed run loses: some seconds of a large network on a CPU.
+PART_TOKENS = 1 << 15
 
 
 def run(settings: ScoringSettings) -> list[dict[str, Any]]:
@@ -89,14 +96,16 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
     check_same_on_all_ranks(
         run.ranks,
         {
-            "the texts of --input_file": sequences.sha256,
-            **{f"the weights of {c.name}": c.weights_sha256 for c in found},
+            "the texts of --input_file": sequences.digest,
+            **{f"the weights of {c.name}": c.weights_digest for c in found},
         },
     )
     arithmetic = kept_arithmetic(
         run,
         model.config,
-        read_plan(settings.run.output_dir / DIRECTORY, what=_WHAT) if run.ranks.is_chief else None,
+        earlier_identity(settings.run.output_dir / DIRECTORY, what=_WHAT)
+        if run.ranks.is_chief
+        else None,
     )
     plan = _plan(settings, run, arithmetic, model, sequences, found, length)
     work = Work(
@@ -123,15 +132,14 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
     }
     for text in about["definitions"].values():
         run.message(text)
+    evaluation = _Evaluation(settings, run, model, arithmetic, sequences, work, plan)
     results = []
     for checkpoint in found:
-        results.append(
-            _evaluate_checkpoint(settings, run, model, arithmetic, checkpoint, sequences, work)
-        )
+        results.append(evaluation.result_of(checkpoint))
         if run.keeps_files:
             _write(settings, run, about)
     if run.keeps_files:
-        for line in outputs.table(finished_results(settings.run.output_dir)):
+        for line in outputs.table(_finished_results(settings.run.output_dir)):
             run.message(line)
         run.message(f"the results are in {settings.run.output_dir / outputs.RESULTS_NAME}")
     return results
@@ -160,7 +168,7 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
         )
         vocabulary = info.vocabulary
         named = vocabulary and vocabulary_named_in(
-            vocabulary.manifest_file, vocabulary.entry.sha256
+            vocabulary.manifest_file, vocabulary.entry.digest
         )
         if (named and not named.is_same(model.vocabulary)) or (
             info.highest_id >= model.config.vocab_size
@@ -215,8 +223,8 @@ def _plan(
         "--seed": settings.run.seed,
         "--score_unknown": settings.score_unknown,
         **entries_of_plan(run, arithmetic),
-        "sha256 of the texts": sequences.sha256,
-        "sha256 of the vocabulary": model.tokenizer.vocab_sha256,
+        "sha256 of the texts": sequences.digest,
+        "sha256 of the vocabulary": model.tokenizer.vocab_digest,
         "network": model.config.to_dict(),
     }
     if MASKED in settings.metrics:
@@ -226,145 +234,182 @@ def _plan(
     if settings.whole_words:
         plan["--whole_words"] = True
     if not settings.all_checkpoints:
-        plan["sha256 of the weights"] = found[0].weights_sha256
+        plan["sha256 of the weights"] = found[0].weights_digest
     if run.keeps_files:
         output_dir = settings.run.output_dir
-        scores = kept_scores(output_dir)
-        settle_plan(output_dir / DIRECTORY, plan, what=_WHAT, results="scores", found=scores)
+        directory = output_dir / DIRECTORY
+        kept = (path for name in (RESULT_NAME, PART_NAMES) for path in directory.glob(f"*/{name}"))
+        settle_identity(directory, plan, what=_WHAT, results="scores", found=kept)
     return plan
 
 
-def _evaluate_checkpoint(
-    settings: ScoringSettings,
-    run: Run,
-    model: CompleteModel,
-    arithmetic: Arithmetic,
-    checkpoint: Checkpoint,
-    sequences: Sequences,
-    work: Work,
-) -> dict[str, Any]:
-    """The result of a checkpoint, computed unless an earlier start did so."""
-    partial = result = None
-    if run.keeps_files:
-        partial = PartialScores(
-            settings.run.output_dir, checkpoint.name, weights_sha256=checkpoint.weights_sha256
-        )
-        result = partial.result()
-    result = run.ranks.broadcast(result)
-    if result is not None:
-        run.message(f"{checkpoint.name}: was evaluated before")
-        return result
-    _compute(run, model, arithmetic, checkpoint, work, partial)
-    if partial is not None:
-        result = _result(settings, checkpoint, sequences, work, partial)
-        partial.finish(result)
-    return run.ranks.broadcast(result)
+@dataclasses.dataclass(frozen=True)
+class _Evaluation:
+    """Everything that scores are computed from but for the weights.
 
+    ``plan`` is what scores depend on.
+    """
 
-def _compute(
-    run: Run,
-    model: CompleteModel,
-    arithmetic: Arithmetic,
-    checkpoint: Checkpoint,
-    work: Work,
-    partial: PartialScores | None,
-) -> None:
-    """Computes all batches without scores on all ranks; rank 0 adds them to ``partial``."""
-    ranks = run.ranks
-    done = ranks.broadcast(partial.load(work.batches) if partial is not None else None)
-    pending = [number for number in range(len(work.batches)) if number not in done]
-    tokens = sum(work.batches[number].tokens for number in pending)
-    if done:
-        share = 1 - tokens / sum(batch.tokens for batch in work.batches)
-        run.message(f"{checkpoint.name}: resumes; {share:.0%} was computed before")
-    if not pending:
-        return
-    predictor = Predictor(
-        ScoringTask(model.config),
-        checkpoint.path,
-        precision=arithmetic.options.policy,
-        native_ops=arithmetic.options.native_layers,
-        threads=ranks.threads,
-        gpu=arithmetic.session.gpu,
-    )
-    progress = Progress(checkpoint.name, tokens, "tokens read") if ranks.is_chief else None
-    with contextlib.closing(predictor.session):
-        in_round = 1
-        while pending:
-            size = in_round * ranks.world_size
-            now, pending = pending[:size], pending[size:]
-            started = time.monotonic()
-            found = {
-                number: _score(predictor, work, number)
-                for number in now[ranks.rank :: ranks.world_size]
-            }
-            gathered = ranks.gather((found, time.monotonic() - started))
-            scores = {number: of_rank[number] for of_rank, _ in gathered for number in of_rank}
-            _check_finite(scores, work, checkpoint)
-            if partial is not None:
-                partial.add(dict(sorted(scores.items())))
-            if progress is not None:
-                progress.advance(sum(work.batches[number].tokens for number in now))
-            seconds = max(seconds for _, seconds in gathered)
-            growth = _SECONDS_A_ROUND / max(seconds, 1e-3)
-            in_round = max(1, round(in_round * min(max(growth, _FEWEST_GROWTH), _MOST_GROWTH)))
-    if progress is not None:
-        progress.finish()
+    settings: ScoringSettings
+    run: Run
+    model: CompleteModel
+    arithmetic: Arithmetic
+    sequences: Sequences
+    work: Work
+    plan: Mapping[str, Any]
 
-
-def _score(predictor: Predictor, work: Work, number: int) -> CopyScores:
-    inputs = work.inputs(work.batches[number])
-    return sum_losses(predictor.run(inputs.features())[LOSSES], inputs)
-
-
-def _check_finite(scores: dict[int, CopyScores], work: Work, checkpoint: Checkpoint) -> None:
-    """Raises UserError for scores that are not finite."""
-    for number, found in sorted(scores.items()):
-        wrong = ~np.isfinite(found.losses)
-        if wrong.any():
-            batch = work.batches[number]
-            copy = batch.start + int(wrong.argmax())
-            text = work.text_of(batch.metric, copy)
-            raise UserError(
-                f"{checkpoint.path} gives a score that is not finite for text {text}: its training "
-                "diverged, or its weights are damaged; try --precision=fp32 or another checkpoint."
-            )
-
-
-def _result(
-    settings: ScoringSettings,
-    checkpoint: Checkpoint,
-    sequences: Sequences,
-    work: Work,
-    partial: PartialScores,
-) -> dict[str, Any]:
-    """The perplexities of a checkpoint; also writes the scores of its texts."""
-    result: dict[str, Any] = {
-        "checkpoint": checkpoint.name,
-        "step": checkpoint.step,
-        "weights_sha256": checkpoint.weights_sha256,
-        MASKED: None,
-        PSEUDO: None,
-    }
-    likelihoods = None
-    for metric in settings.metrics:
-        scores, copies = partial.of_metric(work.batches, metric), work.copies[metric]
-        if metric == PSEUDO:
-            likelihoods = log_likelihoods(scores, copies, sequences)
-            result[metric] = pseudo_perplexity(scores, sequences).to_dict()
+    def result_of(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The result of a checkpoint, computed unless an earlier start did so. Collective."""
+        run, directory = self.run, self._directory(checkpoint)
+        result = None
+        if run.keeps_files:
+            directory.mkdir(exist_ok=True)
+            remove_partial_files(directory)
+            result = _read_result(directory / RESULT_NAME)
+        if result is not None and result["weights_sha256"] != checkpoint.weights_digest:
+            result = None
+        result = run.ranks.broadcast(result)
+        if result is not None:
+            run.message(f"{checkpoint.name}: was evaluated before")
         else:
-            result[metric] = masked_perplexity(scores, copies, sequences).to_dict()
-    directory = settings.run.output_dir / DIRECTORY / checkpoint.name
-    outputs.write_texts(directory / outputs.TEXTS_NAME, sequences, likelihoods)
-    if likelihoods is not None and can_draw():
-        outputs.draw_texts(directory / outputs.TEXTS_PICTURE_NAME, sequences, likelihoods)
-    return result
+            parts = self._computed(checkpoint)
+            if run.keeps_files:
+                result = self._summarized(checkpoint, parts)
+                write_sealed_json(directory / RESULT_NAME, result)
+        if run.keeps_files:  # what the result was computed from
+            for path in directory.glob(PART_NAMES):
+                path.unlink()
+        return run.ranks.broadcast(result)
+
+    def _directory(self, checkpoint: Checkpoint) -> Path:
+        return self.settings.run.output_dir / DIRECTORY / checkpoint.name
+
+    def _computed(self, checkpoint: Checkpoint) -> ArrayParts:
+        """All parts of a checkpoint's scores, after computing the missing ones on all ranks."""
+        run, batches = self.run, _parts_of(self.work.batches)
+        identity = {**self.plan, "weights": checkpoint.weights_digest}
+        parts = ArrayParts(self._directory(checkpoint), len(batches), identity)
+        missing = run.ranks.broadcast(parts.missing() if run.keeps_files else None)
+        if len(missing) < len(parts):
+            total, left = (
+                sum(batch.tokens for number in numbers for batch in batches[number])
+                for numbers in (range(len(parts)), missing)
+            )
+            done = 1 - left / total
+            run.message(f"{checkpoint.name}: resumes; {done:.0%} was computed before")
+        compute = functools.partial(self._scores, checkpoint, batches)
+        resumable_map(missing, compute, parts, run.ranks, through_chief=True)
+        return parts
+
+    def _scores(
+        self, checkpoint: Checkpoint, batches: Sequence[Sequence[Batch]], parts: Sequence[int]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The fields of ``CopyScores`` of each part, which may be none.
+
+        Raises UserError for scores that are not finite.
+        """
+        ranks, work = self.run.ranks, self.work
+        predictor = Predictor(
+            ScoringTask(self.model.config),
+            checkpoint.path,
+            precision=self.arithmetic.options.policy,
+            native_ops=self.arithmetic.options.native_layers,
+            threads=ranks.threads,
+            gpu=self.arithmetic.session.gpu,
+        )
+        tokens = sum(batch.tokens for part in parts for batch in batches[part])
+        progress = (
+            Progress(checkpoint.name, tokens * ranks.world_size, "tokens read")
+            if ranks.is_chief
+            else None
+        )
+        with contextlib.closing(predictor.session):
+            for part in parts:
+                found = []
+                for batch in batches[part]:
+                    inputs = work.inputs(batch)
+                    found.append(sum_losses(predictor.run(inputs.features())[LOSSES], inputs))
+                    _check_finite(found[-1], batch, work, checkpoint)
+                    if progress is not None:
+                        progress.advance(batch.tokens * ranks.world_size)
+                yield CopyScores(*map(np.concatenate, zip(*found)))._asdict()
+        if progress is not None:
+            progress.finish()
+
+    def _summarized(self, checkpoint: Checkpoint, parts: ArrayParts) -> dict[str, Any]:
+        """The perplexities of a checkpoint; also writes the scores of its texts."""
+        result: dict[str, Any] = {
+            "checkpoint": checkpoint.name,
+            "step": checkpoint.step,
+            "weights_sha256": checkpoint.weights_digest,
+            MASKED: None,
+            PSEUDO: None,
+        }
+        arrays = list(parts.read_all())
+        losses, counts = (
+            np.concatenate([part[name] for part in arrays]) for name in CopyScores._fields
+        )
+        likelihoods, first = None, 0
+        for metric, copies in self.work.copies.items():  # in the order of the batches
+            last = first + len(copies.sequence)
+            scores, first = CopyScores(losses[first:last], counts[first:last]), last
+            if metric == PSEUDO:
+                likelihoods = log_likelihoods(scores, copies, self.sequences)
+                result[metric] = pseudo_perplexity(scores, self.sequences).to_dict()
+            else:
+                result[metric] = masked_perplexity(scores, copies, self.sequences).to_dict()
+        directory = self._directory(checkpoint)
+        outputs.write_texts(directory / outputs.TEXTS_NAME, self.sequences, likelihoods)
+        if likelihoods is not None and can_draw():
+            path = directory / outputs.TEXTS_PICTURE_NAME
+            outputs.draw_texts(path, self.sequences, likelihoods)
+        return result
+
+
+def _parts_of(batches: Sequence[Batch]) -> list[list[Batch]]:
+    """Consecutive batches of about ``PART_TOKENS`` tokens each."""
+    tokens = np.array([batch.tokens for batch in batches])
+    part_of = (np.cumsum(tokens) - tokens) // PART_TOKENS
+    found: list[list[Batch]] = [[] for _ in range(len(np.unique(part_of)))]
+    for batch, part in zip(batches, np.unique(part_of, return_inverse=True)[1]):
+        found[part].append(batch)
+    return found
+
+
+def _check_finite(scores: CopyScores, batch: Batch, work: Work, checkpoint: Checkpoint) -> None:
+    """Raises UserError for scores that are not finite."""
+    wrong = ~np.isfinite(scores.losses)
+    if wrong.any():
+        text = work.text_of(batch.metric, batch.start + int(wrong.argmax()))
+        raise UserError(
+            f"{checkpoint.path} gives a score that is not finite for text {text}: its training "
+            "diverged, or its weights are damaged; try --precision=fp32 or another checkpoint."
+        )
+
+
+def _finished_results(output_dir: Path) -> list[dict[str, Any]]:
+    """The results of all finished checkpoints, by step and name."""
+    paths = (output_dir / DIRECTORY).glob(f"*/{RESULT_NAME}")
+    found = [result for result in map(_read_result, paths) if result is not None]
+    return sorted(found, key=lambda result: (result["step"] or 0, result["checkpoint"]))
+
+
+def _read_result(path: Path) -> dict[str, Any] | None:
+    """A checkpoint's finished result; None if it is missing or, with a notice, damaged."""
+    if not path.is_file():
+        return None
+    advice = "it is ignored, and written again when its checkpoint is evaluated"
+    try:
+        return read_sealed_json(path, what="evaluation", advice=advice)
+    except UserError as error:
+        say(str(error))
+        return None
 
 
 def _write(settings: ScoringSettings, run: Run, about: dict[str, Any]) -> None:
     """Writes the results of all checkpoints evaluated so far."""
     output_dir = settings.run.output_dir
-    results = finished_results(output_dir)
+    results = _finished_results(output_dir)
     outputs.write_results(output_dir, about, results)
     if len(results) > 1:
         if can_draw():

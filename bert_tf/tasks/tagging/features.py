@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable, NamedTuple
 
+from bert_tf.durable.executor import Executor, Processes
+from bert_tf.durable.stage import Built
 from bert_tf.records.layouts import (
     LABEL_IDS,
     TAGGING_PREDICTION,
@@ -29,8 +31,6 @@ from bert_tf.records.sequences import (
     padded_inputs,
     without_ids,
 )
-from bert_tf.stages.executor import Executor, Processes
-from bert_tf.stages.stage import Built
 from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 from bert_tf.tasks.tagging.windows import WindowSettings, windows_of_words
 from bert_tf.text.tokenizer import Tokenizer

@@ -15,8 +15,8 @@ from bert_tf.checkpoint.sentence_modules import (
 )
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.tasks.vectors.sequences import SequenceMaker
 from bert_tf.tasks.vectors.settings import MEAN, TOKENS, VectorSettings
+from bert_tf.tasks.vectors.texts import SequenceMaker
 from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class ChosenVectors:
         if self.lower_case:
             found["lower-cased before"] = True
         if self.dense:
-            found["sha256 of the dense layers"] = [layer.sha256 for layer in self.dense]
+            found["sha256 of the dense layers"] = [layer.digest for layer in self.dense]
         return found
 
 

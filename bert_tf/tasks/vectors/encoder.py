@@ -11,8 +11,8 @@ import numpy as np
 from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.vectors.chosen import ChosenVectors, choose_vectors
-from bert_tf.tasks.vectors.sequences import TokenSequence
 from bert_tf.tasks.vectors.settings import TOKENS, VECTORS, VectorSettings
+from bert_tf.tasks.vectors.texts import TokenSequence
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 

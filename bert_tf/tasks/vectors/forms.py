@@ -1,70 +1,61 @@
 """The forms of the output: google-research/bert's JSON lines, and arrays.
 
-A form encodes pieces independently; their bytes, in order, follow a header. An array of tokens has
-a second file that says which token of which text each row belongs to.
+A form encodes parts independently; their bytes, in order, follow a header. An array of tokens has a
+second file that says which token of which text each row belongs to.
+
+In JSON, numbers are rounded to six digits. Python formats a number in half a microsecond, so these
+lines would take longer to write than to compute. Here the digits come from tables.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Union
 
 import numpy as np
 
 from bert_tf.tasks.vectors.chosen import ChosenVectors
-from bert_tf.tasks.vectors.json_numbers import rows_as_json
-from bert_tf.tasks.vectors.sequences import TokenSequence
 from bert_tf.tasks.vectors.settings import FeatureSettings
+from bert_tf.tasks.vectors.texts import TokenSequence
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
 
 # A row of the second file of an array of tokens.
 TOKEN_ROW = np.dtype([("text", "<i8"), ("id", "<i4")])
 
+_DIGITS = 6
+_UNIT = 10**_DIGITS
+# Up to here Python writes exponents: 9.9e-05. In the tables, such numbers follow the others.
+_SMALLEST_PLAIN = 10 ** (_DIGITS - 4)
+_INTEGERS = 1000  # larger numbers are formatted one by one
+_NUMBER = np.dtype([("sign", "S1"), ("integer", "S3"), ("fraction", "S8"), ("separator", "S2")])
+
 
 class Encoded(NamedTuple):
-    """A piece of the output.
+    """A part of the output.
 
     Attributes:
-      content: its bytes in the output file.
-      tokens: its bytes in the file of tokens; empty if there is none.
+      content: uint8, its bytes in the output file.
+      tokens: uint8, its bytes in the file of tokens; empty if there is none.
       rows: rows of an array in it.
     """
 
-    content: bytes
-    tokens: bytes
+    content: np.ndarray
+    tokens: np.ndarray
     rows: int
-
-
-class Form(Protocol):
-    """How vectors are written.
-
-    Attributes:
-      tokens_file: the second file, for an array of tokens; otherwise None.
-    """
-
-    tokens_file: Path | None
-
-    def encode(
-        self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
-    ) -> Encoded:
-        """Encodes the vectors of consecutive texts, of which ``first`` is the first one's number.
-
-        ``vectors`` are float32 [layers, D], or [tokens, layers, D] if tokens are not pooled. Raises
-        UserError for numbers that the form cannot represent.
-        """
-
-    def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """What precedes the bytes of all pieces, of ``rows`` rows, in both files."""
 
 
 class JsonLines:
     """google-research/bert's lines of ``extract_features.py``, one per text.
 
     If tokens are pooled, a line has ``layers`` instead of ``features``, which lists tokens.
+
+    Attributes:
+      tokens_file: the second file, for an array of tokens; otherwise None.
     """
 
     tokens_file: Path | None = None
@@ -77,15 +68,19 @@ class JsonLines:
     def encode(
         self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
     ) -> Encoded:
-        """See :class:`Form`."""
+        """Encodes the vectors of consecutive texts, of which ``first`` is the first one's number.
+
+        ``vectors`` are float32 [layers, D], or [tokens, layers, D] if tokens are not pooled. Raises
+        UserError for numbers that the form cannot represent.
+        """
         lines = [
             self._line(number, sequence, values)
             for number, (sequence, values) in enumerate(zip(sequences, vectors), start=first)
         ]
-        return Encoded(b"".join(lines), b"", len(lines))
+        return Encoded(_bytes(b"".join(lines)), _bytes(b""), len(lines))
 
     def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """See :class:`Form`."""
+        """What precedes the bytes of all parts, of ``rows`` rows, in both files."""
         del rows
         return b"", b""
 
@@ -123,7 +118,7 @@ class Array:
     def encode(
         self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
     ) -> Encoded:
-        """See :class:`Form`."""
+        """See :class:`JsonLines`."""
         if self.tokens_file is None:
             return self._encoded(np.stack(vectors), b"")
         counts = [len(sequence.ids) for sequence in sequences]
@@ -140,12 +135,15 @@ class Array:
                 f"--output_dtype={self._dtype.name} cannot hold a component of "
                 f"{np.abs(values).max():.3g}; give --output_dtype=float32 or --normalize."
             )
-        return Encoded(converted.tobytes(), tokens, len(values))
+        return Encoded(_bytes(converted.tobytes()), _bytes(tokens), len(values))
 
     def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """See :class:`Form`."""
+        """See :class:`JsonLines`."""
         tokens = b"" if self.tokens_file is None else _header(TOKEN_ROW, (rows,))
         return _header(self._dtype, (rows, *self._shape)), tokens
+
+
+Form = Union[JsonLines, Array]
 
 
 def tokens_file_of(path: Path) -> Path:
@@ -165,6 +163,10 @@ def form_of(
     return Array(settings.output_file, settings.output_type, shape, tokens=tokens)
 
 
+def _bytes(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, np.uint8)
+
+
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
     description = np.lib.format.dtype_to_descr(dtype)
@@ -172,3 +174,46 @@ def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
         buffer, {"descr": description, "fortran_order": False, "shape": shape}
     )
     return buffer.getvalue()
+
+
+def rows_as_json(values: np.ndarray) -> list[bytes]:
+    """The text of each row between the brackets: ``0.25, -1.0``, as ``json.dumps`` writes it.
+
+    ``values`` are finite, float32 [rows, columns]. Each is rounded to six digits after the decimal
+    point like ``round(value, 6)``: a product of a float32 and a million is exact in float64.
+    """
+    scaled = np.rint(values.astype(np.float64) * _UNIT)
+    magnitude = np.abs(scaled)
+    if not values.size or magnitude.max() >= _INTEGERS * _UNIT:
+        return [", ".join(map(repr, row)).encode() for row in (scaled / _UNIT).tolist()]
+    integers, fractions = _tables()
+    whole, rest = np.divmod(magnitude.astype(np.uint32), np.uint32(_UNIT))
+    is_small = (whole == 0) & (rest < _SMALLEST_PLAIN)
+    text = np.zeros(values.shape, _NUMBER)
+    text["sign"] = np.where(np.signbit(scaled), b"-", b"")
+    text["integer"] = integers.take(whole + is_small * np.uint32(_INTEGERS))
+    text["fraction"] = fractions.take(rest + is_small * np.uint32(_UNIT))
+    text["separator"][:, :-1] = b", "
+    # Shorter texts are filled with zeros.
+    return [row.tobytes().translate(None, b"\0") for row in text]
+
+
+@functools.cache
+def _tables() -> tuple[np.ndarray, np.ndarray]:
+    """The digits before the point, and the point with the digits after it, as bytes.
+
+    Numbers that Python writes with an exponent have no digits in the first table and all of them in
+    the second.
+    """
+    integers = np.array([*(b"%d" % n for n in range(_INTEGERS)), b""], "S3")
+    digits = np.zeros((_UNIT + _SMALLEST_PLAIN, 8), np.uint8)
+    rest = np.arange(_UNIT)
+    digits[:_UNIT, 0] = ord(".")
+    for place in range(_DIGITS):
+        # A trailing zero is left out, but for the one after the point.
+        is_shown = (rest % 10 ** (_DIGITS - place) != 0) | (place == 0)
+        digit = rest // 10 ** (_DIGITS - 1 - place) % 10
+        digits[:_UNIT, place + 1] = np.where(is_shown, ord("0") + digit, 0)
+    fractions = digits.view("S8")[:, 0]
+    fractions[_UNIT:] = [repr(n / _UNIT).encode() for n in range(_SMALLEST_PLAIN)]
+    return integers, fractions

@@ -7,23 +7,31 @@ the output has the same bytes on any number of ranks and after any number of sta
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_tf.checkpoint.sentence_modules import TEXTS_NAME
+from bert_tf.durable.resumable import (
+    PART_NAMES,
+    ArrayParts,
+    differences,
+    earlier_identity,
+    resumable_map,
+    settle_identity,
+)
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.stages.kept_plan import differences, read_plan, settle_plan
 from bert_tf.tasks.vectors.chosen import ChosenVectors, choose_vectors
 from bert_tf.tasks.vectors.encoder import TextEncoder
-from bert_tf.tasks.vectors.forms import form_of, tokens_file_of
-from bert_tf.tasks.vectors.pieces import Pieces, finished_pieces
+from bert_tf.tasks.vectors.forms import Form, form_of, tokens_file_of
 from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
 from bert_tf.tasks.vectors.texts import Texts, read_texts
 from bert_tf.text.tokenizer import Tokenizer
@@ -31,10 +39,10 @@ from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.kept_arithmetic import entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
+from bert_tf.util.digest import DIGEST_KEY, digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import hash_of_json, sha256_of_file
+from bert_tf.util.files import atomic_open
 from bert_tf.util.progress import Progress
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 _WHAT = "computation of vectors"
 _SAMPLED_TEXTS = 10_000
@@ -89,22 +97,36 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     check_same_on_all_ranks(
         run.ranks,
         {
-            "the texts of --input_file": texts.sha256,
-            f"the weights of {checkpoint.name}": checkpoint.weights_sha256,
+            "the texts of --input_file": texts.digest,
+            f"the weights of {checkpoint.name}": checkpoint.weights_digest,
         },
     )
     directory, output = settings.run.output_dir, settings.output_file
     # What is complete is described next to it, what is not in the directory.
     described = _description(output) if output.exists() else {}
-    known = described.get("settings") if output.exists() else read_plan(directory, what=_WHAT)
-    arithmetic = kept_arithmetic(run, model.config, known if run.keeps_files else None)
+    earlier = described.get("settings")
+    if not output.exists():
+        earlier = earlier_identity(directory, what=_WHAT)
+    arithmetic = kept_arithmetic(run, model.config, earlier if run.keeps_files else None)
     plan = _plan(settings, run, model, checkpoint, texts, arithmetic, chosen)
     if run.ranks.broadcast(run.keeps_files and _is_complete(output, described, plan)):
         run.message(f"{output} was computed before; delete it to compute it again")
         return
     if run.keeps_files:
-        settle_plan(directory, plan, what=_WHAT, results="pieces", found=finished_pieces(directory))
-    _compute(settings, run, model, texts, arithmetic, chosen, plan)
+        found = directory.glob(PART_NAMES)
+        settle_identity(directory, plan, what=_WHAT, results="pieces", found=found)
+    width = chosen.width(model.config)
+    work = _Work(
+        settings,
+        run,
+        model,
+        texts,
+        chosen,
+        arithmetic,
+        form=form_of(settings, chosen, width, model.tokenizer),
+        lines=_lines(texts, chosen, width),
+    )
+    _make_output(work, plan)
 
 
 def _choose(settings: FeatureSettings, run: Run, model: CompleteModel) -> ChosenVectors:
@@ -143,7 +165,7 @@ def _digests(output: Path, vectors: Path) -> dict[str, Any]:
     """The size and digest of the ``vectors``, which become the output, and of their tokens."""
     paths = {"vectors": vectors, "tokens": tokens_file_of(output)}
     return {
-        what: {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+        what: {"bytes": path.stat().st_size, DIGEST_KEY: digest_of_file(path)}
         for what, path in paths.items()
         if path.is_file()
     }
@@ -188,74 +210,92 @@ def _plan(
         "--do_lower_case": model.tokenizer.lower_case,
         "--strip_accents": model.tokenizer.strips_accents,
         **entries_of_plan(run, arithmetic),
-        "sha256 of the texts": texts.sha256,
-        "sha256 of the vocabulary": model.tokenizer.vocab_sha256,
-        "sha256 of the weights": checkpoint.weights_sha256,
+        "sha256 of the texts": texts.digest,
+        "sha256 of the vocabulary": model.tokenizer.vocab_digest,
+        "sha256 of the weights": checkpoint.weights_digest,
         "network": model.config.to_dict(),
     }
 
 
-def _compute(
-    settings: FeatureSettings,
-    run: Run,
-    model: CompleteModel,
-    texts: Texts,
-    arithmetic: Arithmetic,
-    chosen: ChosenVectors,
-    plan: Mapping[str, Any],
-) -> None:
-    """Computes the missing pieces on all ranks; rank 0 joins them."""
-    ranks, length, width = run.ranks, chosen.max_seq_length, chosen.width(model.config)
+def _lines(texts: Texts, chosen: ChosenVectors, width: int) -> list[range]:
+    """The numbers of the lines of each piece, for vectors of ``width`` components."""
     most_tokens = PIECE_TOKENS
     if not chosen.is_pooled:
         most_tokens = min(most_tokens, _PIECE_BYTES // (4 * width * len(chosen.layers)))
-    lines = texts.pieces(most_tokens=most_tokens, max_seq_length=length)
-    form = form_of(settings, chosen, width, model.tokenizer)
-    pieces = Pieces(settings.run.output_dir, len(lines))
-    journal = pieces.journal(hash_of_json(plan)) if run.keeps_files else None
-    missing = ranks.broadcast(None if journal is None else pieces.missing(journal))
-    if len(missing) < len(lines):
-        run.message(f"resumes; {len(lines) - len(missing)} of {len(lines)} pieces were made before")
-    if missing:
+    return texts.pieces(most_tokens=most_tokens, max_seq_length=chosen.max_seq_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """Everything that the vectors are computed and written from.
+
+    ``lines`` are the numbers of the lines of each piece.
+    """
+
+    settings: FeatureSettings
+    run: Run
+    model: CompleteModel
+    texts: Texts
+    chosen: ChosenVectors
+    arithmetic: Arithmetic
+    form: Form
+    lines: Sequence[range]
+
+    def results(self, pieces: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        """The fields of ``forms.Encoded`` of each piece, and the number of ``cut_texts``."""
+        ranks = self.run.ranks
         encoder = TextEncoder(
-            model,
-            chosen,
-            batch_size=settings.batch_size,
-            options=arithmetic.options,
+            self.model,
+            self.chosen,
+            batch_size=self.settings.batch_size,
+            options=self.arithmetic.options,
             threads=ranks.threads,
-            gpu=arithmetic.session.gpu,
+            gpu=self.arithmetic.session.gpu,
         )
-        total = sum(len(lines[piece]) for piece in missing)
+        total = ranks.world_size * sum(len(self.lines[piece]) for piece in pieces)
         progress = Progress("vectors", total, "texts") if ranks.is_chief else None
-        for piece in missing[ranks.rank :: ranks.world_size]:
-            numbers = lines[piece]
-            sequences = [encoder.maker.sequence(texts.parts(number)) for number in numbers]
+        for piece in pieces:
+            numbers = self.lines[piece]
+            sequences = [encoder.maker.sequence(self.texts.parts(number)) for number in numbers]
             vectors = encoder.vectors(sequences)
-            _check_finite(vectors, numbers, settings)
-            cut = sum(sequence.is_cut for sequence in sequences)
-            pieces.write(piece, form.encode(numbers.start, sequences, vectors), cut_texts=cut)
+            _check_finite(vectors, numbers, self.settings)
+            encoded = self.form.encode(numbers.start, sequences, vectors)
+            yield {**encoded._asdict(), "cut_texts": sum(s.is_cut for s in sequences)}
             if progress is not None:
-                progress.advance(min(total, len(numbers) * ranks.world_size))
+                progress.advance(len(numbers) * ranks.world_size)
         encoder.close()
-    ranks.gather(None)  # a barrier: all pieces are written
-    if journal is not None:
-        described = pieces.described()
-        counts = {
-            "texts": len(texts),
-            "cut_texts": sum(piece["cut_texts"] for piece in described),
-            "rows": sum(piece["rows"] for piece in described),
-        }
-        joined = pieces.join(form, journal)
-        output = settings.output_file
-        files = _digests(output, joined)
-        description = {"settings": plan, "counts": counts, "files": files}
-        write_sealed_json(description_file(output), description)
-        os.replace(joined, output)
-        run.message(
-            f"{counts['cut_texts']:,} of {counts['texts']:,} texts were longer than "
-            f"--max_seq_length={length} and were cut"
-        )
-        run.message(f"the vectors are in {output} ({output.stat().st_size:,} bytes)")
+
+
+def _make_output(work: _Work, plan: Mapping[str, Any]) -> None:
+    """Computes the missing pieces on all ranks; rank 0 joins them."""
+    settings, run = work.settings, work.run
+    parts = ArrayParts(settings.run.output_dir, len(work.lines), plan)
+    missing = run.ranks.broadcast(parts.missing() if run.keeps_files else None)
+    if len(missing) < len(parts):
+        made = len(parts) - len(missing)
+        run.message(f"resumes; {made} of {len(parts)} pieces were made before")
+    resumable_map(missing, work.results, parts, run.ranks)
+    if not run.keeps_files:
+        return
+    counts = {"texts": len(work.texts), "cut_texts": 0, "rows": 0}
+    for part in parts.read_all():
+        for name in ("cut_texts", "rows"):
+            counts[name] += int(part[name])
+    output, joined = settings.output_file, settings.run.output_dir / "joined"
+    paths = {"content": joined, "tokens": work.form.tokens_file}
+    for (kind, path), header in zip(paths.items(), work.form.headers(counts["rows"])):
+        if path is not None:
+            with atomic_open(path, "wb", durable=True) as file:
+                file.write(header)
+                file.writelines(part[kind] for part in parts.read_all())
+    description = {"settings": plan, "counts": counts, "files": _digests(output, joined)}
+    write_sealed_json(description_file(output), description)
+    os.replace(joined, output)
+    run.message(
+        f"{counts['cut_texts']:,} of {counts['texts']:,} texts were longer than "
+        f"--max_seq_length={work.chosen.max_seq_length} and were cut"
+    )
+    run.message(f"the vectors are in {output} ({output.stat().st_size:,} bytes)")
 
 
 def _check_finite(vectors: list[np.ndarray], numbers: range, settings: FeatureSettings) -> None:

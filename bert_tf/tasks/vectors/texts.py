@@ -1,14 +1,20 @@
-"""Reads the texts of a file: one text, or a pair separated by `` ||| ``, per line."""
+"""Reads the texts of a file, and makes the sequences that the network reads of them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from bert_tf.records.sequences import padded_inputs
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.truncation import kept_counts
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import require_file, sha256_of_file
+from bert_tf.util.files import require_file
 
 PAIR_SEPARATOR = " ||| "
 
@@ -19,17 +25,17 @@ _NEWLINE = ord("\n")
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The lines of a file.
+    """The lines of a file: one text, or a pair separated by `` ||| ``, per line.
 
     Attributes:
       content: the file's bytes.
       bounds: int64 [N + 1], where each line begins, and where the last one ends.
-      sha256: digest of the content.
+      digest: digest of the content.
     """
 
     content: np.ndarray
     bounds: np.ndarray
-    sha256: str
+    digest: str
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -69,7 +75,7 @@ def read_texts(path: Path, *, flag: str, keep_empty: bool = False) -> Texts:
     ends = np.flatnonzero(content == _NEWLINE) + 1
     if not len(ends) or ends[-1] < len(content):
         ends = np.append(ends, len(content))
-    texts = Texts(content, np.concatenate([[0], ends]), sha256_of_file(path))
+    texts = Texts(content, np.concatenate([[0], ends]), digest_of_file(path))
     for number in range(len(texts)):
         try:
             is_empty = not texts.line(number).decode("utf-8").strip()
@@ -83,3 +89,74 @@ def read_texts(path: Path, *, flag: str, keep_empty: bool = False) -> Texts:
                 "--keep_empty_lines for the vectors of an empty text."
             )
     return texts
+
+
+class TokenSequence(NamedTuple):
+    """A text or a pair, between [CLS] and [SEP].
+
+    Attributes:
+      ids: int32 [tokens].
+      first: number of tokens of the first segment, with [CLS] and [SEP].
+      is_cut: whether there was no room for all of its tokens.
+    """
+
+    ids: np.ndarray
+    first: int
+    is_cut: bool
+
+
+class SequenceMaker:
+    """Makes sequences of up to ``max_seq_length`` tokens."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        *,
+        prompt: str = "",
+        lower_case: bool = False,
+    ) -> None:
+        """``prompt`` precedes every text; texts may be lower-cased before they are tokenized."""
+        self._tokenizer = tokenizer
+        self._max_seq_length = max_seq_length
+        self._prompt = prompt
+        self._lower_case = lower_case
+
+    def sequence(self, texts: Sequence[str]) -> TokenSequence:
+        """``[CLS] text [SEP]`` or, for a pair, ``[CLS] text [SEP] other text [SEP]``.
+
+        Texts that are too long lose their ends, as in google-research/bert. Raises UserError if a
+        pair has no room for a token of each text.
+        """
+        tokenizer, room = self._tokenizer, self._max_seq_length - 1 - len(texts)
+        if room < len(texts):
+            raise UserError(
+                f"--max_seq_length={self._max_seq_length} has no room for a pair of texts; give at "
+                "least 5."
+            )
+        parts = [tokenizer.encode(text) for text in self._read(texts)]
+        counts = [len(part) for part in parts]
+        # A second text without tokens is left out, as in google-research/bert.
+        if len(parts) == 2 and not counts[1]:
+            return self.sequence(texts[:1])
+        is_cut = sum(counts) > room
+        kept = kept_counts(counts, room) if is_cut else counts
+        ids = [tokenizer.cls_id, *parts[0][: kept[0]], tokenizer.sep_id]
+        first = len(ids)
+        for part, count in zip(parts[1:], kept[1:]):
+            ids += [*part[:count], tokenizer.sep_id]
+        return TokenSequence(np.array(ids, np.int32), first, is_cut)
+
+    def _read(self, texts: Sequence[str]) -> list[str]:
+        """The texts with the prompt, in the casing in which they are tokenized."""
+        found = [f"{self._prompt}{texts[0]}", *texts[1:]]
+        return [text.lower() for text in found] if self._lower_case else found
+
+    def batch(self, sequences: Sequence[TokenSequence], length: int) -> dict[str, np.ndarray]:
+        """The network's inputs for sequences, padded to ``length`` tokens: [B, length] each."""
+        return padded_inputs(
+            [sequence.ids for sequence in sequences],
+            length,
+            pad_id=self._tokenizer.pad_id,
+            segments=[np.arange(len(s.ids)) >= s.first for s in sequences],
+        )

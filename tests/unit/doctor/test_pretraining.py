@@ -10,14 +10,14 @@ from absl import flags
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.doctor import script_in, show
 from bert_tf.doctor.examination import examine
+from bert_tf.durable.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
-from bert_tf.stages.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import Grade
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file
 from tests.helpers.files import content_of
 from tests.helpers.programs import holder_of, run
 from tests.helpers.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
@@ -58,7 +58,7 @@ def make_records(
     vocabulary = directory / "wordpiece.vocab"
     vocabulary.write_text("".join(f"{entry}\n" for entry in entries))
     entry = VocabularyEntry(
-        sha256_of_file(vocabulary), len(entries), "wordpiece", lower_case, SPECIAL_IDS
+        digest_of_file(vocabulary), len(entries), "wordpiece", lower_case, SPECIAL_IDS
     )
     vocabulary.rename(directory / entry.file_name)
     return maker.write_manifest(directory, vocabulary=entry)

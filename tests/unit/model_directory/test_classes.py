@@ -8,6 +8,7 @@ import transformers
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import open_with_heads
 from bert_tf.commands.convert import convert
+from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.classes import (
     MULTI_LABEL,
     REGRESSION,
@@ -21,7 +22,6 @@ from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.tasks.classification.task import CLASSIFICATION_HEAD
 from bert_tf.tasks.tagging.task import TAGGING_HEAD
 from bert_tf.util.errors import UserError
-from bert_tf.util.sealed_json import write_sealed_json
 from tests.helpers.model_records import set_labels
 from tests.unit.checkpoint.tiny_models import LABELS, huggingface_model, save_google
 

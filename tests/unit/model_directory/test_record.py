@@ -8,13 +8,13 @@ import pytest
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands.convert import convert
 from bert_tf.config.declared import settings_of_model, with_settings_of_model
+from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.classes import MULTI_LABEL, SINGLE_LABEL, WORD_LABELS, Classes
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util.errors import UserError
-from bert_tf.util.sealed_json import write_sealed_json
 from tests.helpers.model_records import set_record
 from tests.helpers.small_span_model import CONFIG, write_model
 from tests.helpers.small_task_models import write_classifier
@@ -151,7 +151,7 @@ def test_classes_in_another_order_than_in_training(tmp_path):
     """With a valid digest, as if the file were written by hand."""
     source = write_classifier(tmp_path / "ours")
     classes = ModelDirectory.of(source).classes
-    ledger = {"data": {"classes_sha256": classes.sha256}}
+    ledger = {"data": {"classes_sha256": classes.digest}}
     (source / "run.json").write_text(json.dumps({"ledger": ledger, "model": CONFIG.to_dict()}))
     ModelDirectory.of(source)
     set_record(source, classes=Classes(SINGLE_LABEL, tuple(reversed(classes.labels))))

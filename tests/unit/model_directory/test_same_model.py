@@ -23,9 +23,9 @@ def write_vocabulary(path, entries=ENTRIES, line_end="\n", last=True):
     return path
 
 
-def write_record(directory, config=CONFIG, sha256=None):
+def write_record(directory, config=CONFIG, digest=None):
     """What a training leaves, in which vocabulary and network are named."""
-    ledger = {"data": {"vocabulary_sha256": sha256}}
+    ledger = {"data": {"vocabulary_sha256": digest}}
     record = {"ledger": ledger, "model": config.to_dict()}
     (directory / "run.json").write_text(json.dumps(record))
 
@@ -47,7 +47,7 @@ def test_the_same_entries_are_the_same_vocabulary(model_dir, tmp_path, line_end,
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt", line_end="\r\n")).vocabulary()
     theirs = write_vocabulary(model_dir / "vocab.txt", line_end=line_end, last=last)
     if known_from == "run.json":
-        write_record(model_dir, sha256=sha256_of(theirs))
+        write_record(model_dir, digest=sha256_of(theirs))
         theirs.unlink()
     assert other_vocabulary(ModelDirectory.of(model_dir), own) == ("", [])
 
@@ -57,7 +57,7 @@ def test_other_entries_are_another_vocabulary(model_dir, tmp_path, known_from):
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
     theirs = write_vocabulary(model_dir / "vocab.txt", [*ENTRIES[:5], "a", "été"])
     if known_from == "run.json":
-        write_record(model_dir, sha256=sha256_of(theirs))
+        write_record(model_dir, digest=sha256_of(theirs))
         write_vocabulary(theirs)  # the file was replaced since
     problem, _ = other_vocabulary(ModelDirectory.of(model_dir), own)
     expected = f"a different vocabulary ({model_dir / known_from}) than {tmp_path / 'own.txt'}"
@@ -76,12 +76,12 @@ def test_bytes_of_a_sentencepiece_model_count(model_dir, tmp_path):
 @pytest.mark.parametrize("recorded", [None, "none", "no record"])
 def test_what_nobody_knows_is_said(model_dir, tmp_path, recorded):
     if recorded != "no record":
-        write_record(model_dir, sha256=recorded)
+        write_record(model_dir, digest=recorded)
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
     problem, [note] = other_vocabulary(ModelDirectory.of(model_dir), own)
     assert not problem
     assert note.startswith("the vocabulary was not compared: no file of the model ")
-    write_record(model_dir, sha256="a" * 64)
+    write_record(model_dir, digest="a" * 64)
     problem, [note] = other_vocabulary(ModelDirectory.of(model_dir), None)
     assert not problem
     assert note.startswith("the vocabulary was not compared: no file of the data ")

@@ -10,7 +10,7 @@ import pytest
 import bert_tf
 from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
-    code_sha256,
+    code_digest,
 )
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
@@ -94,20 +94,20 @@ def copy(tmp_path):
 
 
 def test_the_hash_of_the_code_follows_content_and_names_alone(copy, tmp_path):
-    before = code_sha256(copy)
+    before = code_digest(copy)
     (copy / "notes.txt").write_text("no code")
     shutil.copytree(copy, tmp_path / "elsewhere")
-    assert code_sha256(copy) == code_sha256(tmp_path / "elsewhere") == before
+    assert code_digest(copy) == code_digest(tmp_path / "elsewhere") == before
 
     (copy / "errors.py").rename(copy / "mistakes.py")
-    renamed = code_sha256(copy)
+    renamed = code_digest(copy)
     (copy / "config" / "settings.py").write_text("# one comment more\n")
-    assert len({before, renamed, code_sha256(copy)}) == 3
+    assert len({before, renamed, code_digest(copy)}) == 3
 
 
 def test_the_hash_is_of_this_package_where_none_is_named(tmp_path):
     package = Path(bert_tf.__file__).parent
     shutil.copytree(package, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__"))
-    assert code_sha256() == code_sha256(tmp_path / "copy")
+    assert code_digest() == code_digest(tmp_path / "copy")
     (tmp_path / "copy" / "native" / "update_ops.cc").write_text("")
-    assert code_sha256() != code_sha256(tmp_path / "copy")
+    assert code_digest() != code_digest(tmp_path / "copy")

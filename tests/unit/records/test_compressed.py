@@ -139,12 +139,8 @@ def change(content):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (
-            cut,
-            r"is damaged \(the file ends within the gzip stream that begins at byte 0\); make or "
-            "copy it again",
-        ),
-        (lambda content: content + b"more", r"is damaged \(no gzip stream begins at byte \d+, "),
+        (cut, r"is damaged \(it ends within a stream\); make or copy it again"),
+        (lambda content: content + b"more", r"is damaged \(Error -3.*header check\); make or "),
         (change, r"is damaged \(Error -3.*\); make or copy it again"),
         (lambda _: gzip.compress(b"text" * 9), "is compressed, but contains no TFRecords"),
         (lambda _: zlib.compress(b"x"), "is compressed, but contains no TFRecords"),

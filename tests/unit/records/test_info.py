@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from bert_tf.durable.manifest import VocabularyEntry, describe_file, describe_vocabulary
 from bert_tf.records.info import check_records, inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.stages.manifest import VocabularyEntry, describe_file, describe_vocabulary
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 
@@ -74,14 +74,14 @@ def test_the_digest_names_the_data(record_maker, tmp_path):
         record_maker.write(directory / "a.tfrecord", 4)
         record_maker.write(directory / "b.tfrecord", 5)
     both = [first / "a.tfrecord", first / "b.tfrecord"]
-    foreign = inspect_records(both).data_sha256
-    assert foreign == inspect_records([second / "a.tfrecord", second / "b.tfrecord"]).data_sha256
-    assert foreign != inspect_records(both[:1]).data_sha256
+    foreign = inspect_records(both).data_digest
+    assert foreign == inspect_records([second / "a.tfrecord", second / "b.tfrecord"]).data_digest
+    assert foreign != inspect_records(both[:1]).data_digest
     record_maker.write_manifest(first)
-    described = inspect_records(both).data_sha256
+    described = inspect_records(both).data_digest
     assert described != foreign
     record_maker.write_manifest(first, parameters={"random_seed": 1})
-    assert inspect_records(both).data_sha256 != described
+    assert inspect_records(both).data_digest != described
 
 
 def test_a_manifest_covers_the_files_that_it_lists(record_maker, tmp_path):

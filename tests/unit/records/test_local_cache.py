@@ -114,7 +114,7 @@ def test_an_original_that_its_manifest_does_not_describe_is_refused(tmp_path, ca
 
 
 def test_a_copy_that_is_not_what_was_read_is_refused(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(local_cache, "sha256_of_file", lambda path: "other")
+    monkeypatch.setattr(local_cache, "digest_of_file", lambda path: "other")
     with pytest.raises(UserError, match="differs from what was written to it"):
         local_copies(opened(write(tmp_path / "a" / "x", [b"1"])), cache)
     assert sets(cache) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.records import offsets
+from bert_tf.records import framing
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 from bert_tf.util.errors import UserError
 
@@ -246,8 +246,8 @@ def test_edited_offsets_never_give_another_record(tmp_path, edit):
 
 def test_large_side_files_are_mapped(tmp_path):
     path = tmp_path / "a"
-    offsets.write_offsets(path, b"TFROFF01", np.arange(1 << 20))
-    found = offsets.read_offsets(path, b"TFROFF01")
+    framing.write_offsets(path, b"TFROFF01", np.arange(1 << 20))
+    found = framing.read_offsets(path, b"TFROFF01")
     assert isinstance(found, np.memmap)
     np.testing.assert_array_equal(found, np.arange(1 << 20))
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
-from bert_tf.util.sealed_json import write_sealed_json
 from tests.helpers.model_records import set_record
 from tests.helpers.small_span_model import CONFIG
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier

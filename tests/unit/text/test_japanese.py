@@ -10,9 +10,9 @@ import pytest
 import transformers
 
 from bert_tf.model_directory.writing import write_tokenizer_config
-from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from data_prep.stages.tokenizer_content import TokenizerContent
 
 ENTRIES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "石川", "は", "川", "の", "近く", "に", "ある",
@@ -80,8 +80,8 @@ def test_ids_are_those_of_transformers(tmp_path, config):
     files.copy_to(ours_dir)
     write_tokenizer_config(ours_dir, files)
     copy = read(ours_dir)
-    assert copy.required_vocabulary().sha256 == files.required_vocabulary().sha256
-    assert ours.vocab_sha256 == files.required_vocabulary().sha256
+    assert copy.required_vocabulary().digest == files.required_vocabulary().digest
+    assert ours.vocab_digest == files.required_vocabulary().digest
     for other in (copy.load(), TokenizerContent.of(files).load()):
         assert other.encode(TEXTS[0]) == ours.encode(TEXTS[0])
 

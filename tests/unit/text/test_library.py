@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model_pb2
 
-from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from data_prep.stages.tokenizer_content import TokenizerContent
 from tests.helpers.sentencepiece_models import LINES, train_sentencepiece
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -195,7 +195,7 @@ def test_any_rules_give_the_librarys_ids_and_offsets(tmp_path_factory, values, t
     )
     copy = TokenizerContent.of(files).load()
     assert copy.encode(text) == found.ids
-    assert copy.vocab_sha256 == files.required_vocabulary().sha256
+    assert copy.vocab_digest == files.required_vocabulary().digest
 
 
 def plain(**changes):

@@ -30,7 +30,7 @@ def tokenizer_of(*words, lower_case=True):
     entries = [*SPECIAL, "[unused0]", "[unused1]", *words]
     special = SpecialIds(0, 1, 2, 3, 4)
     return WordPieceTokenizer(
-        entries, BasicTokenizer(lower_case=lower_case), special=special, vocab_sha256=""
+        entries, BasicTokenizer(lower_case=lower_case), special=special, vocab_digest=""
     )
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import sentencepiece
 
-from bert_tf.stages.manifest import describe_vocabulary
+from bert_tf.durable.manifest import describe_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.errors import UserError

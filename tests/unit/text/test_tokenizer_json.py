@@ -10,10 +10,10 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.text.tokenizer_content import TokenizerContent
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.errors import UserError
+from data_prep.stages.tokenizer_content import TokenizerContent
 from tests.helpers.programs import ROOT
 from tests.helpers.sentencepiece_models import LINES, train_sentencepiece
 from tests.helpers.small_vocabulary import odd_and_plain_texts, write_small_vocabulary

@@ -48,7 +48,7 @@ def test_written_file_is_read_back(tmp_path):
     assert read_vocab_file(tmp_path / "vocab.txt") == entries
     content = (tmp_path / "vocab.txt").read_bytes()
     tokenizer = load_tokenizer(vocab_file=tmp_path / "vocab.txt")
-    assert tokenizer.vocab_sha256 == hashlib.sha256(content).hexdigest()
+    assert tokenizer.vocab_digest == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from tools.demo import corpus as demo_corpus
 from tools.demo.corpus import Settings, run

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.util.errors import UserError
 from tools.demo.questions import GAP, Settings, cloze, contexts, documents, run

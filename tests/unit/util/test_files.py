@@ -1,6 +1,5 @@
 """Finding inputs, hashing them, and outputs that are whole or not there."""
 
-import hashlib
 import math
 import os
 from pathlib import Path
@@ -156,12 +155,6 @@ def test_a_place_with_brackets_is_meant_literally(tmp_path):
     assert files.search_locations(str(directory / "b[2].txt")) == {(directory, "b[[]2].txt"): False}
 
 
-def test_sha256_of_a_file_of_several_blocks(tmp_path):
-    content = os.urandom((1 << 20) * 2 + 17)
-    (tmp_path / "f").write_bytes(content)
-    assert files.sha256_of_file(tmp_path / "f") == hashlib.sha256(content).hexdigest()
-
-
 @pytest.mark.parametrize(("mode", "content"), [("w", "tie ﬁ\n"), ("wb", b"\x00\r\n")])
 def test_atomic_open_shows_the_file_when_it_is_whole(tmp_path, mode, content):
     path = tmp_path / "out"
@@ -305,3 +298,25 @@ def test_json_of_text_that_utf_8_cannot_write(tmp_path):
     value = {"name": "a \ud800 b", "path": "M\udcfcnchen", "ü": "\U0001f600"}
     files.write_json(tmp_path / "v.json", value)
     assert files.read_json(tmp_path / "v.json", what="values") == value
+
+
+def test_a_directory_appears_whole_and_what_a_kill_left_is_removed(tmp_path):
+    def make(directory):
+        directory.mkdir()
+        for name in "ab":
+            (directory / name).write_text(name)
+
+    def write():
+        with files.atomic_directory(tmp_path / "model", tmp_path) as directory:
+            make(directory)
+
+    for number in range(3):
+        assert killed_at(number + 1, write)
+        assert [path.name[:7] for path in tmp_path.iterdir()] == [".model."]
+        assert len(files.remove_partial_files(tmp_path)) == 1
+    (tmp_path / "model").mkdir()
+    write()
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["a", "b"]
+    with pytest.raises(OSError, match="not empty"):
+        write()
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"]

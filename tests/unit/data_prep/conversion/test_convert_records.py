@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, decode_example
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep.conversion import convert_records, record_inputs

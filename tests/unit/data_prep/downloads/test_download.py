@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.downloads import download
 from data_prep.downloads.download import Settings, run
@@ -58,7 +58,7 @@ def test_files_get_their_names_and_a_manifest(web, tmp_path):
     out = fetch_all(web, tmp_path, *web.files)
     assert names_in(out) == ["manifest.json", "one.txt", "two .gz"]
     assert (out / "one.txt").read_bytes() == CONTENT
-    entries = {entry.name: entry.sha256 for entry in read_manifest(out).outputs}
+    entries = {entry.name: entry.digest for entry in read_manifest(out).outputs}
     assert entries["one.txt"] == hashlib.sha256(CONTENT).hexdigest()
 
 

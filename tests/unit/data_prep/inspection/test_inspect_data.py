@@ -11,6 +11,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from bert_tf.durable.manifest import (
+    Manifest,
+    VocabularyEntry,
+    describe_file,
+    read_manifest,
+    write_manifest,
+)
 from bert_tf.records.layouts import (
     CLASSIFICATION_TRAINING,
     PRETRAINING_MASKED,
@@ -19,13 +26,6 @@ from bert_tf.records.layouts import (
     TAGGING_TRAINING,
 )
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
-from bert_tf.stages.manifest import (
-    Manifest,
-    VocabularyEntry,
-    describe_file,
-    read_manifest,
-    write_manifest,
-)
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep.inspection import inspect_data as inspect

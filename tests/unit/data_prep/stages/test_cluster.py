@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from bert_tf.util import versions
 from bert_tf.util.errors import RepairableError, UserError
-from tests.unit.stages import test_executor
+from data_prep.stages.version_record import version_record
+from tests.unit.durable import test_executor
 
 distributed = pytest.importorskip("distributed")
 cluster = pytest.importorskip("data_prep.stages.cluster")
@@ -139,7 +139,7 @@ def test_which_workers_can_be_reached(dask):
 
 
 def test_other_versions_are_refused(dask, monkeypatch):
-    ours = {**versions.version_record(), "numpy": "0.9"}
+    ours = {**version_record(), "numpy": "0.9"}
     monkeypatch.setattr(cluster, "version_record", lambda: ours)
     with pytest.raises(UserError, match=r"the worker tcp://\S+ has numpy [\d.]+, not 0\.9, so"):
         list(results_of(test_executor.make_square, range(9), dask))

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.durable.manifest import read_manifest, require_listed_files
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED, decode_example
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import read_manifest, require_listed_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
@@ -384,7 +384,7 @@ def test_the_manifest_describes_the_directory(corpus, static):
     by_name = {entry.name: entry for entry in manifest.outputs}
     for path in record_files(static):
         assert by_name[path.name].count == len(RecordSet([path]))
-        assert by_name[path.name].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert by_name[path.name].digest == hashlib.sha256(path.read_bytes()).hexdigest()
         assert f"{path.name}.offsets" in by_name
     records = sum(len(RecordSet([path])) for path in record_files(static))
     assert manifest.counts["records"] == records

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.sources import mediawiki_dump
 from data_prep.sources.mediawiki_dump import read_pages

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.stages import filter_language
 from data_prep.stages.filter_language import Settings, run
@@ -89,7 +89,7 @@ def test_the_output_does_not_depend_on_workers(tmp_path, monkeypatch):
     shared, two = filter_all(tmp_path, documents, ("fr", "ja"), "two", num_workers=2)
     assert alone == shared
     assert one.counts == two.counts
-    assert [entry.sha256 for entry in one.outputs] == [entry.sha256 for entry in two.outputs]
+    assert [entry.digest for entry in one.outputs] == [entry.digest for entry in two.outputs]
 
 
 def test_uncertain_documents(tmp_path, capsys):

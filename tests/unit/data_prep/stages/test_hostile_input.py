@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
 from data_prep.stages import clean, create_pretraining_data, extract, sentences, shards, vocabulary
@@ -307,7 +307,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, vocab_file, monkeypatch,
             path.unlink()
         return original(*args, **kwargs)
 
-    from bert_tf.stages import stage as stage_module
+    from bert_tf.durable import stage as stage_module
 
     original = stage_module.describe_files
     monkeypatch.setattr(stage_module, "describe_files", change_it)

@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import read_manifest
 from bert_tf.text.tokenizer_files import load_tokenizer
 from tests.helpers.archives import parquet_of, tar_of, wet_of
 from tests.helpers.mediawiki import dump, page, publish
@@ -100,7 +100,7 @@ def test_stages_fit_together(made, corpus):
     assert (train.parameters["dupe_factor"], heldout.parameters["dupe_factor"]) == (2, 1)
     tokenizer = load_tokenizer(vocab_file=output_dir / "vocabulary" / "vocab.txt")
     assert train.vocabulary == heldout.vocabulary
-    assert train.vocabulary.sha256 == tokenizer.vocab_sha256
+    assert train.vocabulary.digest == tokenizer.vocab_digest
     files = sorted((output_dir / "records/train").glob("*.tfrecord"))
     assert len(RecordSet(files)) == train.counts["records"]
 

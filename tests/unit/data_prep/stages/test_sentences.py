@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.stages.manifest import read_manifest
-from bert_tf.util import files
+from bert_tf.durable.manifest import read_manifest
+from bert_tf.util import digest
 from bert_tf.util.errors import UserError
 from data_prep.stages import sentences, stage
 from data_prep.stages.sentences import (
@@ -245,7 +245,7 @@ def test_bad_input_is_one_sentence(tmp_path, content, options, message):
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1 << 14)
-    monkeypatch.setattr(files, "HASH_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(digest, "BLOCK_BYTES", 1 << 14)
     path, sizes, peaks = tmp_path / "input.txt", [], []
     for run_number, num_documents in enumerate((100, 1500, 6000)):  # the first one warms up
         path.write_text(_prose(num_documents))

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
-from bert_tf.util import files
+from bert_tf.durable.manifest import read_manifest
+from bert_tf.util import digest
 from bert_tf.util.errors import UserError
 from data_prep.stages import shards
 from data_prep.stages.shards import Settings, hash_of_document, run
@@ -177,7 +177,7 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, documents, options, message
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "BUFFER_BYTES", 1 << 12)
-    monkeypatch.setattr(files, "HASH_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(digest, "BLOCK_BYTES", 1 << 14)
     peaks = []
     for run_number, count in enumerate((100, 1000, 4000)):  # the first one warms up
         documents = _documents(count)

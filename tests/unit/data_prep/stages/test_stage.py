@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_tf.stages.manifest import Manifest, describe_file, write_manifest
+from bert_tf.durable.manifest import Manifest, describe_file, write_manifest
 from bert_tf.util.errors import UserError
 from data_prep.stages.settings import WorkerSettings
 from data_prep.stages.stage import find_text_files

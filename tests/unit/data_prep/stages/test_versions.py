@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.tasks.classification import features as classification
 from bert_tf.tasks.question_answering import features as question_answering
 from bert_tf.tasks.tagging import features as tagging
@@ -127,7 +127,7 @@ def test_a_changed_library_is_noticed_by_each_stage(made, monkeypatch, capsys):
         assert f": {made[stage]} was made by {package} " in said, said
         after = read_manifest(made[stage])
         assert after.made_by != before[stage].made_by
-        assert after.sha256 == before[stage].sha256
+        assert after.digest == before[stage].digest
         run_all(root)  # as before
 
 
@@ -144,7 +144,7 @@ def digest(directory: Path) -> str:
     """Of all outputs but the manifest."""
     total = hashlib.sha256()
     for entry in sorted(read_manifest(directory).outputs, key=lambda e: e.name):
-        total.update(f"{entry.name} {entry.sha256}\n".encode())
+        total.update(f"{entry.name} {entry.digest}\n".encode())
     return total.hexdigest()[:16]
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file, unusual_entries
-from bert_tf.util import files
+from bert_tf.util import digest
 from bert_tf.util.errors import UserError
 from data_prep.stages import vocabulary
 from data_prep.stages.vocabulary import Settings, choose_alphabet, run
@@ -223,7 +223,7 @@ def test_bad_input_is_one_sentence(tmp_path, text, vocab_size, options, message)
 
 def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.text.documents.READ_BYTES", 1 << 12)
-    monkeypatch.setattr(files, "HASH_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(digest, "BLOCK_BYTES", 1 << 12)
     peaks = []
     for run_number, num_lines in enumerate((100, 2000, 8000)):  # the first one warms up
         text = _text(2000) * (num_lines // 2000) or _text(num_lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_tf.stages.manifest import read_manifest
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.util.errors import UserError
 from data_prep.sources.mediawiki_dump import language_of
 from data_prep.stages import clean, extract, sentences

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.stages.manifest import read_manifest
 from bert_tf.tasks.classification.features import build_features, feature_stage, sequences_of
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue
@@ -131,7 +131,7 @@ def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
     options |= {"rows_per_batch": 1, "rows_per_worker": 1}
     made = [build_features(mrpc, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
-    assert made[0].sha256 == made[1].sha256
+    assert made[0].digest == made[1].digest
     records = map(made[1].spec.decode, RecordSet(made[1].files).read([0, 1]))
     assert [record["unique_ids"].tolist() for record in records] == [[0], [1]]
 
@@ -145,7 +145,7 @@ def test_records_are_written_once(tmp_path, mrpc, tokenizer_files, capsys):
     again = build_features(mrpc, directory, **options)
     assert "is up to date, skipped" in capsys.readouterr().err
     found = records.find(directory)
-    assert made.sha256 == again.sha256 == found.sha256 == records.open(directory).sha256
+    assert made.digest == again.digest == found.digest == records.open(directory).digest
     cased = dataclasses.replace(tokenizer_files, do_lower_case=False)
     for changed in ({"max_seq_length": 10}, {"training": False}, {"tokenizer_files": cased}):
         assert feature_stage(mrpc, **{**options, **changed}).find(directory) is None
@@ -196,7 +196,7 @@ def test_unknown_words_are_said_whenever_the_records_are_used(tmp_path, tokenize
     one, two = (read_manifest(tmp_path / name) for name in "12")
     assert one.remark.startswith(expected)
     assert one == two
-    assert one.sha256 == dataclasses.replace(one, remark="").sha256
+    assert one.digest == dataclasses.replace(one, remark="").digest
 
 
 def test_known_words_leave_the_manifest_as_it_was(tmp_path, tokenizer_files, capsys):

@@ -1,6 +1,5 @@
 """A teacher's soft targets on disk: the real job in this process, on a tiny network."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
@@ -9,14 +8,13 @@ import numpy as np
 import pytest
 
 from bert_tf.config.ramps import parse_ramp
+from bert_tf.durable.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.inference.predictor import Predictor
 from bert_tf.records.framing import HEADER_BYTES
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.tfrecord import TFRecordWriter
-from bert_tf.stages.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.tasks.distillation import kept_targets as teacher_targets
 from bert_tf.tasks.distillation.kept_targets import MANIFEST_NAME, TargetFiles, make_targets
-from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES
 from bert_tf.tasks.pretraining import distillation
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.task import PretrainingTask
@@ -241,10 +239,10 @@ def test_ranks_with_different_records_fill_no_cache_together(finished, tmp_path)
         assert not (tmp_path / "targets").exists()
         return {str(error) for error in found}
 
-    [sentence] = sentences(data_sha256="f00")
+    [sentence] = sentences(data_digest="f00")
     assert "rank 1 on host" in sentence
-    assert f"in training data (f00 instead of {records.info.data_sha256}); give every" in sentence
-    [sentence] = sentences(data_sha256="f00", num_records=9, masked=False)
+    assert f"in training data (f00 instead of {records.info.data_digest}); give every" in sentence
+    [sentence] = sentences(data_digest="f00", num_records=9, masked=False)
     assert f"number of records (9 instead of {RECORDS}); give every rank the same." in sentence
 
 
@@ -307,40 +305,6 @@ def test_a_flipped_bit_of_a_target_is_found_when_it_is_read(cached, tmp_path):
         files.read(np.array([0, 5, 9]))
         with pytest.raises(UserError, match=DAMAGED.format("the checksum of record 0 is wrong")):
             files.read(np.array([0, 4]))
-
-
-def as_earlier_versions_wrote(files):
-    """Replaces the pieces by arrays without checksums."""
-    for piece in range(files.num_pieces):
-        classes, probabilities = files.read(np.array(files.records_of(piece)))
-        values = np.empty(classes.shape, files.dtype)
-        values[CLASSES], values[PROBABILITIES] = classes, probabilities
-        np.save(files.path(piece).with_suffix(".npy"), values)
-        files.path(piece).unlink()
-
-
-def test_pieces_of_an_earlier_version_are_used_as_they_are(cached, tmp_path, capsys):
-    expected = files_in(cached, tmp_path / "new").read(np.arange(RECORDS))
-    as_earlier_versions_wrote(files_in(cached, tmp_path / "old"))
-    files = cached.make_targets(tmp_path / "old")
-    assert "3 of 3 pieces were written without checksums" in capsys.readouterr().out
-    assert not list((tmp_path / "old").glob("*.tfrecord"))
-    for found, known in zip(files.read(np.arange(RECORDS)), expected):
-        np.testing.assert_array_equal(found, known)
-
-
-def test_a_damaged_header_of_an_old_piece_is_refused_or_harmless(cached, tmp_path):
-    files = files_in(cached, tmp_path / "files")
-    as_earlier_versions_wrote(files)
-    intact = files.old_path(0).read_bytes()
-    for byte in range(intact.index(b"\n") + 1):
-        old = TargetFiles(tmp_path / str(byte), RECORDS, P, K, V)
-        old.directory.mkdir()
-        content = bytearray(intact)
-        content[byte] ^= 1
-        old.old_path(0).write_bytes(content)
-        with contextlib.suppress(UserError):
-            np.testing.assert_array_equal(old.read(np.array([2])), files.read(np.array([2])))
 
 
 def test_a_damaged_manifest_is_named(cached, tmp_path):

@@ -223,7 +223,7 @@ def test_a_hash_is_that_of_the_weights(teacher, converted, tmp_path):
     """In every format; beside moments, as in the checkpoints of a run; and with other files."""
 
     def hash_of(path):
-        return open_teacher(DistillationSettings(str(path)), begun()).weights_sha256
+        return open_teacher(DistillationSettings(str(path)), begun()).weights_digest
 
     shape = weights_of(teacher)["bert/encoder/layer_0/output/dense/kernel"].shape
     moments = {MOMENT: np.full(shape, 0.5, np.float32)}

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from bert_tf.durable.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.input import length_buckets
 from bert_tf.input.pipeline import PretrainingRecords
 from bert_tf.model.flops import training_flops
@@ -14,7 +15,6 @@ from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.stages.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.training_order import shared_lengths
 from bert_tf.train.run import begin

@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from bert_tf.durable.manifest import VocabularyEntry
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.records.info import RecordVocabulary
-from bert_tf.stages.manifest import VocabularyEntry
 from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import sha256_of_file
 from tests.helpers.settings import with_values
 from tests.helpers.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
 
@@ -32,8 +32,8 @@ def write_vocabulary(path, size, letter="a"):
 
 def records_of(vocab_file, *, copied=False, lower_case=True):
     """The description of records that were made with a vocabulary."""
-    size, sha256 = len(vocab_file.read_text().splitlines()), sha256_of_file(vocab_file)
-    entry = VocabularyEntry(sha256, size, "wordpiece", lower_case, SPECIAL_IDS)
+    size, digest = len(vocab_file.read_text().splitlines()), digest_of_file(vocab_file)
+    entry = VocabularyEntry(digest, size, "wordpiece", lower_case, SPECIAL_IDS)
     manifest = vocab_file.with_name("manifest.json")
     return RecordVocabulary(manifest, entry, vocab_file if copied else None)
 
@@ -187,7 +187,7 @@ def test_the_vocabulary_is_stored_with_the_records_or_the_same_weights(settings,
     )
     found = find(settings, records_of(copy), init_checkpoint=directory)
     assert found.tokenizer_files.vocab_file == directory / "vocab.txt"
-    assert found.vocabulary.sha256 == sha256_of_file(copy)
+    assert found.vocabulary.digest == digest_of_file(copy)
     other = write_vocabulary(tmp_path / "other" / "wordpiece-2.vocab", CONFIG.vocab_size, "b")
     assert find(settings, records_of(other), init_checkpoint=directory).tokenizer_files.file is None
 
@@ -196,7 +196,7 @@ def test_the_vocabulary_is_stored_with_the_records_or_the_same_weights(settings,
 def test_a_sentencepiece_model_is_copied_from_the_records_to_the_model(settings, tmp_path, name):
     copy = tmp_path / "sentencepiece-1.model"
     copy.write_bytes(b"pieces")
-    entry = VocabularyEntry(sha256_of_file(copy), 40, "sentencepiece", False, SPECIAL_IDS)
+    entry = VocabularyEntry(digest_of_file(copy), 40, "sentencepiece", False, SPECIAL_IDS)
     records = RecordVocabulary(tmp_path / "manifest.json", entry, copy)
     found = find(settings, records, network={"hidden_size": 12})
     assert found.tokenizer_files == TokenizerFiles(None, copy, False)
@@ -235,7 +235,7 @@ def test_a_given_vocabulary(settings, tmp_path):
     own = write_vocabulary(tmp_path / "own.txt", 30)
     found = find(settings, tokenizer_files=TokenizerFiles(own), network={"hidden_size": 12})
     assert (found.config.vocab_size, found.tokenizer_files) == (30, TokenizerFiles(own, None, True))
-    assert found.vocabulary.sha256 == sha256_of_file(own)
+    assert found.vocabulary.digest == digest_of_file(own)
     other = write_vocabulary(tmp_path / "other.txt", 30, "b")
     with pytest.raises(UserError, match=r"manifest\.json were made with a different vocabulary"):
         find(

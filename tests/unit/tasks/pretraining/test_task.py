@@ -10,10 +10,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.masking import MaskingOptions
+from bert_tf.durable.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.complete import find_model
-from bert_tf.stages.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.data import open_run_records
 from bert_tf.tasks.pretraining.task import MASKED_LM, NEXT_SENTENCE, PretrainingTask
@@ -261,8 +261,8 @@ def trained(tmp_path_factory):
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map("w{}".format, range(V - 5))]
     content = "".join(f"{entry}\n" for entry in entries).encode()
     manifest = read_manifest(records.parent)
-    sha256 = hashlib.sha256(content).hexdigest()
-    vocabulary = dataclasses.replace(manifest.vocabulary, sha256=sha256)
+    digest = hashlib.sha256(content).hexdigest()
+    vocabulary = dataclasses.replace(manifest.vocabulary, digest=digest)
     (records.parent / vocabulary.file_name).write_bytes(content)
     write_manifest(records.parent, dataclasses.replace(manifest, vocabulary=vocabulary))
     pretraining.run(settings)

@@ -214,7 +214,7 @@ class KilledError(Exception):
 def test_a_run_that_was_killed_continues_to_the_same_bytes(
     directory, whole, calls, tmp_path, monkeypatch, capsys, number
 ):
-    """Killed after so many batches; it keeps those of all rounds that it finished."""
+    """Killed after so many batches; it keeps the parts that it finished."""
     computed = []
 
     def killed(*arguments):
@@ -223,6 +223,7 @@ def test_a_run_that_was_killed_continues_to_the_same_bytes(
         computed.append(sum_losses(*arguments))
         return computed[-1]
 
+    monkeypatch.setattr(scoring, "PART_TOKENS", 8)
     monkeypatch.setattr(scoring, "sum_losses", killed)
     with pytest.raises(KilledError):
         scoring.run(settings_of(directory, tmp_path))

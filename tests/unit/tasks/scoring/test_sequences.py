@@ -106,7 +106,7 @@ def test_what_is_skipped_and_why(tokenizer):
     assert [tuple(text) for text in without.texts] == [(2, 3, 2)]
     [sequence] = without.sequences
     assert sequence.is_scored.tolist() == [False, True, False, True, True, False]
-    assert without.sha256 != found.sha256
+    assert without.digest != found.digest
 
 
 def test_a_sample_does_not_depend_on_the_order(tokenizer):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bert_tf.tasks.scoring.sequences import read_texts, sampled
 from bert_tf.tasks.scoring.settings import TextSettings
-from bert_tf.tasks.scoring.texts import read_texts, sampled
 from bert_tf.util.errors import UserError
 
 

@@ -6,13 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
+from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.vectors import run as vectors
 from bert_tf.tasks.vectors.encoder import TextEncoder
 from bert_tf.tasks.vectors.settings import FeatureSettings, VectorSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
-from bert_tf.util.sealed_json import write_sealed_json
 from tests.helpers.settings import run_settings, runtime_settings, with_values
 from tests.unit.checkpoint.tiny_models import save_google
 
@@ -179,15 +179,15 @@ def test_a_run_that_was_killed_resumes_to_the_same_bytes(
 ):
     """Killed in the piece of this number, from 0; it keeps those before."""
     settings = settings_of(model, tmp_path / name, **FORMS[name])
-    write, written = vectors.Pieces.write, []
+    write, written = vectors.ArrayParts.write, []
 
-    def killed(pieces, piece, *arguments, **more):
+    def killed(pieces, piece, *arguments):
         if len(written) == number:
             raise KilledError
         written.append(piece)
-        write(pieces, piece, *arguments, **more)
+        write(pieces, piece, *arguments)
 
-    monkeypatch.setattr(vectors.Pieces, "write", killed)
+    monkeypatch.setattr(vectors.ArrayParts, "write", killed)
     with pytest.raises(KilledError):
         vectors.run(settings)
     assert not (tmp_path / name).exists()
@@ -213,7 +213,7 @@ def test_a_finished_run_computes_nothing(model, tmp_path, monkeypatch, capsys):
 def stopped(model, output, monkeypatch, **changes):
     """Leaves pieces of a run behind."""
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(vectors.Pieces, "join", lambda *_: (_ for _ in ()).throw(KilledError))
+        patch.setattr(vectors.ArrayParts, "read_all", lambda *_: (_ for _ in ()).throw(KilledError))
         vectors.run(settings_of(model, output, **changes))
 
 

@@ -1,6 +1,6 @@
 """Executors process many items in parallel and return results in the order of the items.
 
-:class:`Processes` uses processes of this machine, including the current one;
+:class:`Processes` uses processes of this machine;
 :class:`data_prep.stages.cluster.DaskWorkers` uses the workers of a Dask scheduler. To add an
 executor, write a class that yields results, and a line in
 ``data_prep.stages.settings.WorkerSettings``.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import collections
 import concurrent.futures
-import functools
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -20,18 +19,14 @@ import signal
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, TypeVar
 
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import RepairableError, UserError, explain_os_error
-
-if TYPE_CHECKING:
-    from bert_tf.util.shared_memory import Packed, Slot
+from bert_tf.util.shared_memory import Packed, Slot, Slots, pack
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_LAST: Any = object()
 
 _worker: Callable[[Any], Any]  # one per worker process, set when it starts
 
@@ -96,16 +91,15 @@ class Executor(abc.ABC):
 
 
 class Processes(Executor):
-    """Processes of this machine: the current one, and further ones if requested.
+    """Processes of this machine, which this one reads items for and takes results from.
 
-    The current process reads the items and passes on the results. While the others are busy and
-    the next result is not yet available, it processes items itself. More than one process requires
-    an importable ``__main__`` (they are spawned, since forking a process with threads can hang).
+    More than one requires an importable ``__main__`` (they are spawned, since forking a process
+    with threads can hang); a single one is the current process.
 
     Memory: at most ``2 * num_workers + 2`` items are in flight, whatever their total number.
 
     Attributes:
-      num_workers: number of processes, including the current one.
+      num_workers: number of processes.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -134,66 +128,30 @@ class Processes(Executor):
         what: str,  # noqa: ARG002
     ) -> Iterator[Result]:
         if self.num_workers == 1:
-            return map(make_worker(), items)
-        return self._pooled(make_worker, items)
-
-    def _pooled(
-        self, make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item]
-    ) -> Iterator[Result]:
-        executor = concurrent.futures.ProcessPoolExecutor(
-            self.num_workers - 1,
+            yield from map(make_worker(), items)
+            return
+        pool = concurrent.futures.ProcessPoolExecutor(
+            self.num_workers,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start_worker,
             initargs=(make_worker,),
         )
-        own_worker = functools.lru_cache(maxsize=None)(make_worker)  # created when needed
-        items = iter(items)
-        is_last_read = False
-        tasks: collections.deque[_Task] = collections.deque()
-        from bert_tf.util.shared_memory import Slots
-
+        submitted: collections.deque[tuple[concurrent.futures.Future, Slot]] = collections.deque()
         with Slots() as slots:
             try:
-                while True:
-                    unfinished = sum(not task.future.done() for task in tasks)
-                    # Two queued for each, so that none is idle while this process works.
-                    others_need_more = unfinished < 2 * self.num_workers - 1
-                    can_wait = others_need_more or not tasks[0].future.done()
-                    if can_wait and not is_last_read and len(tasks) < 2 * self.num_workers + 2:
-                        item = next(items, _LAST)
-                        if item is _LAST:
-                            is_last_read = True
-                        elif others_need_more:
-                            slot = slots.take()
-                            future = executor.submit(_call_worker, item, slot.address)
-                            tasks.append(_Task(future, slot))
-                        else:
-                            tasks.append(_Task(_done_here(own_worker(), item)))
-                    elif tasks:
-                        task = tasks.popleft()
-                        result = task.future.result()
-                        if task.slot is not None:
-                            result = slots.unpack(result, task.slot)
-                        yield result
-                    else:
-                        return
+                for item in items:
+                    slot = slots.take()
+                    submitted.append((pool.submit(_call_worker, item, slot.address), slot))
+                    if len(submitted) > 2 * self.num_workers:  # two each, so that none is idle
+                        yield _received(slots, *submitted.popleft())
+                while submitted:
+                    yield _received(slots, *submitted.popleft())
             finally:
-                executor.shutdown(wait=True, cancel_futures=True)
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
-class _Task(NamedTuple):
-    future: concurrent.futures.Future
-    slot: Slot | None = None  # for a result from another process
-
-
-def _done_here(worker: Callable[[Item], Result], item: Item) -> concurrent.futures.Future:
-    """A future of the result or the error, which is raised at this item's turn."""
-    future: concurrent.futures.Future = concurrent.futures.Future()
-    try:
-        future.set_result(worker(item))
-    except Exception as error:
-        future.set_exception(error)
-    return future
+def _received(slots: Slots, future: concurrent.futures.Future, slot: Slot) -> Any:
+    return slots.unpack(future.result(), slot)
 
 
 def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
@@ -212,6 +170,4 @@ def _exit_with_parent() -> None:
 
 
 def _call_worker(item: Any, address: str | None) -> Packed:
-    from bert_tf.util.shared_memory import pack
-
     return pack(_worker(item), address)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.records.compressed_streams import (
+from data_prep.sources.compressed_streams import (
     BZIP2,
     GZIP,
     XZ,

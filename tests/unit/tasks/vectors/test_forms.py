@@ -1,11 +1,13 @@
-"""Numbers are written as Python's json module writes them when rounded to six digits."""
+"""The bytes of the output: numbers as Python's json module writes them, and arrays."""
 
 import json
 
 import numpy as np
 import pytest
 
-from bert_tf.tasks.vectors.json_numbers import rows_as_json
+from bert_tf.tasks.vectors.forms import Array, JsonLines, rows_as_json
+from bert_tf.tasks.vectors.texts import TokenSequence
+from bert_tf.util.errors import UserError
 
 EDGES = [
     0.0, -0.0, 1.0, -1.0, 0.5, 1e-6, -1e-6, 4.9e-7, 5e-7, 1.5e-6, 9.9e-5, 1e-4, 0.1234565,
@@ -30,5 +32,16 @@ def test_halves_are_rounded_as_python_rounds_them():
     assert rows_as_json(values) == naive(values)
 
 
-def test_nothing():
+def test_no_rows():
     assert rows_as_json(np.zeros((0, 5), np.float32)) == []
+
+
+def test_numbers_beyond_half_precision(tmp_path):
+    form = Array(tmp_path / "v.npy", "float16", (4,), tokens=False)
+    sequences = [TokenSequence(np.array([2, 5, 3], np.int32), 3, is_cut=False)]
+    with pytest.raises(UserError, match="--output_dtype=float16 cannot hold a component of 7e"):
+        form.encode(0, sequences, [np.full(4, 70000, np.float32)])
+
+
+def test_lines_need_no_header():
+    assert JsonLines((-1,), None).headers(5) == (b"", b"")

@@ -8,13 +8,14 @@ import random
 
 import pytest
 
+from bert_tf.durable.stage import Built, run_stage
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.stages import journal as journals
-from bert_tf.stages.journal import JOURNAL_NAME, AppendedFile, Journal
-from bert_tf.stages.stage import Built, SharedDirectory, run_stage
 from bert_tf.util.errors import RepairableError, UserError
 from bert_tf.util.files import Written
+from data_prep.stages import journal as journals
 from data_prep.stages import sentences
+from data_prep.stages.journal import JOURNAL_NAME, AppendedFile, Journal, JournaledDirectory
+from data_prep.stages.shared_directory import SharedDirectory
 from tests.helpers.files import content_of, no_room
 
 ITEMS = [bytes([65 + number]) * (number + 1) for number in range(6)]
@@ -51,8 +52,9 @@ def source(tmp_path):
 
 
 def run(tmp_path, source, stage, **changes):
-    options = {"parameters": {"size": 1}, "inputs": [source], "made_by": {"stage": "1"}, **changes}
-    return run_stage("copy", tmp_path / "out", build=stage, journaled=True, **options)
+    options = {"parameters": {"size": 1}, "inputs": [source], "made_by": {"stage": "1"}}
+    options = {**options, "use": JournaledDirectory(), **changes}
+    return run_stage("copy", tmp_path / "out", build=stage, **options)
 
 
 def stop(tmp_path, source, error, at=3):
@@ -80,9 +82,9 @@ def test_what_can_be_repaired_is_continued(tmp_path, source, error, capsys):
 def test_a_call_that_shares_its_directory_is_continued(tmp_path, source):
     shared = SharedDirectory(flag="output_file", names=("a",), must_agree=())
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, source, Stage(3, KeyboardInterrupt()), shared=shared)
+        run(tmp_path, source, Stage(3, KeyboardInterrupt()), use=shared)
     stage = Stage()
-    out = run(tmp_path, source, stage, shared=shared)
+    out = run(tmp_path, source, stage, use=shared)
     assert stage.worked_on == [3, 4, 5]
     assert (out / "a").read_bytes() == b"".join(ITEMS)
     assert {path.name for path in out.iterdir()} == {"a", "manifest.json"}

@@ -17,8 +17,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from bert_tf.durable.sealed_json import unsealed, write_sealed_json
+from bert_tf.util.digest import DIGEST_KEY, digest_of_file, digest_of_json
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError, first_line, short_repr
 from bert_tf.util.files import (
@@ -26,12 +28,9 @@ from bert_tf.util.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
     files_at,
-    hash_of_json,
     read_json,
     search_locations,
-    sha256_of_file,
 )
-from bert_tf.util.sealed_json import unsealed, write_sealed_json
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
@@ -52,13 +51,13 @@ class FileEntry:
     Attributes:
       name: the bare file name; outputs are in the manifest's directory.
       bytes: size.
-      sha256: hexadecimal digest of the content.
+      digest: hexadecimal digest of the content.
       count: number of units (records, sentences, documents), if the stage counts them.
     """
 
     name: str
     bytes: int
-    sha256: str
+    digest: str
     count: int | None = None
 
 
@@ -66,7 +65,7 @@ class FileEntry:
 class VocabularyEntry:
     """The vocabulary to which the ids in a data directory refer."""
 
-    sha256: str
+    digest: str
     size: int
     kind: str
     lower_case: bool
@@ -76,12 +75,11 @@ class VocabularyEntry:
     @property
     def file_name(self) -> str:
         """The name of the copy stored with records, unique to this vocabulary."""
-        return f"{self.kind}-{self.sha256[:12]}.vocab"
+        return f"{self.kind}-{self.digest[:12]}.vocab"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; earlier versions did not know ``strip_accents``."""
-        values = dataclasses.asdict(self)
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in _values(self).items() if value is not None}
 
     def tokenizer_files(self, path: Path) -> TokenizerFiles:
         """The tokenizer, whose file is at a path."""
@@ -90,6 +88,9 @@ class VocabularyEntry:
         return TokenizerFiles.of_kind(
             self.kind, path, lower_case=self.lower_case, strip_accents=self.strip_accents
         )
+
+
+Entry = TypeVar("Entry", FileEntry, VocabularyEntry)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,23 +139,22 @@ class Manifest:
             "version": self.version,
             "stage": self.stage,
             "parameters": dict(self.parameters),
-            "parameters_sha256": hash_of_json(self.parameters),
+            "parameters_sha256": digest_of_json(self.parameters),
             "vocabulary": self.vocabulary.to_dict() if self.vocabulary else None,
             "counts": dict(self.counts),
-            # Not asdict, which makes deep copies: a directory may have thousands of entries.
-            "inputs": [dict(vars(entry)) for entry in self.inputs],
-            "outputs": [dict(vars(entry)) for entry in self.outputs],
+            "inputs": [_values(entry) for entry in self.inputs],
+            "outputs": [_values(entry) for entry in self.outputs],
             **({"parts": parts} if parts else {}),
             **{name: value for name, value in said.items() if value},
         }
 
     @property
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """A digest of the whole data directory, which changes if any output byte changes.
 
         It stays the same if other versions made the same bytes.
         """
-        return hash_of_json(self.to_dict(whole=False))
+        return digest_of_json(self.to_dict(whole=False))
 
 
 class UnsafeNameError(UserError):
@@ -188,7 +188,7 @@ def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
 def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
     """Reads a file once for its size and digest."""
     path = Path(path)
-    return FileEntry(path.name, path.stat().st_size, sha256_of_file(path), count)
+    return FileEntry(path.name, path.stat().st_size, digest_of_file(path), count)
 
 
 def describe_files(paths: Iterable[PathLike]) -> Iterator[FileEntry]:
@@ -204,7 +204,7 @@ def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
     """The manifest's entry for a tokenizer."""
     special_ids = {name: getattr(tokenizer, f"{name}_id") for name in SPECIAL_NAMES}
     return VocabularyEntry(
-        sha256=tokenizer.vocab_sha256,
+        digest=tokenizer.vocab_digest,
         size=tokenizer.vocab_size,
         kind=tokenizer.kind,
         lower_case=tokenizer.lower_case,
@@ -235,7 +235,7 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
                 f"data manifest: {path} has format version {content['version']}, but this program "
                 f"reads {FORMAT_VERSION}; make the data again."
             )
-        if content["parameters_sha256"] != hash_of_json(content["parameters"]):
+        if content["parameters_sha256"] != digest_of_json(content["parameters"]):
             raise UserError(
                 f"data manifest: the parameters in {path} do not match their hash, so the file was "
                 f"edited; {_ADVICE}."
@@ -257,16 +257,29 @@ def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
     manifest = Manifest(
         stage=content["stage"],
         parameters=content["parameters"],
-        inputs=tuple(FileEntry(**entry) for entry in content["inputs"]),
-        outputs=tuple(FileEntry(**entry) for entry in content["outputs"]),
+        inputs=tuple(_entry(FileEntry, values) for values in content["inputs"]),
+        outputs=tuple(_entry(FileEntry, values) for values in content["outputs"]),
         counts=content["counts"],
-        vocabulary=VocabularyEntry(**vocabulary) if vocabulary is not None else None,
+        vocabulary=_entry(VocabularyEntry, vocabulary) if vocabulary is not None else None,
         parts=tuple(_from_dict(part, path) for part in content.get("parts", ())),
         made_by=content.get("made_by", {}),
         remark=content.get("remark", ""),
     )
     _check_types(manifest)
     return manifest
+
+
+def _values(entry: FileEntry | VocabularyEntry) -> dict[str, Any]:
+    """An entry as JSON values."""
+    # Not asdict, which makes deep copies: a directory may have thousands of entries.
+    values = vars(entry)
+    return {DIGEST_KEY if name == "digest" else name: values[name] for name in values}
+
+
+def _entry(kind: type[Entry], values: Mapping[str, Any]) -> Entry:
+    """The entry of :func:`_values`; TypeError for any other values."""
+    rest = {**values}
+    return kind(digest=rest.pop(DIGEST_KEY), **rest)
 
 
 def _check_types(manifest: Manifest) -> None:
@@ -276,11 +289,11 @@ def _check_types(manifest: Manifest) -> None:
     _require(str, manifest.made_by)
     _require(int, manifest.counts)
     for entry in (*manifest.inputs, *manifest.outputs):
-        _require(str, {"name": entry.name, "sha256": entry.sha256})
+        _require(str, {"name": entry.name, DIGEST_KEY: entry.digest})
         _require(int, {"bytes": entry.bytes, "count": 0 if entry.count is None else entry.count})
     vocabulary = manifest.vocabulary
     if vocabulary is not None:
-        _require(str, {"sha256": vocabulary.sha256, "kind": vocabulary.kind})
+        _require(str, {DIGEST_KEY: vocabulary.digest, "kind": vocabulary.kind})
         _require(int, {"size": vocabulary.size})
         _require(dict, {"special_ids": vocabulary.special_ids})
         _require(int, vocabulary.special_ids)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_tf.tasks.vectors.sequences import SequenceMaker
+from bert_tf.tasks.vectors.texts import SequenceMaker
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 

@@ -3,7 +3,8 @@
 A stage processes items in a fixed order and appends their results to its files. ``.journal.json``
 in its partial directory records the number of finished items, the bytes of their results in each
 file, and running totals. It is written every half minute, after these bytes have reached the disk.
-A later call truncates the files there, which undoes everything after, and skips finished items.
+A later call with equal parameters, inputs, vocabulary and versions truncates the files there, which
+undoes everything after, and skips finished items.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from bert_tf.util.console import say
-from bert_tf.util.errors import UserError
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
+from bert_tf.durable.stage import OwnDirectory
+from bert_tf.util.console import report, say
+from bert_tf.util.errors import RepairableError, UserError
 from bert_tf.util.files import Written, sync_file
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 Item = TypeVar("Item")
 
@@ -127,10 +129,37 @@ class Journal:
         self._last_entry = time.monotonic()
 
 
-def continues_another_call(directory: Path, call: str) -> bool:
-    """Whether a call of another identity left a journal in ``directory`` to resume from."""
-    path = directory / JOURNAL_NAME
-    return path.is_file() and _read(path, call) is None
+class JournaledDirectory(OwnDirectory):
+    """A directory of a stage that keeps a journal, in which its finished work is kept.
+
+    ``build`` gets the journal, too, which tells which output of an earlier call is there.
+    """
+
+    @contextlib.contextmanager
+    def working(self, directory: Path, identity: str) -> Iterator[tuple[Any, ...]]:
+        """Yields a directory with the work of an earlier call's journal, and the journal.
+
+        Both are kept after a kill, a full disk or another failure that can be repaired.
+        """
+        partial = self.partial(directory)
+        journal = Journal(partial, identity)
+        try:
+            yield partial, journal
+        except BaseException as error:
+            is_final = isinstance(error, UserError) and not isinstance(error, RepairableError)
+            if is_final or not journal.exists:
+                shutil.rmtree(partial, ignore_errors=True)
+            else:
+                report(
+                    f"finished work is kept in {partial}; the same command will resume from there"
+                )
+            raise
+        shutil.rmtree(partial, ignore_errors=True)
+
+    def has_work_of_another_call(self, directory: Path, identity: str) -> bool:
+        """Whether a call of another identity left a journal to resume from."""
+        path = self.partial(directory) / JOURNAL_NAME
+        return path.is_file() and _read(path, identity) is None
 
 
 @dataclasses.dataclass(frozen=True)

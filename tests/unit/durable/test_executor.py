@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.stages.executor import Processes
+from bert_tf.durable.executor import Processes
 from bert_tf.util.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -36,16 +35,6 @@ def _fail_at_three(value):
     return value
 
 
-def make_failing_here():
-    return _fail_here
-
-
-def _fail_here(value):
-    if multiprocessing.parent_process() is None:
-        raise ValueError("here")
-    return value
-
-
 def make_user_error():
     return _raise_user_error
 
@@ -59,17 +48,9 @@ def make_killed():
 
 
 def _die_at_one(value):
-    if value == 1:  # one of the first items, which are always another process's
+    if value == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return value
-
-
-def make_process_id():
-    return _process_id
-
-
-def _process_id(_):
-    return os.getpid()
 
 
 def make_array():
@@ -125,22 +106,6 @@ def test_user_error_of_a_worker_is_passed_on(num_workers):
 def test_killed_worker_is_one_sentence():
     with pytest.raises(UserError, match=r"^counting: a worker process died .*--num_workers"):
         list(Processes(2).map(make_killed, range(9), what="counting"))
-
-
-@pytest.mark.parametrize("num_workers", [2, 3])
-def test_this_process_is_one_of_those_that_work(num_workers):
-    results = Processes(num_workers).map(make_process_id, range(40), what="test")
-    # The first of the others may have done all that the second would do by the time it starts.
-    found = set(results)
-    assert os.getpid() in found
-    assert 2 <= len(found) <= num_workers
-
-
-def test_the_error_of_this_process_waits_for_its_turn():
-    results = Processes(2).map(make_failing_here, range(9), what="counting")
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(UserError, match=r"^counting: failed with ValueError: here$"):
-        list(results)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

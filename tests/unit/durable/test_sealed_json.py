@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.util import sealed_json
+from bert_tf.durable import sealed_json
+from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.util.errors import UserError
-from bert_tf.util.sealed_json import read_sealed_json, write_sealed_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

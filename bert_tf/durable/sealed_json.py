@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.util.console import warn
+from bert_tf.util.digest import digest_of_json
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, finite_or_null, hash_of_json, read_json_object, write_json
+from bert_tf.util.files import PathLike, finite_or_null, read_json_object, write_json
 
 SEAL = "content_sha256"
 
@@ -26,7 +27,7 @@ def write_sealed_json(path: PathLike, content: Mapping[str, Any], *, durable: bo
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """An object as it would be read back from JSON, with its digest."""
     value = json.loads(json.dumps(finite_or_null(content)))
-    return {**value, SEAL: hash_of_json(value)}
+    return {**value, SEAL: digest_of_json(value)}
 
 
 def read_sealed_json(
@@ -63,9 +64,9 @@ def unsealed(
     """Removes an object's digest if it has one; raises UserError if they do not match."""
     rest = dict(content)
     if SEAL in rest:
-        is_intact = rest.pop(SEAL) == hash_of_json(rest)
+        is_intact = rest.pop(SEAL) == digest_of_json(rest)
     else:  # an earlier version's file, unless the digest's name itself is damaged
-        is_intact = not content or rest.popitem()[1] != hash_of_json(rest)
+        is_intact = not content or rest.popitem()[1] != digest_of_json(rest)
         rest = dict(content)
     if not is_intact:
         raise UserError(

@@ -1,0 +1,1 @@
+"""What survives kills and flipped bits: stages, manifests, parts, sealed JSON."""

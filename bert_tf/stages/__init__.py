@@ -1,1 +1,0 @@
-"""Stages that fill a directory once: manifests, journals, installation and parallel work."""
