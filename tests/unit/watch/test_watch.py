@@ -87,10 +87,12 @@ def job():
 
     yield make
     for made in jobs:
-        for other in made.others:
-            other.close()
+        # First, or they would report in the next test that the others are gone.
         for one in made.watches:
             one._stopping.set()
+            one._thread.join()
+        for other in made.others:
+            other.close()
 
 
 BEAT = {"kind": "beat"}
