@@ -96,7 +96,7 @@ Kernels = Union[TensorFlowKernels, NativeKernels]
 
 
 def kernels_for(reason: str | None) -> Kernels:
-    """TensorFlow's kernels if there is a ``reason`` (``tuning.native_ops``), else native ones.
+    """TensorFlow's kernels if there is a ``reason`` (``tuning.hardware``), else native ones.
 
     Raises ``library.MissingLibrary``.
     """

@@ -310,7 +310,7 @@ def test_a_model_directory_and_an_export_keep_the_tokenizer(row, tmp_path):
     files.copy_to(ours)
     write_tokenizer_config(ours, files)
     export.mkdir()
-    _write_tokenizer(export, files, BertConfig(vocab_size=expected.vocab_size), [])
+    _write_tokenizer(export, files, BertConfig(vocab_size=expected.vocab_size))
     copies = [read(ours), read(export)]
     for copy in copies:
         assert copy.required_vocabulary().digest == files.required_vocabulary().digest
