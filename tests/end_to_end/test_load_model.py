@@ -102,18 +102,3 @@ def test_ratings_of_pairs(files):
     found = load_model(directory).predict(PAIRS)
     np.testing.assert_allclose([[one.rating] for one in found], numbers, atol=1e-5)
     assert [f"{one.rating:.3f}" for one in found] == written
-
-
-@pytest.mark.slow
-def test_labels_of_words_as_run_ner_writes_them(files):
-    flags = [f"--data_dir={files / 'data'}", "--num_train_epochs=3", "--learning_rate=3e-3"]
-    directory = short_run(files, "run_ner.py", "ner", *flags)
-    rows, sentences = [], [[]]
-    for line in (directory / "predictions.txt").read_text().splitlines():
-        rows += [line.split(" ")] if line else []
-        sentences[-1].append(line.split(" ")[0]) if line else sentences.append([])
-    assert max(map(len, sentences)) > 14, "one sentence at least is longer than a sequence"
-    found = load_model(directory).predict(sentences)
-    assert [one.words for one in found] == [tuple(words) for words in sentences]
-    assert [label for one in found for label in one.labels] == [row[-1] for row in rows]
-    assert len({row[-1] for row in rows}) > 2, "the labels differ"
