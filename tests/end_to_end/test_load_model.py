@@ -1,4 +1,4 @@
-"""load_model predicts what run_classifier.py and run_ner.py write for the same texts."""
+"""load_model predicts what run_classifier.py writes for the same texts."""
 
 import csv
 
@@ -10,7 +10,6 @@ from tests.end_to_end.finetuning_runs import flags_of_a_short_run
 from tests.helpers.model_records import classes_in
 from tests.helpers.programs import run
 from tests.helpers.squad_files import NAMES, PLACES, write_model
-from tests.helpers.tagging_files import write_data
 
 # Half of them are longer than a sequence of 16 tokens.
 TEXTS = [
@@ -24,7 +23,6 @@ PAIRS = list(zip(TEXTS, reversed(TEXTS)))
 def files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("loaded")
     write_model(directory / "start")
-    write_data(directory / "data")
     return directory
 
 

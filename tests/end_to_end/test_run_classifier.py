@@ -1,4 +1,4 @@
-"""run_classifier.py on a small network: train, score, predict, resume, ranks, seeds."""
+"""run_classifier.py on a small network: train, score, predict, ranks, seeds."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""run_ner.py on a small network: train, score, predict, resume, ranks, a teacher."""
+"""run_ner.py on a small network: train, score, predict, ranks, a teacher."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The whole of run_squad.py on a small network: train, predict, score, resume, ranks, seeds."""
+"""The whole of run_squad.py on a small network: train, predict, score, ranks."""
 
 import json
 import math
