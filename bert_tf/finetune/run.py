@@ -22,7 +22,7 @@ from bert_tf.train.execute import execute
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel
 from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
-from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
+from bert_tf.util.digest import CLASSES_DIGEST_KEY, DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import shown
 
@@ -157,6 +157,7 @@ class Opened:
                 "length_buckets": settings.length_buckets,
                 "train_records": len(train) if train else 0,
                 **task.entries(records),
+                CLASSES_DIGEST_KEY: task.classes and task.classes.digest,
             },
             names=task.digests,
             lists=task.lists,
