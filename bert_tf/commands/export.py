@@ -139,8 +139,7 @@ def opened(values: flags.FlagValues, task: str | None) -> tuple[CompleteModel, E
     for note in model.notes:
         say(note, stream=sys.stderr)
     # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
-    from bert_tf.serving.export import exportable_of
-    from bert_tf.serving.trained import trained_model
+    from bert_tf.serving.trained import exportable_of, trained_model
 
     environment.quiet_tensorflow(verbose=False)
     return model, exportable_of(trained_model(model, task), settings)

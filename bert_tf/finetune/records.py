@@ -121,22 +121,6 @@ class BatchOrder(TrainingData):
         )
 
 
-def training_data(
-    settings: FinetuningSettings, config: BertConfig, records: SequenceRecords | None
-) -> BatchOrder | None:
-    """The training data; ``records`` is None for a run that only predicts."""
-    if records is None:
-        return None
-    return BatchOrder(
-        records,
-        config,
-        settings.max_seq_length,
-        settings.run.seed,
-        settings.length_buckets,
-        num_records=len(records),
-    )
-
-
 def reader_of(
     records: SequenceRecords,
     config: BertConfig,

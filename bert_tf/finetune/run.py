@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_tf.config.declared import Settings, settings_of_model, with_settings_of_model
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.finetune.records import directory_of_new_records, obtain_records, training_data
+from bert_tf.finetune.records import BatchOrder, directory_of_new_records, obtain_records
 from bert_tf.finetune.settings import TRAIN, FinetuningSettings
 from bert_tf.finetune.task import SequenceTask
 from bert_tf.model_directory.complete import CompleteModel, complete_model
@@ -138,9 +138,13 @@ class Opened:
         for kind in task.files:
             stage = task.stage(kind, model.tokenizer_files)
             records[kind] = obtain_records(settings, run, directory, stage, kind=kind)
-        train = records.get(TRAIN)
+        train, order = records.get(TRAIN), None
+        if train is not None:
+            length, by_length = settings.max_seq_length, settings.length_buckets
+            seed, size = settings.run.seed, len(train)
+            order = BatchOrder(train, model.config, length, seed, by_length, size)
         return JobData(
-            training_data(settings, model.config, train),
+            order,
             self._evaluation(run, task.evaluated, records),
             entries={
                 **({"task": task.name} if task.name else {}),

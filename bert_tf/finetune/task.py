@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Fitted = TypeVar("Fitted", bound="SequenceTask")
 
-REPORT_NAME = "report.html"
-
 
 class Predicted(NamedTuple):
     """The network's predictions for a file.
@@ -160,5 +158,8 @@ class SequenceTask(abc.ABC):
 
     def conclude(self, job: Job, by_seed: Mapping[int, Results]) -> None:
         """Reports an executed job on rank 0; ``by_seed`` are the results of each seed so far."""
+        # Imported here so that a run without an evaluation does not load it.
+        from bert_tf.finetune.report import REPORT_NAME
+
         del by_seed
         job.run.message(f"the report is {job.settings.output_dir / REPORT_NAME}")

@@ -1,26 +1,18 @@
-"""What a trained model of any task takes and returns once it is exported."""
+"""Settings of what exported models of any task take and return."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from bert_tf.config.declared import (
     AT_LEAST_ONE,
     Settings,
     group,
     setting,
-    with_settings_of_model,
 )
-from bert_tf.serving import trained
-from bert_tf.serving.trained import TrainedModel
-from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.options import Interval
-
-if TYPE_CHECKING:
-    from bert_tf.inference.export import Exportable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,39 +64,3 @@ class ExportSettings(Settings):
     spans: SpanExportSettings = group(SpanExportSettings)
     vectors: VectorSettings = group(VectorSettings)
     top: int = setting(5, "Masked words: number of words for each [MASK].", bounds=AT_LEAST_ONE)
-
-
-def exportable_of(found: TrainedModel, settings: ExportSettings) -> Exportable:
-    """The network of a model with its signatures.
-
-    Texts are read as in the model's training: up to the length, and of longer ones the part, that
-    its run was given. Raises UserError for settings that do not fit the model.
-    """
-    model, length = found.model, settings.length.max_seq_length
-    trained_length = length or model.kept.get("max_seq_length")
-    if found.task == trained.CLASSIFICATION:
-        from bert_tf.tasks.classification.export import ExportableClassifier
-
-        return ExportableClassifier(
-            model,
-            found.required_classes,
-            max_seq_length=trained_length,
-            long_texts=with_settings_of_model(LongTexts(), model.kept),
-        )
-    if found.task == trained.TAGGING:
-        from bert_tf.tasks.tagging.export import ExportableTagger
-
-        return ExportableTagger(model, found.required_classes, max_seq_length=trained_length)
-    if found.task == trained.QUESTION_ANSWERING:
-        from bert_tf.tasks.question_answering.export import ExportableSpans
-
-        longest = length or model.config.max_position_embeddings
-        windows = settings.spans.windows(longest) if settings.length.text_signature else None
-        return ExportableSpans(model, num_candidates=settings.spans.n_best_size, windows=windows)
-    if found.task == trained.MASKED_WORDS:
-        from bert_tf.tasks.pretraining.export import ExportableMaskFiller
-
-        return ExportableMaskFiller(model, top=settings.top, max_seq_length=length)
-    from bert_tf.tasks.vectors.export import ExportableVectors
-
-    return ExportableVectors(model, settings.vectors, max_seq_length=length)

@@ -74,7 +74,7 @@ def load_model(
         say(note, stream=sys.stderr)
     found = dataclasses.replace(found, model=with_unknown_hint(found.model))
     options = _options(found.model, precision)
-    module, _, name = TASKS[found.task].partition(":")
+    module, _, name = TASKS[found.task].predictor.partition(":")
     open_loaded = getattr(importlib.import_module(module), name)
     classes = [] if found.classes is None else [found.classes]
     return open_loaded(found.model, *classes, options=options, threads=threads, **settings)

@@ -1,4 +1,4 @@
-"""load_model predicts what run_classifier.py and run_ner.py write for the same texts."""
+"""load_model predicts what run_classifier.py writes for the same texts."""
 
 import csv
 
@@ -10,7 +10,6 @@ from tests.end_to_end.finetuning_runs import flags_of_a_short_run
 from tests.helpers.model_records import classes_in
 from tests.helpers.programs import run
 from tests.helpers.squad_files import NAMES, PLACES, write_model
-from tests.helpers.tagging_files import write_data
 
 # Half of them are longer than a sequence of 16 tokens.
 TEXTS = [
@@ -24,7 +23,6 @@ PAIRS = list(zip(TEXTS, reversed(TEXTS)))
 def files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("loaded")
     write_model(directory / "start")
-    write_data(directory / "data")
     return directory
 
 
@@ -102,18 +100,3 @@ def test_ratings_of_pairs(files):
     found = load_model(directory).predict(PAIRS)
     np.testing.assert_allclose([[one.rating] for one in found], numbers, atol=1e-5)
     assert [f"{one.rating:.3f}" for one in found] == written
-
-
-@pytest.mark.slow
-def test_labels_of_words_as_run_ner_writes_them(files):
-    flags = [f"--data_dir={files / 'data'}", "--num_train_epochs=3", "--learning_rate=3e-3"]
-    directory = short_run(files, "run_ner.py", "ner", *flags)
-    rows, sentences = [], [[]]
-    for line in (directory / "predictions.txt").read_text().splitlines():
-        rows += [line.split(" ")] if line else []
-        sentences[-1].append(line.split(" ")[0]) if line else sentences.append([])
-    assert max(map(len, sentences)) > 14, "one sentence at least is longer than a sequence"
-    found = load_model(directory).predict(sentences)
-    assert [one.words for one in found] == [tuple(words) for words in sentences]
-    assert [label for one in found for label in one.labels] == [row[-1] for row in rows]
-    assert len({row[-1] for row in rows}) > 2, "the labels differ"

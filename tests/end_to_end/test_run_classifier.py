@@ -1,4 +1,4 @@
-"""run_classifier.py on a small network: train, score, predict, resume, ranks, seeds."""
+"""run_classifier.py on a small network: train, score, predict, ranks, seeds."""
 
 import json
 
@@ -9,7 +9,6 @@ from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.glue_files import read_glue
 from bert_tf.tasks.classification.metrics import pearson, spearman
 from tests.end_to_end.finetuning_runs import (
-    assert_resumes_to_the_same_bits,
     assert_same_plan,
     flags_of_a_short_run,
     ledger_of,
@@ -148,20 +147,6 @@ def test_classes_of_another_task_are_not_predicted(trained, flags, tmp_path):
     changes = ["--task_name=CoLA", "--do_predict", f"--output_dir={tmp_path}"]
     done = run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", *changes, check=False)
     assert f"error: {trained[0]} was trained on SST-2, not on CoLA" in done.stderr
-
-
-@pytest.mark.slow
-def test_batches_change_no_prediction(trained, files, flags, tmp_path):
-    changes = ["--predict_batch_size=7", f"--output_dir={tmp_path}"]
-    file = f"--predict_file={files / 'SST-2' / 'dev.tsv'}"
-    run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", "--do_predict", file, *changes)
-    assert predictions_of(tmp_path) == predictions_of(trained[0])
-    np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=1e-5)
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
-    assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,4 @@
-"""run_ner.py on a small network: train, score, predict, resume, ranks, a teacher."""
+"""run_ner.py on a small network: train, score, predict, ranks, a teacher."""
 
 import json
 import shutil
@@ -9,7 +9,6 @@ import pytest
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands.convert import convert
 from tests.end_to_end.finetuning_runs import (
-    assert_resumes_to_the_same_bits,
     assert_same_plan,
     flags_of_a_short_run,
     ledger_of,
@@ -141,19 +140,6 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
     for name, value in variables_of(tmp_path / "back").items():
         if name != "global_step":
             np.testing.assert_array_equal(value, trained_values[name], err_msg=name)
-
-
-@pytest.mark.slow
-def test_batches_change_no_prediction(trained, flags, predicts_dev, tmp_path):
-    changes = ["--predict_batch_size=7", f"--output_dir={tmp_path}"]
-    run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", *predicts_dev, *changes)
-    assert predictions_of(tmp_path) == predictions_of(trained[0])
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
-    """Its labels are those stored beside its checkpoint."""
-    assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path, more_files=["model.json"])
 
 
 def test_labels_of_a_resumed_run_do_not_change(trained, flags, files, tmp_path):

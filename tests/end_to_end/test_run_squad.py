@@ -1,4 +1,4 @@
-"""The whole of run_squad.py on a small network: train, predict, score, resume, ranks, seeds."""
+"""The whole of run_squad.py on a small network: train, predict, score, ranks."""
 
 import json
 import math
@@ -11,7 +11,6 @@ import pytest
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.metrics import evaluate
 from tests.end_to_end.finetuning_runs import (
-    assert_resumes_to_the_same_bits,
     assert_same_plan,
     flags_of_a_short_run,
     ledger_of,
@@ -159,26 +158,6 @@ def test_the_best_is_a_model_directory(trained, tmp_path, files):
     assert before["f1"] == max(line["f1"] for line in evaluations)
 
 
-@pytest.mark.exhaustive
-def test_a_run_that_was_killed_ends_in_the_same_bits(trained, flags, tmp_path):
-    assert_resumes_to_the_same_bits(SCRIPT, flags, trained[0], tmp_path)
-
-
-def test_batches_change_no_answer(trained, files, tmp_path):
-    run(
-        SCRIPT,
-        f"--init_checkpoint={trained[0]}",
-        f"--predict_file={files / 'dev.json'}",
-        f"--features_dir={files / 'features'}",
-        *LENGTHS,
-        "--precision=fp32",
-        "--do_predict",
-        "--predict_batch_size=5",
-        f"--output_dir={tmp_path}",
-    )
-    assert answers_of(tmp_path) == answers_of(trained[0])
-
-
 @pytest.mark.slow
 def test_version_2(flags, files, tmp_path):
     done = run(
@@ -222,28 +201,6 @@ def test_version_2(flags, files, tmp_path):
         if scores["f1"] == pytest.approx(best_f1, abs=1e-9)
     ]
     assert sum(line in done.stdout for line in advice) == 1
-
-
-@pytest.mark.exhaustive
-def test_seeds(flags, tmp_path):
-    done = run(
-        SCRIPT,
-        *flags,
-        "--do_train",
-        "--do_predict",
-        "--num_train_steps=3",
-        "--seeds=1,2",
-        f"--output_dir={tmp_path}",
-    )
-    summary = json.loads((tmp_path / "seeds.json").read_text())
-    values = [results_of(tmp_path / f"seed_{seed}")["f1"] for seed in (1, 2)]
-    assert summary["f1"]["by_seed"] == {"1": values[0], "2": values[1]}
-    assert summary["f1"]["mean"] == pytest.approx(np.mean(values))
-    assert summary["f1"]["std"] == pytest.approx(np.std(values, ddof=1))
-    assert "2 seeds: exact_match" in done.stdout
-    first, second = (variables_of(tmp_path / f"seed_{seed}") for seed in (1, 2))
-    name = "cls/squad/output_weights"
-    assert not np.array_equal(first[name], second[name])
 
 
 @pytest.mark.slow

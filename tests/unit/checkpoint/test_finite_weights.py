@@ -12,9 +12,9 @@ from bert_tf.commands.convert import convert
 from bert_tf.commands.extend_vocabulary import Choice, extend_vocabulary
 from bert_tf.inference.export import export_saved_model
 from bert_tf.model_directory.complete import find_model
-from bert_tf.serving.export import ExportSettings, exportable_of
+from bert_tf.serving.export import ExportSettings
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import open_trained
+from bert_tf.serving.trained import exportable_of, open_trained
 from bert_tf.util.errors import UserError
 from tests.helpers.small_task_models import WRITERS, write_pretrained
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bert_tf.inference.export import export_saved_model
 from bert_tf.inference.graph_tokenizer import GraphTokenizer
-from bert_tf.serving.export import ExportSettings, LengthSettings, exportable_of
+from bert_tf.serving.export import ExportSettings, LengthSettings
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import open_trained
+from bert_tf.serving.trained import exportable_of, open_trained
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT

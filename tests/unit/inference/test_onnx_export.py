@@ -12,9 +12,9 @@ import pytest
 
 from bert_tf.inference import onnx_export
 from bert_tf.inference.onnx_export import TOLERANCE, export_onnx
-from bert_tf.serving.export import ExportSettings, exportable_of
+from bert_tf.serving.export import ExportSettings
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import open_trained
+from bert_tf.serving.trained import exportable_of, open_trained
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import CONFIG, write_model
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
 from bert_tf.inference.export import export_saved_model
-from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings, exportable_of
+from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import open_trained
+from bert_tf.serving.trained import exportable_of, open_trained
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings

@@ -12,14 +12,14 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from bert_tf.inference.export import export_saved_model
-from bert_tf.serving.export import ExportSettings, exportable_of
+from bert_tf.serving.export import ExportSettings
 from bert_tf.serving.server_files import (
     TRITON_ONNX,
     TRITON_SAVED_MODEL,
     write_serving_config,
     write_triton_config,
 )
-from bert_tf.serving.trained import open_trained
+from bert_tf.serving.trained import exportable_of, open_trained
 from tests.helpers.small_task_models import WRITERS
 
 FIELD = descriptor_pb2.FieldDescriptorProto

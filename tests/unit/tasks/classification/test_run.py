@@ -141,16 +141,6 @@ def test_a_refused_run_leaves_nothing(start, tmp_path, monkeypatch, flags, words
     assert not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
 
 
-def test_a_dry_run_counts_examples_and_leaves_nothing(start, tmp_path, capsys):
-    does = ["--do_train", "--do_eval", "--do_predict", "--dry_run"]
-    assert classification.run(settings_of(start, tmp_path / "out", *does)) is None
-    assert not list(tmp_path.iterdir())
-    out = capsys.readouterr().out
-    for words in ("train.tsv: 160 ex", "dev.tsv: 30 ex", "test.tsv: 11 ex", "train_steps=15"):
-        assert words in out
-    assert "nothing was trained or written" in out
-
-
 def test_the_ledger_has_what_the_loss_depends_on(start, tmp_path, capsys):
     given = ["--do_train", "--dry_run", "--class_weights=balanced", "--label_smoothing=0.1"]
     classification.run(settings_of(start, tmp_path / "out", *given))

@@ -1,7 +1,6 @@
 """run_squad.py's job before its first update: refused input, and files written by then."""
 
 import json
-import tempfile
 
 import pytest
 from absl import flags as absl_flags
@@ -179,18 +178,6 @@ def read(path):
 def test_invalid_limits(start, tmp_path, flags, said):
     with pytest.raises(UserError, match=said):
         settings_of(start, tmp_path / "out", *flags)
-
-
-def test_a_dry_run_counts_windows_and_leaves_nothing(start, tmp_path, monkeypatch, capsys):
-    (tmp_path / "scratch").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    settings = settings_of(start, tmp_path / "out", f"--init_checkpoint={start}", "--dry_run")
-    assert squad_task.run(settings) is None
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "scratch"]
-    assert not list((tmp_path / "scratch").iterdir())
-    out = capsys.readouterr().out
-    assert "9 questions" in out
-    assert "nothing was trained or written" in out
 
 
 def test_a_dry_run_without_any_weights(start, tmp_path, capsys):

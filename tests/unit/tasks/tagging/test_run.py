@@ -222,16 +222,6 @@ def test_a_refused_run_leaves_nothing(start, places, tmp_path, monkeypatch, flag
     assert not content_of(tmp_path / "out")
 
 
-def test_a_dry_run_counts_sentences_and_leaves_nothing(start, tmp_path, capsys):
-    does = ["--do_train", "--do_eval", "--do_predict", "--dry_run"]
-    assert tagging.run(settings_of(start, tmp_path / "out", *does)) is None
-    assert not list(tmp_path.iterdir())
-    out = capsys.readouterr().out
-    for words in ("train.txt: 160 sentences", "dev.txt: 30 sentences", "test.txt: 11 sentences"):
-        assert words in out
-    assert "nothing was trained or written" in out
-
-
 @pytest.fixture(name="agreed")
 def labels_of_a_run(start, tmp_path):
     """The labels that a dry run agrees on."""
