@@ -21,7 +21,6 @@ def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
     record = files.record or files.run_record
     found = [
         files.tokenizer_files.vocabulary(),
-        files.named_vocabulary,
         vocabulary_named_in(record.path, record.vocabulary_digest) if record else None,
     ]
     return [vocabulary for vocabulary in found if vocabulary is not None]

@@ -377,10 +377,6 @@ WRONG = {
         replaced("tokenizer_config.json", b'{"do_lower_case": "yes"}'),
         "do_lower_case must be true or false",
     ),
-    "hash of a vocabulary": (
-        replaced("tokenizer_config.json", b'{"vocabulary_sha256": 7}'),
-        "tokenizer_config.json: vocabulary_sha256 must be a string; restore the file.",
-    ),
     "a list for a tokenizer": (
         replaced("tokenizer_config.json", b"[]"),
         "tokenizer_config.json is not a JSON object",
