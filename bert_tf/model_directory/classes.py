@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.text.wordpiece_entries import HALF_A_PAIR
+from bert_tf.text.vocabulary import HALF_A_PAIR
 from bert_tf.util.digest import digest_of_json
 from bert_tf.util.errors import UserError, short_repr
 
