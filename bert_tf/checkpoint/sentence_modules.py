@@ -78,7 +78,6 @@ class SentenceModules:
     """How texts become vectors.
 
     Attributes:
-      path: the ``modules.json``.
       pooling: how tokens become vectors, which follow each other; values of ``_POOLING_KEYS``.
       pools_prompt: whether the tokens of a prompt are pooled, too.
       dense: the layers on pooled vectors.

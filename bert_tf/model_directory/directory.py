@@ -58,11 +58,9 @@ class ModelDirectory:
 
     Attributes:
       config: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
-      config_file: the file from which it was read.
       tokenizer_files: the vocabulary, with the casing and rules that its files state.
       notes: messages about settings that our network does not support.
       settings: the complete contents of the configuration file.
-      run_record: the record of the run that trained the weights.
       record: what decides the model's predictions, as it was stored with it.
       classes: what the outputs of a classification head mean.
     """
@@ -80,12 +78,9 @@ class ModelDirectory:
     def of(cls, path: PathLike) -> ModelDirectory:
         """Reads the files that accompany a checkpoint.
 
-        Args:
-          path: a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or the
-            path of a TensorFlow checkpoint in it without file suffixes.
-
-        Raises:
-          UserError: there is no such directory, or a file in it is malformed.
+        ``path`` is a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or
+        the path of a TensorFlow checkpoint in it without file suffixes. Raises UserError for a
+        missing directory, or a malformed file in it.
         """
         path = Path(path)
         directory = path if path.is_dir() else path.parent

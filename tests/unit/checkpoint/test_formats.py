@@ -100,8 +100,11 @@ def test_directories_and_files_name_the_same_model(theirs, google):
     for path in (theirs, theirs / "model.safetensors"):
         assert open_source(path).config.hidden_act == "gelu_erf"
     source = open_source(google / "bert_model.ckpt")
-    assert source.tokenizer_files.vocab_file == google / "vocab.txt"
-    assert (source.config.hidden_act, source.tokenizer_files.do_lower_case) == ("gelu_tanh", False)
+    assert source.files.tokenizer_files.vocab_file == google / "vocab.txt"
+    assert (source.config.hidden_act, source.files.tokenizer_files.do_lower_case) == (
+        "gelu_tanh",
+        False,
+    )
     assert source.describe() == "format: Google; GELU in its tanh form (gelu_tanh)"
     assert open_source(theirs).describe() == "format: Hugging Face; exact GELU (gelu_erf)"
 

@@ -136,7 +136,7 @@ def test_labels_go_from_transformers_and_back(tmp_path, target):
     model.config.id2label = {0: "B-Ä", 1: "O", 2: "I-Ä"}
     model.save_pretrained(tmp_path / "theirs")
     convert(open_source(tmp_path / "theirs"), tmp_path / "ours", target)
-    assert open_source(tmp_path / "ours").labels == ("B-Ä", "O", "I-Ä")
+    assert open_source(tmp_path / "ours").files.labels == ("B-Ä", "O", "I-Ä")
     assert open_source(tmp_path / "ours").stored.keys() >= HEAD
     convert(open_source(tmp_path / "ours"), tmp_path / "back", "huggingface")
     config = transformers.BertConfig.from_pretrained(tmp_path / "back")
@@ -147,14 +147,14 @@ def test_classes_of_a_text_have_no_labels(tmp_path):
     huggingface_model("BertForSequenceClassification").save_pretrained(tmp_path / "theirs")
     convert(open_source(tmp_path / "theirs"), tmp_path / "ours", "google")
     for name in ("theirs", "ours"):
-        assert open_source(tmp_path / name).labels is None
+        assert open_source(tmp_path / name).files.labels is None
 
 
 def test_labels_without_a_head_are_none(tmp_path):
     save_google(tmp_path / "google", "BertModel")
     set_labels(tmp_path / "google", LABELS)
     assert ModelDirectory.of(tmp_path / "google").labels == tuple(LABELS)
-    assert open_source(tmp_path / "google").labels is None
+    assert open_source(tmp_path / "google").files.labels is None
 
 
 @pytest.mark.parametrize("class_name", ["BertForTokenClassification"])
