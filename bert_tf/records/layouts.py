@@ -56,6 +56,7 @@ class Feature:
     """One named list of numbers in a record.
 
     Attributes:
+      name: key in the Example.
       dtype: "int64" or "float32".
       length_key: its length: SEQUENCE, PREDICTIONS, TARGETS, or ONE for a single value.
       below: exclusive upper bound of its non-negative values: SEQUENCE, VOCABULARY, SEGMENTS,
@@ -100,8 +101,9 @@ class RecordSpec:
     def decode(self, record: bytes) -> dict[str, np.ndarray]:
         """Reads one example back as arrays of shape [L].
 
-        Raises ValueError if the bytes are not an Example, or a feature is missing, has the wrong
-        type, or has a length that contradicts another feature.
+        Raises:
+          ValueError: the bytes are not an Example, or a feature is missing, has the wrong type, or
+            has a length that contradicts another feature.
         """
         example = with_standard_names(decode_example(record))
         self.lengths_of(example)
@@ -131,10 +133,14 @@ class RecordSpec:
     def out_of_range(
         self, examples: Mapping[str, np.ndarray], sizes: Mapping[str, int]
     ) -> tuple[int, str] | None:
-        """Finds the first example with an invalid value: its index, and a clause for a message.
+        """Finds the first example with an invalid value.
 
-        ``examples`` are int64 and float32 arrays of shape [N, L] by feature name; ``sizes`` has the
-        values of SEQUENCE, VOCABULARY and SEGMENTS.
+        Args:
+          examples: int64 and float32 arrays of shape [N, L] by feature name.
+          sizes: values of SEQUENCE, VOCABULARY and SEGMENTS.
+
+        Returns: the example's index and a clause for an error message; None if all values are
+          valid.
         """
         bounds = self.bounds(sizes)
         found = [_first_bad_value(f, examples[f.name], bounds[f.name]) for f in self.features]
@@ -375,24 +381,38 @@ def _length_delimited(tag: bytes, content: bytes) -> bytes:
     return tag + _varint(len(content)) + content
 
 
-# A map is written like a repeated entry, and a oneof like optional fields.
-_EXAMPLE = {
-    "BytesList": "repeated bytes value = 1;",
-    "FloatList": "repeated float value = 1;",
-    "Int64List": "repeated int64 value = 1;",
-    "Feature": """
-        optional BytesList bytes_list = 1;
-        optional FloatList float_list = 2;
-        optional Int64List int64_list = 3;
-    """,
-    "Entry": "optional string key = 1; optional Feature value = 2;",
-    "Features": "repeated Entry feature = 1;",
-    "Example": "optional Features features = 1;",
-}
-
-
 @functools.cache
 def _example_class() -> Any:
-    from bert_tf.util.messages import message_class
+    """The Example message class, built in a private descriptor pool.
 
-    return message_class("Example", _EXAMPLE, syntax="proto3")
+    A map is written like a repeated entry, and a oneof like optional fields.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="bert_tf/example.proto", package="bert_tf", syntax="proto3"
+    )
+
+    def message(name: str, *fields: tuple[str, int | str, int]) -> None:
+        """Adds a message whose fields, numbered from 1, are (name, type, label)."""
+        made = file.message_type.add(name=name)
+        for number, (field_name, kind, label) in enumerate(fields, start=1):
+            added = made.field.add(name=field_name, number=number, label=label)
+            if isinstance(kind, str):
+                added.type, added.type_name = field.TYPE_MESSAGE, f".bert_tf.{kind}"
+            else:
+                added.type = kind
+
+    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    message("BytesList", ("value", field.TYPE_BYTES, many))
+    message("FloatList", ("value", field.TYPE_FLOAT, many))
+    message("Int64List", ("value", field.TYPE_INT64, many))
+    lists = ("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")
+    message("Feature", *((name, kind, one) for name, kind in lists))
+    message("Entry", ("key", field.TYPE_STRING, one), ("value", "Feature", one))
+    message("Features", ("feature", "Entry", many))
+    message("Example", ("features", "Features", one))
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_tf.Example"))

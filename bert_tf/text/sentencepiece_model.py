@@ -6,13 +6,15 @@ generated module is not used, since it needs a newer protobuf than TensorFlow 2.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from bert_tf.util.errors import UserError
-from bert_tf.util.messages import message_class
 
 # The types of pieces.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
@@ -22,32 +24,45 @@ UNIGRAM = 1
 IDENTITY = "identity"
 MODEL_TYPES = {UNIGRAM: "unigram", 2: "BPE", 3: "word", 4: "character"}
 
+_Field = descriptor_pb2.FieldDescriptorProto
+_PACKAGE = "bert_tf.sentencepiece"
+
+
+class _Spec(NamedTuple):
+    """Number and type of a field; a default other than the type's; the name of a message type."""
+
+    number: int
+    type: int
+    default: str = ""
+    message: str = ""
+    repeated: bool = False
+
+
 # Enumerations are read as numbers.
-_MESSAGES = {
-    "Piece": """
-        optional string piece = 1;
-        optional float score = 2;
-        optional int32 type = 3 [default = 1];
-    """,
-    "TrainerSpec": """
-        optional int32 model_type = 3 [default = 1];
-        optional bool treat_whitespace_as_suffix = 24;
-        optional bool byte_fallback = 35;
-        optional int32 unk_id = 40;
-    """,
-    "NormalizerSpec": """
-        optional string name = 1;
-        optional bool add_dummy_prefix = 3 [default = true];
-        optional bool remove_extra_whitespaces = 4 [default = true];
-        optional bool escape_whitespaces = 5 [default = true];
-    """,
-    "Model": """
-        repeated Piece pieces = 1;
-        optional TrainerSpec trainer_spec = 2;
-        optional NormalizerSpec normalizer_spec = 3;
-    """,
+_MESSAGES: Mapping[str, Mapping[str, _Spec]] = {
+    "Piece": {
+        "piece": _Spec(1, _Field.TYPE_STRING),
+        "score": _Spec(2, _Field.TYPE_FLOAT),
+        "type": _Spec(3, _Field.TYPE_INT32, "1"),
+    },
+    "TrainerSpec": {
+        "model_type": _Spec(3, _Field.TYPE_INT32, "1"),
+        "treat_whitespace_as_suffix": _Spec(24, _Field.TYPE_BOOL),
+        "byte_fallback": _Spec(35, _Field.TYPE_BOOL),
+        "unk_id": _Spec(40, _Field.TYPE_INT32),
+    },
+    "NormalizerSpec": {
+        "name": _Spec(1, _Field.TYPE_STRING),
+        "add_dummy_prefix": _Spec(3, _Field.TYPE_BOOL, "true"),
+        "remove_extra_whitespaces": _Spec(4, _Field.TYPE_BOOL, "true"),
+        "escape_whitespaces": _Spec(5, _Field.TYPE_BOOL, "true"),
+    },
+    "Model": {
+        "pieces": _Spec(1, _Field.TYPE_MESSAGE, message="Piece", repeated=True),
+        "trainer_spec": _Spec(2, _Field.TYPE_MESSAGE, message="TrainerSpec"),
+        "normalizer_spec": _Spec(3, _Field.TYPE_MESSAGE, message="NormalizerSpec"),
+    },
 }
-_MODEL = message_class("Model", _MESSAGES, syntax="proto2")
 
 
 def read_sentencepiece_model(path: Path) -> Any:
@@ -56,6 +71,25 @@ def read_sentencepiece_model(path: Path) -> Any:
     Raises UserError if the file is not a SentencePiece model.
     """
     try:
-        return _MODEL.FromString(path.read_bytes())
+        return _model_class().FromString(path.read_bytes())
     except DecodeError as error:
         raise UserError(f"{path} is not a SentencePiece model; give a .model file.") from error
+
+
+@functools.cache
+def _model_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="bert_tf_sentencepiece.proto", package=_PACKAGE, syntax="proto2"
+    )
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for name, spec in fields.items():
+            field = message.field.add(name=name, number=spec.number, type=spec.type)
+            field.label = _Field.LABEL_REPEATED if spec.repeated else _Field.LABEL_OPTIONAL
+            if spec.default:
+                field.default_value = spec.default
+            if spec.message:
+                field.type_name = f".{_PACKAGE}.{spec.message}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Model"))
