@@ -15,7 +15,6 @@ from bert_tf.util.files import check_finite
 Shape = tuple[int, ...]
 
 _LFS_POINTER = b"version https://git-lfs"
-_BFLOAT16 = "bfloat16"
 
 
 class Entry(NamedTuple):
@@ -67,15 +66,3 @@ def refuse_lfs_pointer(path: Path) -> None:
 def truncated(path: object) -> UserError:
     """The error for a file that ends before its last value."""
     return UserError(f"weights {path}: the file is truncated; copy or download it again.")
-
-
-def item_size(dtype: str) -> int:
-    """The size of one number in bytes."""
-    return 2 if dtype == _BFLOAT16 else np.dtype(dtype).itemsize
-
-
-def from_bytes(content: bytes, dtype: str) -> np.ndarray:
-    """Converts little-endian bytes to a 1-D array; bfloat16 is widened to float32."""
-    if dtype == _BFLOAT16:
-        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
-    return np.frombuffer(content, np.dtype(dtype).newbyteorder("<"))

@@ -30,10 +30,8 @@ def newest_checkpoint(directory: Path) -> str | None:
     """The path, without suffixes, of the checkpoint from which a run in ``directory`` resumes.
 
     This is the checkpoint that the file ``checkpoint`` names or, if that file is missing, the
-    complete checkpoint with the highest step; None if there are no checkpoints.
-
-    Raises:
-      UserError: ``checkpoint`` names a missing checkpoint, or there are only incomplete ones.
+    complete checkpoint with the highest step; None if there are no checkpoints. Raises UserError if
+    ``checkpoint`` names a missing checkpoint, or there are only incomplete ones.
     """
     names = directory / LIST_NAME
     if not names.exists():

@@ -23,7 +23,6 @@ from bert_tf.model_directory.directory import (
     find_pytorch_weights,
 )
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json
 
@@ -73,7 +72,6 @@ class Source:
       origin: a key of ``ORIGINS``, which determines the function that ``gelu`` means.
       files: configuration, vocabulary and casing stored with the weights.
       stored: every variable under Google's name, or under its name in the file if Google has none.
-      notes: messages for the user.
     """
 
     path: str
@@ -86,16 +84,6 @@ class Source:
     def config(self) -> BertConfig | None:
         """The architecture, with an unambiguous GELU; None if there is no configuration file."""
         return self.files.config
-
-    @property
-    def tokenizer_files(self) -> TokenizerFiles:
-        """The vocabulary stored with the weights, and its recorded casing."""
-        return self.files.tokenizer_files
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """The labels of its token classification head, by number; None without such a head."""
-        return self.files.labels
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -202,16 +190,19 @@ def open_source(path: PathLike) -> Source:
       path: a model directory or a weights file: a TensorFlow checkpoint's path with or without
         suffixes, ``.safetensors``, ``.bin`` or ``.pt``, or the index of a sharded model.
 
-      Raises:
-        UserError: there is no checkpoint of a known format, or it is truncated, damaged or belongs
-          to another network.
+    Raises UserError if there is no checkpoint of a known format, or it is truncated, damaged or
+    belongs to another network.
     """
     path = Path(path)
     weights = find_pytorch_weights(path)
     files = ModelDirectory.of(path)
     if weights is not None:
         source = _open_pytorch(weights, files)
-    elif path.is_file() and not _may_be_tensorflow(path):
+    elif path.is_file() and not (
+        path.suffix in (".index", ".meta")
+        or ".data-" in path.name
+        or path.with_name(f"{path.name}.index").is_file()
+    ):
         raise UserError(
             f"{path} is not a checkpoint of a known kind; give a TensorFlow checkpoint, a "
             ".safetensors, .bin or .pt file, or a directory with one of them."
@@ -233,11 +224,6 @@ def _with_classes_of_head(source: Source) -> ModelDirectory:
             f"{' x '.join(map(str, bias))}; restore {MODEL_RECORD_NAME} or config.json there."
         )
     return source.files
-
-
-def _may_be_tensorflow(path: Path) -> bool:
-    has_index = path.with_name(f"{path.name}.index").is_file()
-    return path.suffix in (".index", ".meta") or ".data-" in path.name or has_index
 
 
 def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:

@@ -50,14 +50,9 @@ def write_huggingface(
 ) -> list[str]:
     """Writes ``config.json``, weights, vocabulary and tokenizer; returns notes for the user.
 
-    Args:
-      directory: an existing, empty directory.
-      weights: float32 arrays under Google's names.
-      files: the files next to the weights.
-
-    Raises:
-      UserError: transformers has no class for such a network, or the vocabulary is malformed.
-      OSError: the disk is full.
+    ``directory`` exists and is empty; ``weights`` are float32 arrays under Google's names. Raises
+    UserError if transformers has no class for such a network, or the vocabulary is malformed;
+    OSError if the disk is full.
     """
     naming = naming_for(files.config, names.heads_of(weights))
     _check_place(naming, names.heads_of(weights), files)

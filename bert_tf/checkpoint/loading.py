@@ -49,10 +49,8 @@ class LoadingReport:
       restored: variables taken from the checkpoint.
       fresh: variables missing from the checkpoint, which keep their initial values.
       unexpected: weights in the checkpoint that are not in the network.
-      mismatched: variables whose shapes differ.
       run_state: optimizer slots, counters and the like that are not in the network.
       origin: the checkpoint's format and GELU; empty if not determined.
-      notes: further messages about the checkpoint.
     """
 
     checkpoint: str
@@ -131,15 +129,11 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
     """Checks that a run can resume from ``checkpoint``: variables and shapes must match.
 
     State that the run does not need, such as the loss scale of a float16 run that resumes in
-    bfloat16, is allowed and reported.
+    bfloat16, is allowed and reported. ``variables`` are all that the run saves, optimizer state and
+    counters included.
 
-    Args:
-      checkpoint: as in ``resolve_checkpoint``.
-      variables: everything that the run saves, including optimizer state and counters.
-
-    Raises:
-      UserError: the checkpoint belongs to a different model or optimizer, or has weights that are
-        not finite.
+    Raises UserError if the checkpoint belongs to a different model or optimizer, or has weights
+    that are not finite.
     """
     report = compare(checkpoint, {v.op.name: tuple(v.shape.as_list()) for v in variables})
     stored = (*report.restored, *report.run_state)
@@ -186,9 +180,8 @@ def check_initial(
         other function, are reported.
       layers: the checkpoint's layers, from 0, with which the network's start; None for all.
 
-    Raises:
-      UserError: a variable outside these scopes is missing, or a shape, the number of attention
-        heads or the activation differs.
+    Raises UserError if a variable outside these scopes is missing, or a shape, the number of
+    attention heads or the activation differs.
     """
     source = open_with_heads(checkpoint, heads)
     source = source.without(_heads_for_other_classes(source, network, heads))
@@ -215,7 +208,7 @@ def check_initial(
 def open_with_heads(checkpoint: PathLike, heads: Sequence[Head]) -> Source:
     """Like ``formats.open_source``, without another task's head that has the same names."""
     source = open_source(checkpoint)
-    return source.without(variables_of_another_head(source.labels, heads))
+    return source.without(variables_of_another_head(source.files.labels, heads))
 
 
 def variables_of_another_head(labels: Sequence[str] | None, heads: Sequence[Head]) -> list[str]:

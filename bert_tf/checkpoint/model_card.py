@@ -116,7 +116,7 @@ def _about_network(config: Mapping[str, Any], source: ConfiguredSource) -> Rows:
     yield "Width", source.config.hidden_size
     yield "Attention heads", source.config.num_attention_heads
     yield "Longest sequence", source.config.max_position_embeddings
-    files = source.tokenizer_files
+    files = source.files.tokenizer_files
     if files.file is not None:
         tokenizer = files.load()
         casing = {True: ", lower-cased", False: ", cased", None: ""}[files.do_lower_case]

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from bert_tf.checkpoint.formats import open_weights
-from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, TOKENIZER_CONFIG_NAME
+from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
+from bert_tf.text.names import TOKENIZER_CONFIG_NAME
 from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json, read_json_object, write_json
@@ -77,7 +78,6 @@ class SentenceModules:
     """How texts become vectors.
 
     Attributes:
-      path: the ``modules.json``.
       pooling: how tokens become vectors, which follow each other; values of ``_POOLING_KEYS``.
       pools_prompt: whether the tokens of a prompt are pooled, too.
       dense: the layers on pooled vectors.

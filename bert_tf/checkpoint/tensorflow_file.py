@@ -33,12 +33,9 @@ _DAMAGE = (tf.errors.OpError, ValueError, TypeError, RuntimeError, IndexError)
 def resolve_checkpoint(path: PathLike) -> str:
     """The path of a checkpoint without its files' suffixes.
 
-    Args:
-      path: that path itself, one of the checkpoint's files, or a directory, which means its
-        latest checkpoint, or its only one if no file names the latest.
-
-    Raises:
-      UserError: there is no checkpoint, or a part of it is missing.
+    ``path`` is that path itself, one of the checkpoint's files, or a directory, which means its
+    latest checkpoint, or its only one if no file names the latest. Raises UserError if there is no
+    checkpoint, or a part of it is missing.
     """
     path = str(path)
     if Path(path).is_dir():
@@ -174,13 +171,8 @@ class TensorflowCheckpoint(ArrayFile):
 def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes variables as one TensorFlow checkpoint: ``path``.meta, .index and its data file.
 
-    Args:
-      path: as ``tf.train.Saver.save`` returns it; its directory exists.
-      arrays: the values by the variables' names.
-
-    Raises:
-      OSError: the disk is full, or permission is missing.
-      UserError: the same, for ``path``.meta.
+    ``path`` is as ``tf.train.Saver.save`` returns it; its directory exists. Raises OSError if the
+    disk is full or permission is missing, and UserError if so for ``path``.meta.
     """
     write_meta_graph(
         path, {name: Stored(a.shape, tf.as_dtype(a.dtype)) for name, a in arrays.items()}

@@ -35,11 +35,8 @@ def network_shapes(
 ) -> dict[str, Shape]:
     """The variables of the network that a checkpoint appears to hold: BERT and its heads.
 
-    Args:
-      config: the architecture.
-      stored: the checkpoint's variables, under Google's names; they determine the number of
-        classes of a task head.
-      labels: ``Source.labels``.
+    ``stored`` are the checkpoint's variables, under Google's names; they determine the number of
+    classes of a task head. ``labels`` are ``ModelDirectory.labels``.
     """
     heads = names.heads_of(stored)
     pools = any(name.startswith(names.POOLER) for name in stored)
@@ -62,7 +59,7 @@ def network_shapes(
 def write_model(
     directory: Path, target: str, weights: Arrays, files: ConfiguredDirectory, *, run_state: Arrays
 ) -> list[str]:
-    """Writes weights, configuration, vocabulary and casing.
+    """Writes weights, configuration, vocabulary and casing; returns messages for the user.
 
     Args:
       directory: an existing, empty directory.
@@ -71,12 +68,7 @@ def write_model(
       files: the files next to the weights.
       run_state: optimizer state and counters; empty to write only weights.
 
-    Returns:
-      Messages for the user.
-
-    Raises:
-      UserError: the format cannot represent something.
-      OSError: the disk is full.
+    Raises UserError if the format cannot represent something, OSError if the disk is full.
     """
     if target != "huggingface":
         _write_tensorflow(directory, target, {**weights, **run_state}, files)

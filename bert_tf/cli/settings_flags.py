@@ -42,10 +42,8 @@ class Definer:
     ) -> None:
         """Defines the flags of a settings class, but not of its groups or base classes.
 
-        Args:
-          kind: the class.
-          without: fields for which this command has no flags.
-          **changes: field -> facts of its :class:`Option` that are different in this command.
+        The command has none for the fields in ``without``; ``changes`` are field -> facts of its
+        :class:`Option` that are different in this command.
         """
         for name, option in options_of(kind).items():
             if name in vars(kind)["__annotations__"] and name not in without:
@@ -118,14 +116,9 @@ class _BooleanOrAuto(flags.ArgumentParser[Union[bool, str]]):
 def from_flags(kind: type[AnySettings], values: flags.FlagValues, **made: Any) -> AnySettings:
     """Makes the settings of a class and its groups from parsed flags.
 
-    Args:
-      kind: the class.
-      values: the parsed flags; a setting that has no flag among them, or whose flag has no value,
-        gets its default.
-      **made: fields of the class or of a group that are not read from their flags.
-
-    Raises:
-      UserError: the settings are invalid.
+    A setting that has no flag among ``values``, or whose flag has no value, gets its default.
+    ``made`` has fields of the class or of a group that are not read from their flags. Raises
+    UserError for invalid settings.
     """
     flag_of = {getattr(values[name], "setting", None): values[name] for name in values}
     found = {}

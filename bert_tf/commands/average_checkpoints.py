@@ -25,16 +25,11 @@ from bert_tf.util.files import PathLike
 def average_checkpoints(
     model_dir: PathLike, output_dir: PathLike, last: int, target: str = "bert_tf"
 ) -> list[str]:
-    """Writes the mean of a run's last checkpoints; returns the lines of a report.
+    """Writes the mean of a run's ``last`` checkpoints; returns the lines of a report.
 
-    Args:
-      model_dir: the run's output directory.
-      output_dir: a directory that does not exist or is empty; it appears only when complete.
-      last: the number of checkpoints.
-      target: a key of ``ORIGINS``.
-
-    Raises:
-      UserError: there are fewer checkpoints, or as :func:`bert_tf.commands.convert.convert`.
+    The output directory, new or empty, appears only when complete; ``target`` is a key of
+    ``ORIGINS``. Raises UserError if there are fewer checkpoints, or as
+    :func:`bert_tf.commands.convert.convert`.
     """
     # Imported here, since this needs TensorFlow and --help should not wait for it.
     from bert_tf.inference.checkpoints import run_checkpoints, step_in_name

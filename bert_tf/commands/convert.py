@@ -36,7 +36,7 @@ def convert(
     card: bool = True,
     add_files: Callable[[Path], None] | None = None,
 ) -> list[str]:
-    """Writes a checkpoint as a model directory.
+    """Writes a checkpoint as a model directory; returns the lines of a report.
 
     Weights that no network here has are left out and named in the report. Float32 values do not
     change. If only the hash of the vocabulary is known, it is put into ``model.json``.
@@ -52,12 +52,8 @@ def convert(
         weights, so they must not have been changed.
       add_files: adds files to the directory before it appears.
 
-    Returns:
-      The lines of a report.
-
-    Raises:
-      UserError: if variables are missing or their shapes contradict the configuration, the
-        directory is not empty or cannot be written, or the format cannot represent something.
+    Raises UserError if variables are missing or their shapes contradict the configuration, the
+    directory is not empty or cannot be written, or the format cannot represent something.
     """
     from bert_tf.checkpoint.loading import advice, compare_source, describe_problem
     from bert_tf.checkpoint.writing import write_model
@@ -127,7 +123,11 @@ def _network(
 
     if not generator:
         source, others = without_generator(source)
-        return source, network_shapes(source.config, source.shapes, labels=source.labels), others
+        return (
+            source,
+            network_shapes(source.config, source.shapes, labels=source.files.labels),
+            others,
+        )
     if target != "huggingface":
         raise UserError(
             f"--generator: --format={target} cannot hold a generator, whose embeddings are the "
@@ -179,7 +179,7 @@ def _with_given_files(source: Source, given: ModelDirectory) -> Source:
             f"cannot convert {source.path}: {problem}; give the one that it was trained with, or "
             "leave the flag out."
         )
-    found = source.tokenizer_files
+    found = source.files.tokenizer_files
     tokenizer_files = given.tokenizer_files.with_vocabulary_of(found)
     if tokenizer_files.do_lower_case is None:
         tokenizer_files = dataclasses.replace(tokenizer_files, do_lower_case=found.do_lower_case)

@@ -95,17 +95,12 @@ def extend_vocabulary(
 ) -> list[str]:
     """Writes a model directory with new words; returns the lines of a report.
 
-    The directory appears only when complete, and depends on nothing but the arguments. State of the
-    optimizer is left out.
+    The directory, new or empty, appears only when complete, and depends on nothing but the
+    arguments. State of the optimizer is left out. ``target`` is a key of ``ORIGINS``; None for
+    Hugging Face's if that can be read back, else ours.
 
-    Args:
-      model: the model, with a WordPiece vocabulary.
-      output_dir: a directory that does not exist or is empty.
-      choice: which words to add.
-      target: a key of ``ORIGINS``; None for Hugging Face's if that can be read back, else ours.
-
-    Raises:
-      UserError: the vocabulary is a SentencePiece model, no word is to be added, or as ``convert``.
+    Raises UserError unless the vocabulary is WordPiece with BERT's own rules, if no word is to be
+    added, or as ``convert``.
     """
     check_new_directory(output_dir)
     tokenizer = model.tokenizer
@@ -220,7 +215,7 @@ def _report(
 
 def _write_words(path: Path, extension: Extension, source: ConfiguredSource) -> None:
     """A table of the new words, by id."""
-    before = read_vocab_file(source.tokenizer_files.required_file)
+    before = read_vocab_file(source.files.tokenizer_files.required_file)
     with atomic_open(path) as file:
         file.write("id\tword\tcount\tpieces\n")
         for index, new in sorted(extension.words.items()):

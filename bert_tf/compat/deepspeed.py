@@ -182,13 +182,9 @@ def read_run(
 ) -> Settings:
     """Reads the settings of a run from its command line and the two JSON files.
 
-    Args:
-      words: the command line, as in :func:`read_command`.
-      config: DeepSpeed's JSON file; None for the one named in ``words``.
-      model_config: bing_bert's JSON file; None for the one named in ``words``.
-
-    Raises UserError for words that cannot be parsed, an option without its value, and a file that
-    is missing or unreadable.
+    ``words`` are as in :func:`read_command`; DeepSpeed's file, ``config``, and bing_bert's own are
+    those named there if they are None. Raises UserError for words that cannot be parsed, an option
+    without its value, and a file that is missing or unreadable.
     """
     settings, options = Settings(), read_command(words)
     for flag, path, option in (

@@ -15,6 +15,7 @@ from absl import flags
 
 from bert_tf.update.schedules import SCHEDULES
 from bert_tf.util.console import remark
+from bert_tf.util.options import shown
 
 _WIDTH = 100
 
@@ -44,7 +45,6 @@ class PeerScript(NamedTuple):
     Attributes:
       marks: flags that identify its commands: either the script requires them, or they have no
         effect here, so that our own commands do not contain them.
-      defaults: the differences.
       to_avoid: how to get our defaults instead.
     """
 
@@ -169,8 +169,8 @@ def adopt(values: flags.FlagValues, script: PeerScript) -> str:
         return ""
     rows = [("flag", "NVIDIA's", "otherwise")]
     for default in adopted:
-        ours = default.ours or _shown(values[default.flag].value)
-        rows.append((f"--{default.flag}", _shown(default.value), ours))
+        ours = default.ours or shown(values[default.flag].value)
+        rows.append((f"--{default.flag}", shown(default.value), ours))
     for default in adopted:
         values.set_default(default.flag, default.value)
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -186,9 +186,3 @@ def adopt(values: flags.FlagValues, script: PeerScript) -> str:
             "warm-up ends; with --lr_schedule=polynomial it does not."
         )
     return "\n".join([textwrap.fill(begin, _WIDTH), *table, textwrap.fill(end, _WIDTH)])
-
-
-def _shown(value: Value | None) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -94,8 +94,6 @@ class RampSettings:
     """A ramp in single-rank updates, before its last value is known.
 
     Attributes:
-      flag: the name of its flag.
-      text: the flag's value.
       stages: (value, first update) pairs; empty for growth in equal steps.
       start, step: the first value, and the difference between stages.
       duration: number of updates or sequences after which growth is complete.

@@ -111,8 +111,7 @@ def _foreign(name: str, value: OptionValue, schedule: str) -> str:
 def check_lengths(schedule: ScheduleSettings, total: int | None, warmup: int | None) -> None:
     """Raises UserError if parts of a schedule do not fit into its steps.
 
-    ``total`` and ``warmup`` are steps on one rank; None, if they depend on the number of records,
-    passes.
+    ``total`` and ``warmup`` are steps on one rank; None, if they depend on the records, passes.
     """
     if total is None or warmup is None:
         return

@@ -30,12 +30,8 @@ def define_native_flag() -> None:
 def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> ForwardOptions:
     """The options for computing a network's layers in prediction.
 
-    Args:
-      policy: the data type of each class of operation; some types have no native operations.
-      native_ops: True requires native operations, False avoids them, None uses them on CPUs if
-        they are built.
-
-    Raises UserError if native operations are required but missing.
+    ``native_ops`` requires native operations, False avoids them, None uses them on CPUs if they are
+    built. Raises UserError if they are required but missing.
     """
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.model.options import ForwardOptions
@@ -75,7 +71,6 @@ def chosen_options(
     """The data types and layer implementation for predictions, and warnings.
 
     Args:
-      config: the network's configuration.
       precision: one of ``precision.PRECISIONS``, or ``auto`` for what is fastest on this kind of
         machine.
       native_ops: as in :func:`prediction_options`.

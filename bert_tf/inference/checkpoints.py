@@ -21,7 +21,6 @@ class Checkpoint:
     """A checkpoint to evaluate.
 
     Attributes:
-      path: the path that ``Predictor`` takes.
       name: its name in tables, and of its directory among the scores.
       step: the number of updates in its name; None if it has none.
       weights_digest: a digest of its files.

@@ -34,7 +34,6 @@ class Exportable(abc.ABC):
     """A network with what its signatures take and return. The first dimension of all is B.
 
     Attributes:
-      task: the network's task.
       classes: the classes of words or texts, which are stored with the model for clients.
       texts: name of a signature that takes strings -> its names of inputs, [B] strings each.
       returned: name of a signature -> a [B] int32 input that it returns besides the others.
@@ -72,9 +71,7 @@ def export_saved_model(
     """Exports a model as a SavedModel, which only TensorFlow is needed to load.
 
     Args:
-      model: the model.
-      exportable: its network and signatures.
-      export_dir: the directory with all versions.
+      export_dir: the directory with all versions, of which the new one's is returned.
       version: number of the new version; None for one more than the highest existing.
       precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation;
         weights are always float32.
@@ -82,11 +79,8 @@ def export_saved_model(
       text_signatures: whether to add those that take strings, for which tensorflow-text is needed.
       inside: the SavedModel's directory in that of the version; "" for the version's own.
 
-    Returns: the version's directory.
-
-    Raises:
-      UserError: if the version exists, the weights do not belong to such a model, a length is too
-        large, or tensorflow-text is missing.
+    Raises UserError if the version exists, the weights do not belong to such a model, a length is
+    too large, or tensorflow-text is missing.
     """
     longest = checked_length(model, max_seq_length)
     choose_version(export_dir, version)  # raises its errors before the work
@@ -134,15 +128,10 @@ def checked_length(model: CompleteModel, max_seq_length: int | None) -> int:
 
 
 def choose_version(export_dir: PathLike, version: int | None) -> Path:
-    """Returns the directory for a new version.
+    """Returns the directory for a new version in ``export_dir``, which is created if needed.
 
-    Args:
-      export_dir: created if needed.
-      version: a number from 1; None for one more than the highest existing version.
-
-    Raises:
-      UserError: if the version is below 1, its directory is not empty, or ``export_dir`` is not
-        writable.
+    ``version`` is None for one more than the highest existing version. Raises UserError if it is
+    below 1, its directory is not empty, or ``export_dir`` is not writable.
     """
     export_dir = make_output_dir(export_dir, flag="export_dir")
     if version is None:
@@ -164,9 +153,8 @@ def new_version(export_dir: PathLike, version: int | None) -> Iterator[tuple[Pat
     """Yields the directory for a new version, and where to make it meanwhile.
 
     A server that watches ``export_dir`` sees only complete versions, because the temporary name is
-    not a number. Of several exports at once, each waits for those before it; the number is that of
-    :func:`choose_version` after them, and errors are the same. Raises UserError, too, if it cannot
-    be written.
+    not a number. Several exports wait for each other. Raises UserError as :func:`choose_version`,
+    and if the version cannot be written.
     """
     directory = make_output_dir(export_dir, flag="export_dir")
     try:

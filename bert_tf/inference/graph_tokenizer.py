@@ -80,12 +80,8 @@ def with_special_tokens(
 ) -> dict[str, tf.Tensor]:
     """The network's inputs for ``[CLS] first [SEP]`` and, with two parts, ``second [SEP]``.
 
-    Args:
-      parts: [B, (tokens)] int32 each.
-      tokenizer: has the ids of the special tokens.
-
-    Returns: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, where S is the longest
-      length in the batch.
+    ``parts`` are [B, (tokens)] int32 each. Returns ``input_ids``, ``input_mask``, ``segment_ids``
+    [B, S] int32, where S is the longest length in the batch.
     """
     separator = tf.fill([parts[0].nrows(tf.int32), 1], tokenizer.sep_id)
     segments = [tf.concat([part, separator], axis=1) for part in parts]
@@ -115,12 +111,8 @@ def first_sequence(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """The network's inputs for single texts, which lose their end if they are too long.
 
-    Args:
-      tokens: [B, (tokens)] int32.
-      tokenizer: has the ids of the special tokens.
-      max_seq_length: the most tokens of a sequence, [CLS] and [SEP] included.
-
-    Returns: what :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
+    ``tokens`` are [B, (tokens)] int32, and ``max_seq_length`` counts [CLS] and [SEP]. Returns what
+    :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
     """
     counts = tokens.row_lengths()
     kept = tf.minimum(counts, max_seq_length - 2)

@@ -46,7 +46,6 @@ class Compared(NamedTuple):
     """An exported model against its network.
 
     Attributes:
-      path: the directory of its version.
       difference: the largest difference of a number, relative to the network's where that is
         larger than 1.
     """
@@ -66,19 +65,12 @@ def export_onnx(
     """Exports a model's numbers for token ids as ``model.onnx``, in float32.
 
     Its inputs and outputs are those of the SavedModel's ``serving_default`` but for strings; the
-    labels are in its metadata.
+    labels are in its metadata. ``version`` is as in ``export.export_saved_model``; ``int8`` stores
+    weights of products as 8-bit integers, and products are those of integers whose scales follow
+    from each input (dynamic quantization).
 
-    Args:
-      model: the model.
-      exportable: its network and outputs.
-      export_dir: the directory with all versions.
-      version: number of the new version; None for one more than the highest existing.
-      int8: whether weights of products are stored as 8-bit integers, and products are those of
-        integers whose scales follow from each input (dynamic quantization).
-
-    Raises:
-      UserError: a package is missing, the version exists, the weights do not belong to such a
-        model, or onnxruntime computes something else in float32.
+    Raises UserError if a package is missing, the version exists, the weights do not belong to such
+    a model, or onnxruntime computes something else in float32.
     """
     packages = _import_packages()
     choose_version(export_dir, version)  # raises its errors before the work

@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.loading import initialise_from_checkpoint, missing_heads
 from bert_tf.checkpoint.tensorflow_file import explained_reading
 from bert_tf.inference.arithmetic import prediction_options
-from bert_tf.inference.cast_kernels import with_cast_kernels
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Network, Task, create_network
+from bert_tf.model.variables import Variables
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.util.console import say
@@ -49,7 +49,6 @@ class Predictor:
         """Restores the weights.
 
         Args:
-          task: the task to predict for.
           checkpoint: a file or directory with the weights; None for random weights.
           precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation.
           native_ops: as in ``arithmetic.prediction_options``.
@@ -60,9 +59,8 @@ class Predictor:
           portable: the graph must be loadable with only TensorFlow and a checkpoint's variables,
             so it has no native operations, whatever ``native_ops`` and ``options`` are.
 
-        Raises:
-          UserError: if the weights do not fit the task's network, or native operations are
-            required but missing.
+        Raises UserError if the weights do not fit the task's network, or native operations are
+        required but missing.
         """
         if options is None:
             options = prediction_options(as_policy(precision), False if portable else native_ops)
@@ -74,7 +72,7 @@ class Predictor:
             if checkpoint is not None:
                 _initialise(checkpoint, network)
             if not portable:
-                variables = with_cast_kernels(network.variables, options.policy.dense)
+                variables = _with_cast_kernels(network.variables, options.policy.dense)
                 network = Network(task, variables, options)
             self.network = network
             self.inputs = {n: tf.placeholder(tf.int32, [None, None], n) for n in task.inputs}
@@ -121,3 +119,24 @@ def _initialise(checkpoint: PathLike, network: Network) -> None:
         )
     for note in set(report.notes).difference(ModelDirectory.of(checkpoint).notes):
         say(note, stream=sys.stderr)  # commands show the directory's own
+
+
+def _with_cast_kernels(variables: Variables, dtype: tf.DType) -> Variables:
+    """Returns the variables with dense kernels of other types replaced by copies in ``dtype``.
+
+    The copies are local variables, which are not saved in checkpoints; initialize them after the
+    variables. Without them, casting kernels would dominate the time of a small batch.
+    """
+
+    def cast_kernel(variable: tf.Variable) -> tf.Variable:
+        if not variable.op.name.endswith("/kernel") or variable.dtype == dtype:
+            return variable
+        return tf.Variable(
+            tf.cast(variable.read_value(), dtype),
+            trainable=False,
+            collections=[tf.GraphKeys.LOCAL_VARIABLES],
+            use_resource=True,
+            name=f"{variable.op.name}_{dtype.name}",
+        )
+
+    return Variables({variable.op.name: cast_kernel(variable) for variable in variables.all()})

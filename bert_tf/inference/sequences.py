@@ -74,18 +74,12 @@ class SequencePredictor:
         threads: int | None = None,
         gpu: int | None = None,
     ) -> None:
-        """Restores the weights.
+        """Restores the weights from a file or directory.
 
-        Args:
-          task: the task to predict for.
-          checkpoint: a file or directory with the weights.
-          max_seq_length: no batch is padded beyond this many tokens.
-          batch_size: maximum number of sequences per batch.
-          options, threads, gpu: as for :class:`bert_tf.inference.predictor.Predictor`.
-
-        Raises:
-          UserError: the weights do not fit the task's network, it has fewer positions, or batches
-            would be empty.
+        No batch is padded beyond ``max_seq_length`` tokens or has more than ``batch_size``
+        sequences. ``options``, ``threads`` and ``gpu`` are as for ``predictor.Predictor``. Raises
+        UserError if the weights do not fit the task's network, it has fewer positions, or batches
+        would be empty.
         """
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor

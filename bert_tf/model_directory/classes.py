@@ -1,7 +1,7 @@
 """What the outputs of a classification head mean: classes of words or texts, or a rating.
 
-They are in a directory's ``model.json``. Hugging Face's settings name them, too, and earlier
-versions kept them in ``labels.txt`` and ``text_classes.json``.
+They are in a directory's ``model.json``. Hugging Face's settings name them, too, and ``labels.txt``
+those of NVIDIA's checkpoints.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.durable.sealed_json import read_sealed_json
-from bert_tf.text.wordpiece_entries import HALF_A_PAIR
+from bert_tf.text.vocabulary import HALF_A_PAIR
 from bert_tf.util.digest import digest_of_json
 from bert_tf.util.errors import UserError, short_repr
 
@@ -31,8 +30,7 @@ THRESHOLD_KEY = "multi_label_threshold"
 
 _MOST_UNNAMED = 1_000_000  # which take 0.3 s; damaged files may have any number
 
-# Earlier versions wrote these files.
-_LABELS_NAME, _TEXT_CLASSES_NAME = "labels.txt", "text_classes.json"
+LABELS_NAME = "labels.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,26 +136,16 @@ def _named_labels(settings: Mapping[str, Any], source: Path) -> tuple[str, ...]:
         ) from None
 
 
-def classes_of_earlier_versions(directory: Path) -> Classes | None:
-    """The classes in ``labels.txt`` or ``text_classes.json``; None without these files.
-
-    Raises UserError if one is damaged.
-    """
-    advice = "restore it, or train the model again"
-    words, texts = directory / _LABELS_NAME, directory / _TEXT_CLASSES_NAME
-    if words.is_file():
-        try:
-            # The last line's end is optional.
-            lines = words.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-            return Classes(WORD_LABELS, tuple(lines))
-        except (OSError, UnicodeDecodeError, UserError) as error:
-            raise UserError(f"labels {words}: {str(error).rstrip('.')}; {advice}.") from error
-    if not texts.is_file():
+def classes_in_labels_file(directory: Path) -> Classes | None:
+    """The classes of words in a ``labels.txt``; None without one; UserError if it is damaged."""
+    path = directory / LABELS_NAME
+    if not path.is_file():
         return None
-    content = read_sealed_json(texts, what="classes", advice=advice, required=True)
     try:
-        return Classes.of_texts(content["kind"], tuple(content["labels"]), content["threshold"])
-    except (KeyError, TypeError, ValueError, UserError) as error:
+        # The last line's end is optional.
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+        return Classes(WORD_LABELS, tuple(lines))
+    except (OSError, UnicodeDecodeError, UserError) as error:
         raise UserError(
-            f"classes {texts}: kind, labels or threshold are not valid; {advice}."
+            f"labels {path}: {str(error).rstrip('.')}; restore it, or train the model again."
         ) from error

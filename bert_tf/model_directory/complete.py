@@ -22,8 +22,6 @@ class CompleteModel:
     Attributes:
       checkpoint: a file or directory with the weights; a run that starts from random weights will
         write them there.
-      config: the network's configuration.
-      tokenizer: splits text into entries of the model's vocabulary.
       tokenizer_files: the files from which it was loaded, and its casing.
       notes: messages about unsupported settings of the model directory.
       kept: flag -> value of the settings with which the model was trained, that decide predictions.
@@ -56,15 +54,12 @@ def find_model(
 ) -> CompleteModel:
     """Finds the model in a directory or next to weights; given files replace those there.
 
-    As far as can be determined, they must be those with which the weights were trained.
+    As far as can be determined, they must be those with which the weights were trained. If no
+    casing is given, it is that of the model's files or else of its vocabulary. ``model_dir`` is the
+    output directory of a training run, or a published model.
 
-    Args:
-      model_dir: the output directory of a training run, or a published model.
-      init_checkpoint, bert_config_file, tokenizer_files: replacements for the directory's files.
-        If no casing is given, it is that of the model's files or else of its vocabulary.
-
-    Raises:
-      UserError: a part is missing, malformed, or belongs to a different model than the weights.
+    Raises UserError if a part is missing, malformed, or belongs to a different model than the
+    weights.
     """
     checkpoint = init_checkpoint or model_dir
     if not checkpoint:

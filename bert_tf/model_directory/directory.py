@@ -24,13 +24,9 @@ from bert_tf.model_directory.run_record import (
     RunRecord,
     read_run_record,
 )
-from bert_tf.text.names import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
-from bert_tf.text.tokenizer_files import (
-    TokenizerFiles,
-    Vocabulary,
-    vocabulary_named_in,
-)
-from bert_tf.util.digest import CLASSES_DIGEST_KEY, VOCABULARY_DIGEST_KEY
+from bert_tf.text.names import TOKENIZER_FILES
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.util.digest import CLASSES_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, require_file
 
@@ -67,13 +63,10 @@ class ModelDirectory:
 
     Attributes:
       config: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
-      config_file: the file from which it was read.
       tokenizer_files: the vocabulary, with the casing and rules that its files state.
       notes: messages about settings that our network does not support.
       settings: the complete contents of the configuration file.
-      run_record: the record of the run that trained the weights.
       record: what decides the model's predictions, as it was stored with it.
-      named_vocabulary: that of a hash in tokenizer_config.json, of earlier versions.
       classes: what the outputs of a classification head mean.
     """
 
@@ -84,19 +77,15 @@ class ModelDirectory:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     run_record: RunRecord | None = None
     record: ModelRecord | None = None
-    named_vocabulary: Vocabulary | None = None
     classes: Classes | None = None
 
     @classmethod
     def of(cls, path: PathLike) -> ModelDirectory:
         """Reads the files that accompany a checkpoint.
 
-        Args:
-          path: a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or the
-            path of a TensorFlow checkpoint in it without file suffixes.
-
-        Raises:
-          UserError: there is no such directory, or a file in it is malformed.
+        ``path`` is a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or
+        the path of a TensorFlow checkpoint in it without file suffixes. Raises UserError for a
+        missing directory, or a malformed file in it.
         """
         path = Path(path)
         directory = path if path.is_dir() else path.parent
@@ -124,7 +113,6 @@ class ModelDirectory:
             notes=tuple(notes),
             settings=values,
             run_record=run_record,
-            named_vocabulary=_named_vocabulary(directory),
             record=record,
             classes=_classes(directory, record, values, config_file),
         )
@@ -142,8 +130,7 @@ class ModelDirectory:
     @property
     def facts(self) -> dict[str, Any]:
         """What a copy of the model has in its record besides its files."""
-        vocabularies = [self.named_vocabulary and self.named_vocabulary.digest]
-        vocabularies += [
+        vocabularies = [
             record.vocabulary_digest for record in (self.record, self.run_record) if record
         ]
         return {
@@ -155,13 +142,8 @@ class ModelDirectory:
 
     @property
     def kept_settings(self) -> Mapping[str, Any]:
-        """The settings that decide predictions: flag -> value; those of earlier versions, too."""
-        if self.record is not None:
-            return self.record.settings
-        flags = self.run_record.content.get("flags") if self.run_record else None
-        kinds = {"max_seq_length": int, "long_texts": str, "doc_stride": int}
-        given = flags if isinstance(flags, dict) else {}
-        return {n: given[n] for n, kind in kinds.items() if type(given.get(n)) is kind}
+        """The settings that decide predictions: flag -> value."""
+        return self.record.settings if self.record else {}
 
     def with_config_file(
         self, path: PathLike | None, *, flag: str = "bert_config_file"
@@ -221,7 +203,7 @@ def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
     names = [CONFIG_NAME, HUGGINGFACE_CONFIG_NAME]
     if huggingface:
         names.reverse()
-    return next(filter(None, (_if_exists(directory / name) for name in names)), None)
+    return next(filter(Path.is_file, map(directory.joinpath, names)), None)
 
 
 def _check_record(
@@ -262,7 +244,7 @@ def _classes(
     settings: Mapping[str, Any],
     config_file: Path | None,
 ) -> Classes | None:
-    """The classes, in the record, Hugging Face's settings or the files of earlier versions.
+    """The classes, in the record, Hugging Face's settings or a ``labels.txt``.
 
     Raises UserError if they are malformed, or the first two differ.
     """
@@ -272,7 +254,7 @@ def _classes(
     from bert_tf.model_directory import classes
 
     if config_file is None or not is_theirs:
-        return classes.classes_of_earlier_versions(directory)
+        return classes.classes_in_labels_file(directory)
     named = classes.classes_of_huggingface(settings, config_file)
     if record is None:
         return named
@@ -282,22 +264,3 @@ def _classes(
             f"{record.classes.described()}; restore the file that was changed."
         )
     return record.classes or named
-
-
-def _if_exists(path: Path) -> Path | None:
-    return path if path.is_file() else None
-
-
-def _named_vocabulary(directory: Path) -> Vocabulary | None:
-    path = directory / TOKENIZER_CONFIG_NAME
-    if not path.is_file():
-        return None
-    from bert_tf.text.rules_of_files import read_tokenizer_config
-
-    digest = read_tokenizer_config(directory).get(VOCABULARY_DIGEST_KEY)
-    if not isinstance(digest, (str, type(None))):
-        raise UserError(
-            f"tokenizer configuration {path}: {VOCABULARY_DIGEST_KEY} must be a string; restore "
-            "the file."
-        )
-    return vocabulary_named_in(path, digest)

@@ -39,7 +39,6 @@ class ModelRecord:
       settings: flag -> value (see ``config.declared.settings_of_model``), and the precision.
       chosen_on: the digest of the records for which the thresholds, and a checkpoint that is kept
         as the best, were chosen; None if nothing was.
-      directory: where the file is.
     """
 
     network: Mapping[str, Any]

@@ -27,7 +27,6 @@ class RunRecord:
     """The contents of a ``run.json``.
 
     Attributes:
-      path: the file.
       content: the complete contents; ``content["ledger"]`` maps sections to their entries.
     """
 

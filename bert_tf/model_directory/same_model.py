@@ -21,7 +21,6 @@ def known_vocabularies(files: ModelDirectory) -> list[Vocabulary]:
     record = files.record or files.run_record
     found = [
         files.tokenizer_files.vocabulary(),
-        files.named_vocabulary,
         vocabulary_named_in(record.path, record.vocabulary_digest) if record else None,
     ]
     return [vocabulary for vocabulary in found if vocabulary is not None]
@@ -39,14 +38,9 @@ def other_model(
 
 
 def other_vocabulary(files: ModelDirectory, used: Vocabulary | None) -> tuple[str, list[str]]:
-    """Compares the vocabulary to be used with that of the weights.
+    """Compares the vocabulary to be used, None if unknown, with that of the weights.
 
-    Args:
-      files: the files stored with the weights.
-      used: the vocabulary to be used; None if unknown.
-
-      Returns:
-        The problem, "" if there is none; and a message if there was nothing to compare.
+    Returns the problem, "" if there is none; and a message if there was nothing to compare.
     """
     known = known_vocabularies(files)
     if used is None or not known:
@@ -63,11 +57,8 @@ def other_vocabulary(files: ModelDirectory, used: Vocabulary | None) -> tuple[st
 def other_function(files: ModelDirectory, network: BertConfig) -> tuple[str, list[str]]:
     """Compares a network with what is known about the weights from which it will start.
 
-    Sizes are left to the comparison of shapes.
-
-    Returns:
-      Differences in the computed function in spite of equal shapes, "" if there are none; and
-      messages about other differences.
+    Sizes are left to the comparison of shapes. Returns differences in the computed function in
+    spite of equal shapes, "" if there are none; and messages about other differences.
     """
     notes: dict[str, str] = {}
     for path, config in known_configs(files):

@@ -23,14 +23,11 @@ def write_model_files(
     classes: Classes | None = None,
     **facts: Any,
 ) -> None:
-    """Makes ``directory`` a model directory; replaces existing files.
+    """Makes an existing ``directory`` a model directory; replaces existing files.
 
-    Args:
-      directory: an existing directory.
-      config: written as ``bert_config.json``, with an unambiguous GELU.
-      tokenizer_files: the vocabulary is copied; casing and rules are written to
-        ``tokenizer_config.json`` unless nothing is known of them.
-      classes, **facts: for the record, ``model.json``; see :func:`record_of`.
+    ``config`` becomes ``bert_config.json``, with an unambiguous GELU. The vocabulary is copied;
+    casing and rules are written to ``tokenizer_config.json`` unless nothing is known of them. The
+    other arguments are for the record, ``model.json``; see :func:`record_of`.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())

@@ -54,7 +54,6 @@ class RecordVocabulary:
 
     Attributes:
       manifest_file: the manifest that names it.
-      entry: its entry there.
       file: a copy stored with the records; None if there is none.
     """
 
@@ -69,15 +68,12 @@ class RecordInfo:
 
     Attributes:
       masked: whether the records store their masks; otherwise masks are drawn at training time.
-      seq_length: sequence length of the records.
       max_predictions: number of masks for which a record has room; None if masks are not stored.
-      num_records: total number of records in all files.
       names: a feature's names in the files, for features whose name differs from the spec.
       first_file: the file with which the others agree.
       highest_id: largest token id in a sample of the records.
       one_sided_labels: what is wrong with the sentence pair labels in this sample; None if nothing
         is, or if there are no pairs.
-      manifests: the manifests that describe the files.
       vocabulary: the vocabulary of all files; None without a manifest.
       data_digest: one digest for all files, derived from the manifests' digests and the files'
         names, sizes and record counts, without reading their contents.
@@ -139,9 +135,8 @@ class RecordInfo:
 def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
     """Opens record files and describes them.
 
-    Raises:
-      UserError: a file is damaged, does not contain pre-training records, differs from its manifest
-        or does not match the other files; or there are no records at all.
+    Raises UserError if a file is damaged, has no pre-training records, differs from its manifest or
+    does not match the other files; or if there are no records at all.
     """
     record_set = files if isinstance(files, RecordSet) else RecordSet(files)
     filled = [file for file in record_set.files if len(file)]
@@ -194,10 +189,7 @@ def one_sided_labels(label_1: int, total: int) -> str | None:
 
     In half of the pairs, the second sentence is random (label 1; Devlin et al. 2018, appendix A.2).
     If documents have only one sentence, no sentence has a successor, and all of them are random.
-
-    Args:
-      label_1: number of pairs with label 1.
-      total: number of all pairs, or of those in a sample.
+    ``label_1`` of ``total`` pairs, all or those in a sample, have label 1.
     """
     if not total or min(label_1, total - label_1) >= _LEAST_OF_A_LABEL * total:
         return None
@@ -247,7 +239,8 @@ def check_records(
 
 def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
     """The manifest that describes each file; None if there is none."""
-    by_directory = {directory: find_manifest(directory) for directory in _directories(files)}
+    directories = dict.fromkeys(file.path.parent for file in files)
+    by_directory = {directory: find_manifest(directory) for directory in directories}
     found: dict[Path, Manifest | None] = {}
     for file in files:
         manifest = by_directory[file.path.parent]
@@ -308,10 +301,6 @@ def _require_special_ids(path: Path, vocabulary: VocabularyEntry) -> None:
                 f"{path.with_name(MANIFEST_NAME)} lacks a valid id for {name!r}, which is "
                 "needed to draw masks; make the data again."
             )
-
-
-def _directories(files: Sequence[RecordFile]) -> list[Path]:
-    return list(dict.fromkeys(file.path.parent for file in files))
 
 
 def _first_example(file: RecordFile, record_set: RecordSet) -> dict[str, np.ndarray]:

@@ -2,8 +2,7 @@
 
 It contains 8 magic bytes, a digest (SHA-256) and a little-endian uint16 for each record. The digest
 covers these numbers and what they were counted in: the number of records, and some of the records,
-spread over the file, so that lengths of another file of that name are rejected. Files of earlier
-versions, whose digest does not cover the numbers, are accepted, since counting may take hours.
+spread over the file, so that lengths of another file of that name are rejected.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from bert_tf.util.files import atomic_open
 LENGTHS_SUFFIX = ".lengths"
 
 _MAGIC = b"TFRLEN02"
-_EARLIER_MAGIC = b"TFRLEN01"
 _DIGEST_BYTES = 32
 _SAMPLED_RECORDS = 64
 
@@ -42,11 +40,10 @@ def read_lengths(records: RecordSet, file: RecordFile) -> np.ndarray | None:
     except OSError:
         return None
     header = len(_MAGIC) + _DIGEST_BYTES
-    magic, lengths = content[: len(_MAGIC)], content[header:]
-    covered = {_MAGIC: lengths, _EARLIER_MAGIC: b""}
-    if len(lengths) != 2 * len(file) or magic not in covered:
+    lengths = content[header:]
+    if len(lengths) != 2 * len(file) or not content.startswith(_MAGIC):
         return None
-    if content[len(_MAGIC) : header] != _digest(records, file, covered[magic]):
+    if content[len(_MAGIC) : header] != _digest(records, file, lengths):
         return None
     return np.frombuffer(lengths, "<u2")
 

@@ -53,7 +53,6 @@ class LocalCopies:
     """Copies of record files.
 
     Attributes:
-      directory: the directory of the set.
       files: the copies, in the order of the originals.
       copied_bytes: how much was copied now; 0 if the copies existed.
     """
@@ -68,9 +67,6 @@ class _Original:
     """A file to copy: the file read for a record file, and its side file if there is one.
 
     Attributes:
-      name: the name of the copy.
-      path: the file.
-      num_bytes: its size.
       digest: its checksum in a manifest; None without one.
       side_file: offsets to copy with it.
     """
@@ -112,9 +108,8 @@ def local_copies(
       directory: the cache, which any number of runs may use at the same time.
       most_bytes: size limit for all sets in it; None for the disk's free space.
 
-    Raises:
-      NoRoomError: the copies do not fit.
-      UserError: the cache cannot be written, or a file is not the one that its manifest describes.
+    Raises NoRoomError if the copies do not fit; UserError if the cache cannot be written, or a file
+    is not the one that its manifest describes.
     """
     global _in_use
     make_output_dir(directory, flag=FLAG)

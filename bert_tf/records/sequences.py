@@ -55,9 +55,6 @@ class SequenceRecords:
       files: TFRecord files, in the order of the examples.
       lengths: int32 [N], number of tokens in each record without padding.
       digest: changes if any byte of the records changes.
-      spec: layout of the records.
-      max_seq_length: sequence length of a record.
-      counts: the stage's totals.
       num_targets: values of a label.
       records_per_item: int32, the records of each item, such as a long text's windows; None if all
         have one.
@@ -87,7 +84,6 @@ class Encoded(NamedTuple):
     Attributes:
       features: arrays [N, L] for N records, including ``input_mask``; those that the layout of the
         records lacks are left out.
-      counts: totals over these records.
       records_per_item: int32, the records of each item; None if each has one.
     """
 
@@ -108,15 +104,10 @@ class SequenceStage:
     """Makes records from files, once for every combination of files, vocabulary and parameters.
 
     Attributes:
-      name: name of the stage, for manifests and messages.
-      sources: the files, in the order in which they are read.
-      tokenizer_files: the tokenizer, which each worker opens.
       parameters: JSON values that, with the files and the vocabulary, determine the records; they
         include ``max_seq_length``, and ``num_targets`` if it is not 1.
       spec: layout of the records.
       version: version of the code that makes the records; goes up when those of equal input change.
-      items: what records are made from.
-      encoder: encodes items.
       unit: a key of the encoder's counts, by which progress is shown.
       total: total amount of ``unit``.
       items_per_batch: how many a worker is handed at a time.
@@ -216,7 +207,9 @@ class SequenceStage:
         per_item: list[np.ndarray] = []
         with TFRecordWriter(directory / RECORDS_NAME) as writer:
             for made in executor.map(worker, batches, what=self.name):
-                ids = _encode_ids(self.first_id + writer.num_records, len(made.records))
+                first = self.first_id + writer.num_records
+                numbers = np.arange(first, first + len(made.records))[:, np.newaxis]
+                ids = _ID_SPEC.encode_batch({UNIQUE_IDS.name: numbers})
                 # Concatenated Examples are one Example with the features of both (protobuf's rule
                 # for merging messages).
                 writer.write_framed(frame_records(map(bytes.__add__, ids, made.records)))
@@ -314,8 +307,3 @@ def _read_array(
                 return array
         problem = f"is not the file of the {records} records stored with it"
     raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
-
-
-def _encode_ids(first: int, count: int) -> list[bytes]:
-    """The unique_ids of records, each as a separate Example."""
-    return _ID_SPEC.encode_batch({UNIQUE_IDS.name: np.arange(first, first + count)[:, np.newaxis]})

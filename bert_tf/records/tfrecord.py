@@ -37,7 +37,6 @@ from bert_tf.records.framing import (
     running_sums,
     write_offsets,
 )
-from bert_tf.util.console import note
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, Written, atomic_open, sync_file
 from bert_tf.util.temporary import TemporaryDirectory
@@ -168,7 +167,6 @@ class RecordFile:
         """
         self.path = Path(path)
         self.content = self.path
-        self._keep_offsets = keep_offsets
         self.blocks: GzipBlocks | None = None
         with _opened(self.path) as descriptor:
             header = os.pread(descriptor, HEADER_BYTES, 0)
@@ -195,11 +193,7 @@ class RecordFile:
         return len(self._offsets) - 1 if self.blocks is None else len(self.blocks)
 
     def read(self, number: int, descriptor: int) -> bytes:
-        """Reads record ``number`` from the open file ``descriptor`` and checks it.
-
-        Raises:
-          UserError: the record is damaged, or the number of records contradicts the offsets.
-        """
+        """Reads record ``number`` from the open file ``descriptor``; UserError if it is damaged."""
         if self.blocks is None:
             frame = self._frame(number, descriptor)
         else:
@@ -213,42 +207,20 @@ class RecordFile:
         return record
 
     def _frame(self, number: int, descriptor: int) -> bytes:
-        frame = self._frame_at_offset(number, descriptor)
-        if frame is None:
-            self._scan_again(descriptor)
-            frame = self._frame_at_offset(number, descriptor)
-        if frame is None:
-            raise UserError(f"{self.path} changes while it is read; leave it alone, then restart.")
-        return frame
-
-    def _frame_at_offset(self, number: int, descriptor: int) -> bytes | None:
-        """The bytes of a record; None if the offsets do not match its length."""
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
-        if not start + FRAMING_BYTES <= end <= int(self._offsets[-1]):
-            return None
-        frame = os.pread(descriptor, end - start, start)
-        if len(frame) != end - start:
+        is_place = start + FRAMING_BYTES <= end <= int(self._offsets[-1])
+        frame = os.pread(descriptor, end - start, start) if is_place else b""
+        if is_place and len(frame) != end - start:
             raise UserError(
                 f"{self.path} is truncated inside record {number}; make or copy it again."
             )
-        return frame if length_in(frame) == len(frame) - FRAMING_BYTES else None
-
-    def _scan_again(self, descriptor: int) -> None:
-        """Replaces offsets after some were found to be wrong.
-
-        Raises UserError if the records are damaged, or if their number, on which their order in
-        training depends, was wrong as well.
-        """
-        side_file, offsets = offsets_path(self.content), _scan(self.path, descriptor)
-        if len(offsets) != len(self._offsets):
+        if not is_place or length_in(frame) != len(frame) - FRAMING_BYTES:
             raise UserError(
-                f"{side_file} does not match its record file, which has {len(offsets) - 1} records "
-                f"and not {len(self)}; delete it, then start again."
+                f"record {number} of {self.path} is damaged, or {offsets_path(self.content)} does "
+                "not match the file; delete the latter, and if that does not help, make or copy "
+                "the file again."
             )
-        self._offsets = offsets
-        if self._keep_offsets:
-            keep_offsets(self.content, _MAGIC, offsets)
-        note(f"{side_file} was damaged, so its records were located again")
+        return frame
 
 
 class RecordSet:

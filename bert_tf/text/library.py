@@ -16,7 +16,7 @@ import tokenizers
 from bert_tf.text.names import LIBRARY
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.text.tokenizer_rules import SPELLINGS, Document, special_names
-from bert_tf.text.wordpiece_entries import ADVICE, HALF_A_PAIR
+from bert_tf.text.vocabulary import ADVICE, HALF_A_PAIR
 from bert_tf.util.errors import UserError, first_line
 
 _BYTE_LEVEL_SPACE = "Ġ"

@@ -50,7 +50,6 @@ class Extension:
     """A vocabulary with new words.
 
     Attributes:
-      entries: all entries, by id.
       words: the new words, by the id that each has.
       size_before: the number of entries without them; larger ids were appended, others replace an
         [unused] entry.

@@ -29,8 +29,13 @@ from bert_tf.text.tokenizer_rules import (
     rules_of_values,
     special_names,
 )
-from bert_tf.text.vocabulary import SPECIAL_TOKENS, is_cased, read_vocab_file
-from bert_tf.text.wordpiece_entries import ADVICE, wordpiece_entries
+from bert_tf.text.vocabulary import (
+    ADVICE,
+    SPECIAL_TOKENS,
+    is_cased,
+    read_vocab_file,
+    wordpiece_entries,
+)
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json_object
 

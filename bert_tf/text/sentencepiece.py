@@ -115,9 +115,7 @@ def _to_bytes(text: str) -> bytes:
 def _trace_back(bounds: np.ndarray, origins: np.ndarray) -> np.ndarray:
     """Maps ranges [N, 2] of units to ranges of their origins; empty ranges stay empty.
 
-    Args:
-      bounds: [N, 2], the first unit and the one after the last.
-      origins: the index of each unit's origin, and of the end's.
+    ``origins`` has the index of each unit's origin, and of the end's.
     """
     starts, ends = bounds.T
     firsts = origins[starts]

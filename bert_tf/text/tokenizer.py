@@ -48,7 +48,6 @@ class Tokenizer(abc.ABC):
         kind does not know the question.
       vocab_digest: SHA-256 of the bytes of the vocabulary file, or of rules and entries.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-      special_ids: the set of these five ids.
     """
 
     kind: str
@@ -133,3 +132,17 @@ def windows_of(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]
             break
         first += min(length, stride)
     return windows
+
+
+def kept_counts(counts: Sequence[int], room: int) -> list[int]:
+    """The tokens to keep of each text, so that all of them fit into ``room`` tokens.
+
+    The longer text, or else the later one, loses one token at a time, as in google-research/bert.
+    """
+    if len(counts) == 1:
+        return [min(counts[0], room)]
+    kept = list(counts)
+    for _ in range(sum(kept) - room):
+        longest = max(range(len(kept)), key=lambda number: (kept[number], number))
+        kept[longest] -= 1
+    return kept

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
     from bert_tf.text.tokenizer_rules import Document
 
-# In the tokenizer_config.json of a model without its vocabulary.
-
 # Unusual entries of vocabularies that were noted; a copy of a vocabulary has the same ones.
 _noted: set[str] = set()
 
@@ -225,8 +223,7 @@ class TokenizerFiles:
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
         """These files, or the other's with their rules if there are none; keeps the casing.
 
-        Raises UserError if the other has a vocabulary of each kind, since either could be the right
-        one.
+        Raises UserError if the other has one of each kind, since either could be the right one.
         """
         if self.file:
             return self
@@ -240,13 +237,9 @@ class TokenizerFiles:
         )
 
     def with_casing(self, stated: TokenizerFiles | None = None) -> TokenizerFiles:
-        """These files with a known casing: their own, the model's or that of the entries.
+        """These files with a known casing: their own, the ``stated`` of a model, or the entries'.
 
-        Args:
-          stated: the model's, with the casing that is recorded there, if any.
-
-        Raises:
-          UserError: two of these contradict each other.
+        Raises UserError if two of these contradict each other.
         """
         if self.rules is not None:
             if self.strip_accents is not None:

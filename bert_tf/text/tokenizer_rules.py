@@ -23,9 +23,8 @@ from bert_tf.text.library_format import (
     wordpiece_values,
 )
 from bert_tf.text.names import JAPANESE, LIBRARY, TOKENIZER_JSON_NAME, VOCAB_NAME
-from bert_tf.text.vocabulary import SPECIAL_TOKENS
+from bert_tf.text.vocabulary import ADVICE, SPECIAL_TOKENS, added_tokens
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
-from bert_tf.text.wordpiece_entries import ADVICE, added_tokens
 from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 

@@ -30,8 +30,6 @@ class UnknownTokens:
     """The unknown tokens of a text.
 
     Attributes:
-      tokens: number of all tokens.
-      unknown: number of unknown ones.
       pieces: what some of these stand for in the text, and how often.
       known_lowered: how many of these pieces would be known in lower case.
     """

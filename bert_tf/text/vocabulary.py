@@ -6,15 +6,19 @@ One in a ``tokenizer.json`` is read, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bert_tf.text.tokenizer import SpecialIds
-from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike, atomic_open
+from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import PathLike, atomic_open, read_json_object
 
 # Our own vocabularies begin with these, in this order; in other files they may be anywhere.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+ADVICE = "restore it, or give a vocab.txt"
+HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 # Ends of lines for Python's text files, and so for transformers.
 _LINE_END = re.compile("\r\n|\r|\n")
@@ -29,8 +33,6 @@ def vocab_content(path: PathLike) -> bytes:
     """
     if Path(path).suffix != ".json":
         return Path(path).read_bytes()
-    from bert_tf.text.wordpiece_entries import wordpiece_entries
-
     return "".join(f"{_LINE_END.sub(' ', e)}\n" for e in wordpiece_entries(path)).encode()
 
 
@@ -114,14 +116,10 @@ def _words(entries: Sequence[str]) -> list[str]:
 
 
 def resolve_casing(given: bool | None, *, vocab_file: PathLike | None) -> bool:
-    """Determines whether to lower-case text where no file of the model states it.
+    """Whether to lower-case text where no file of the model states it: as ``given``, if it is.
 
-    Args:
-      given: the user's choice, if any.
-      vocab_file: WordPiece entries, which reveal it in most languages; None for SentencePiece.
-
-      Raises:
-        UserError: the two contradict each other; scores would be low for no apparent reason.
+    ``vocab_file`` has WordPiece entries, which reveal it in most languages; None for SentencePiece.
+    Raises UserError if the two contradict each other; scores would be low for no apparent reason.
     """
     cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None
     if given is None:
@@ -133,3 +131,52 @@ def resolve_casing(given: bool | None, *, vocab_file: PathLike | None) -> bool:
             f"{str(given).lower()}; give the other value, or the vocabulary of the model."
         )
     return given
+
+
+def wordpiece_entries(path: PathLike) -> list[str]:
+    """The WordPiece entries in a tokenizer.json, by their ids, with those that were added later.
+
+    An id without an entry, which transformers leaves where a vocab.txt repeats one, has "". Raises
+    UserError if the file is malformed, or has another kind of vocabulary.
+    """
+    values = read_json_object(path, what="vocabulary")
+    try:
+        model = values["model"]
+        kind, prefix = model.get("type", "WordPiece"), model.get("continuing_subword_prefix")
+        if (kind, prefix) != ("WordPiece", "##"):
+            raise UserError(
+                f"vocabulary {path} is of the kind {kind}, not of WordPiece entries such as ##s; "
+                "give the model's vocab.txt or spm.model."
+            )
+        ids = dict(model["vocab"])
+        ids.update((token["content"], token["id"]) for token in added_tokens(values, path))
+        by_id = {index: entry for entry, index in ids.items()}
+        last = max(by_id)
+        broken = next(filter(HALF_A_PAIR.search, ids), None)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"vocabulary {path} is malformed; {ADVICE}.") from None
+    is_counted = all(isinstance(index, int) and index >= 0 for index in by_id)
+    if not is_counted or len(by_id) < len(ids) or last >= 2 * len(ids):
+        raise UserError(
+            f"vocabulary {path}: the ids of {len(ids)} entries are not 0 to {len(ids) - 1}; "
+            f"{ADVICE}."
+        )
+    if broken is not None:
+        raise UserError(
+            f"vocabulary {path}: the entry {short_repr(broken)} has half of a surrogate pair, "
+            f"which is not text; {ADVICE}."
+        )
+    return [by_id.get(index, "") for index in range(last + 1)]
+
+
+def added_tokens(values: Mapping[str, Any], path: PathLike) -> list[dict[str, Any]]:
+    """The entries that a tokenizer.json adds to its vocabulary; UserError if they are malformed."""
+    added = values.get("added_tokens") or []
+    listed = added if isinstance(added, list) else [added]
+    for token in listed:
+        if not (isinstance(token, dict) and isinstance(token.get("content"), str)):
+            raise UserError(
+                f"vocabulary {path}: its added_tokens have {short_repr(token)}, not an entry with "
+                f"its content; {ADVICE}."
+            )
+    return listed

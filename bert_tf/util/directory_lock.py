@@ -83,14 +83,9 @@ def hold_directory(
     None after a normal end. Removes temporary files that killed holders left there, and at the end
     the directory, if it was created here and is still empty.
 
-    Args:
-      directory: the directory to lock.
-      flag: the flag that names the directory, for messages.
-      wait: wait for another holder to finish; prints a line after a second.
-      heartbeat_seconds: interval at which the holder shows that it is alive.
-
-    Raises:
-      UserError: another process holds the lock, or the directory cannot be written.
+    ``flag`` names the directory in messages. To ``wait`` for another holder prints a line after a
+    second. The holder shows that it is alive every ``heartbeat_seconds``. Raises UserError if
+    another process holds the lock, or the directory cannot be written.
     """
     created = [path for path in (directory, *directory.parents) if not path.exists()]
     path = directory / LOCK_NAME

@@ -28,14 +28,9 @@ from bert_tf.util.temporary import user_cache
 def prepare_environment(*, verbose: bool, deterministic: bool = False) -> None:
     """Sets variables that TensorFlow reads when imported; what the user set takes precedence.
 
-    Code that XLA compiles for GPUs is kept in the user's cache directory, if it can be written.
-
-    Args:
-      verbose: show TensorFlow's start-up and deprecation messages.
-      deterministic: the run demands the same bits every time; its compiled code is kept apart.
-
-    Raises:
-      RuntimeError: TensorFlow is imported already.
+    Code that XLA compiles for GPUs is kept in the user's cache directory, if it can be written,
+    apart for a run that demands the same bits every time (``deterministic``). ``verbose`` shows
+    TensorFlow's start-up and deprecation messages. Raises RuntimeError after TensorFlow's import.
     """
     if "tensorflow" in sys.modules:
         raise RuntimeError("prepare_environment must run before TensorFlow is imported")

@@ -50,13 +50,9 @@ class Option:
     """A setting: its default, its flag and its valid values.
 
     Attributes:
-      default: the value if the option is not given.
       flag: the name of its flag; "" if users cannot set it.
-      help_text: the flag's help text.
       kind: the type of its flag's values: bool, int, float, str or Path; None for the default's
         type.
-      bounds: the interval of valid values; None for no bounds.
-      advice: further advice in messages about values out of bounds.
       choices: the valid values, if it is a string with a few of them; a registry's may grow.
       counts_steps: whether it is a number of updates on one rank, which is divided by the number of
         ranks wherever all steps are.

@@ -27,13 +27,9 @@ def panels(
 ) -> Iterator[Any]:
     """Yields axes, which are written to ``path`` at the end of the block.
 
-    Text in an SVG stays text, and the same picture gives the same file.
-
-    Args:
-      path: its suffix is a format that matplotlib knows.
-      inches: width and height.
-      layout: matplotlib's layout engine.
-      **subplots: rows, columns and other arguments of matplotlib's ``subplots``.
+    Text in an SVG stays text, and the same picture gives the same file. The suffix of ``path`` is a
+    format that matplotlib knows; ``inches`` are width and height, ``layout`` is its layout engine,
+    and ``subplots`` are arguments of its ``subplots``.
     """
     import matplotlib
 

@@ -26,12 +26,8 @@ def format_duration(seconds: float) -> str:
 class Progress:
     """Prints ``label: done/total unit, rate, time left``, at most once per interval.
 
-    Args:
-      label: describes the work.
-      total: total number of units, an int if they are whole; None if unknown.
-      unit: name of the unit, for example ``MB``.
-      interval_seconds: minimum time between two lines.
-      clock: seconds as a float; replaced in tests.
+    ``total`` is an int if the units are whole, and None if unknown; ``clock`` gives seconds, and is
+    replaced in tests.
     """
 
     def __init__(

@@ -56,9 +56,8 @@ def this_platform(
 ) -> Platform:
     """This machine and environment.
 
-    Args:
-      driver: the directory in which NVIDIA's driver lists GPUs.
-      search_path: directories of packages, if not ``sys.path``.
+    ``driver`` is the directory in which NVIDIA's driver lists GPUs; packages are looked for in
+    ``search_path`` instead of ``sys.path``.
     """
     return Platform(_tensorflow_version(), _gpu_models(driver), _cuda_package(search_path))
 
@@ -93,13 +92,9 @@ def xla_variables(
 ) -> dict[str, str]:
     """``TF_XLA_FLAGS`` and ``XLA_FLAGS``: our flags, then the user's, which replace ours.
 
-    Creates the directory for compiled code. If that is impossible, no code is kept.
-
-    Args:
-      given: the environment.
-      platform: what is installed.
-      cache: the directory of such directories; None if the user has no home directory.
-      deterministic: the run demands the same bits every time, so XLA compiles other code.
+    Creates the directory for compiled code in ``cache``, the directory of such directories; without
+    it, no code is kept. ``given`` is the environment; a ``deterministic`` run demands the same bits
+    every time, so XLA compiles other code.
     """
     users = {name: given.get(name, "") for name in _NAMES}
     ours: dict[str, dict[str, str]] = {name: {} for name in _NAMES}

@@ -73,7 +73,7 @@ class Models:
 
     def load(self, name):
         """Our tokenizer of a directory."""
-        return open_source(self.place / f"our {name}").tokenizer_files.load()
+        return open_source(self.place / f"our {name}").files.tokenizer_files.load()
 
     def outputs(self, name, *inputs):
         """Our network's outputs for each input: texts, in which [MASK] may be a word."""

@@ -32,7 +32,7 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.compat import deepspeed
 from bert_tf.config.policy_file import read_policy_file
 from bert_tf.durable.manifest import FileEntry, Manifest, read_manifest
-from bert_tf.model_directory.classes import classes_of_earlier_versions
+from bert_tf.model_directory.classes import classes_in_labels_file
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.framing import offsets_path
 from bert_tf.records.info import inspect_records
@@ -392,7 +392,7 @@ READERS = {
     "labels": Reader(
         "labels.txt",
         _lines("O\nB-X\nI-X\n"),
-        lambda path: classes_of_earlier_versions(path.parent),
+        lambda path: classes_in_labels_file(path.parent),
     ),
     "vocabulary": Reader(
         "vocab.txt",

@@ -39,11 +39,8 @@ def call_input_fn(
 ) -> tuple[Any, Any, list[tf.train.SessionRunHook]]:
     """Adds an input to the current graph.
 
-    Returns:
-      Features and labels of a batch, None for missing labels, and hooks that the input needs.
-
-    Raises:
-      ValueError: the function returns a tuple that is not a pair.
+    Returns features and labels of a batch, None for missing labels, and hooks that the input needs.
+    Raises ValueError for a tuple that is not a pair.
     """
     with tf.device("/cpu:0"):
         batch = call(input_fn, offered)

@@ -153,16 +153,13 @@ def write(
     """Writes the model in the current graph to a directory in ``base`` named after the time.
 
     Args:
-      base: created if needed.
       receiver: the inputs.
       spec: the graph, in mode PREDICT.
-      checkpoint: the weights.
-      session_config: for the session that reads the weights.
+      checkpoint: the weights, which are read in a session with ``session_config``.
       assets_extra: files to copy, by their paths below ``assets.extra``.
       as_text: whether to write the graph as text.
 
-    Returns:
-      The path of the directory.
+    Returns the path of the directory.
     """
     version = get_timestamped_export_dir(os.fspath(base))
     temporary = get_temp_export_dir(version)  # servers only look for numbers

@@ -56,12 +56,9 @@ class RunConfig:
     Programs may add attributes of their own, which their functions find in their ``config``.
 
     Attributes:
-      model_dir: the directory for checkpoints and summaries.
-      tf_random_seed: the seed of each graph.
       save_summary_steps: updates between summaries; 0 or None writes none.
       save_checkpoints_steps, save_checkpoints_secs: updates or seconds between checkpoints, not
         both; every 600 seconds if neither is given, never if both are None or 0.
-      session_config: a tf.ConfigProto.
       keep_checkpoint_max: the number of newest checkpoints to keep; None or 0 keeps all.
       keep_checkpoint_every_n_hours: also keeps one checkpoint for each period of this many hours.
       log_step_count_steps: updates between log lines with the loss and the speed, or None.
@@ -174,15 +171,12 @@ class EstimatorSpec(_Fields):
     """The return value of a ``model_fn``: the graph of a mode.
 
     Attributes:
-      mode: one of ``ModeKeys``.
       predictions: a tensor, or tensors by name.
       loss: a scalar.
-      train_op: an operation or a tensor.
       eval_metric_ops: pairs of a value and an update operation, by name.
       export_outputs: outputs of ``tf.estimator.export`` by name; in mode PREDICT, one of them is
         always the default.
       training_chief_hooks, training_hooks, evaluation_hooks, prediction_hooks: tuples of hooks.
-      scaffold: a tf.train.Scaffold.
 
     Raises ValueError if fields that a mode needs are missing, the loss is not a scalar, or tensors
     belong to another graph; TypeError for values of the wrong type.

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
-from bert_tf.text.tokenizer import windows_of
-from bert_tf.text.truncation import kept_counts
+from bert_tf.text.tokenizer import kept_counts, windows_of
 
 HEAD, TAIL, HEAD_TAIL, WINDOWS = "head", "tail", "head_tail", "windows"
 

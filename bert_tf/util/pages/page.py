@@ -61,12 +61,9 @@ class Section:
     """A part of the page; empty attributes are omitted.
 
     Attributes:
-      heading: its heading.
       figures: names and values in large type.
       details: further names and values.
-      sentences: items of a list.
       charts: HTML from ``charts``.
-      tables: its tables.
       legend: HTML that explains the marks of the cards, shown before them.
       cards: HTML of paragraphs whose whitespace is preserved.
     """
@@ -113,8 +110,6 @@ class Example:
     """A text with marked parts, that the reader can find by filters and order.
 
     Attributes:
-      id: its id, which can be copied.
-      heading: a question or another title.
       text: it; many examples may have the same.
       marks: "true" or "predicted" -> the parts of the text that are, [start, end) in characters.
       answers: "true" or "predicted" -> the answers; none is "no answer".

@@ -130,7 +130,7 @@ def test_a_casing_that_nothing_records_is_inferred_and_told(tmp_path):
     lines = convert(open_source(tmp_path / "google"), tmp_path / "hf", "huggingface")
     told = "nothing records whether the vocabulary is lower-cased; it is taken as lower-cased"
     assert any(line.startswith(told) for line in lines)
-    assert open_source(tmp_path / "hf").tokenizer_files.do_lower_case is True
+    assert open_source(tmp_path / "hf").files.tokenizer_files.do_lower_case is True
 
 
 def test_a_sentencepiece_model_without_an_equal_is_kept_and_told(tmp_path):

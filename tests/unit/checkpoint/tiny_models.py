@@ -105,7 +105,7 @@ def our_outputs(checkpoint, class_name, batch=(IDS, MASK, SEGMENTS)):
     ``batch`` has input ids, mask and segments.
     """
     source = open_source(checkpoint)
-    shapes = network_shapes(source.config, source.shapes, labels=source.labels)
+    shapes = network_shapes(source.config, source.shapes, labels=source.files.labels)
     with tf.Graph().as_default(), tf.Session() as session:
         specs = [VariableSpec(name, shape) for name, shape in shapes.items()]
         variables = create_variables(specs, initializer_range=0.02)

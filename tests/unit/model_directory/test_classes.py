@@ -8,14 +8,13 @@ import transformers
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import open_with_heads
 from bert_tf.commands.convert import convert
-from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.classes import (
     MULTI_LABEL,
     REGRESSION,
     SINGLE_LABEL,
     WORD_LABELS,
     Classes,
-    classes_of_earlier_versions,
+    classes_in_labels_file,
     classes_of_huggingface,
 )
 from bert_tf.model_directory.directory import ModelDirectory
@@ -54,33 +53,19 @@ def test_classes_that_no_head_has(kind, labels, thresholds, sentence):
         Classes(kind, labels, thresholds)
 
 
-def test_files_of_earlier_versions(tmp_path):
-    assert classes_of_earlier_versions(tmp_path) is None
+def test_a_labels_file(tmp_path):
+    assert classes_in_labels_file(tmp_path) is None
     (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfO\r\nB-Stra\xc3\x9fe")  # by an editor
-    assert classes_of_earlier_versions(tmp_path) == words("O", "B-Straße")
-    (tmp_path / "labels.txt").unlink()
-    content = {"kind": MULTI_LABEL, "labels": ["a,b", "日本\n"], "threshold": 0.25}
-    write_sealed_json(tmp_path / "text_classes.json", content)
-    found = Classes(MULTI_LABEL, ("a,b", "日本\n"), (0.25, 0.25))
-    assert classes_of_earlier_versions(tmp_path) == found
-    assert ModelDirectory.of(tmp_path).text_classes == found
+    assert classes_in_labels_file(tmp_path) == words("O", "B-Straße")
+    assert ModelDirectory.of(tmp_path).labels == ("O", "B-Straße")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"O\nO\n", b"O\n\nB\n", b"O\nB\n\n", b"O\n\xe9\n"])
-def test_damaged_labels_of_earlier_versions(tmp_path, content):
+def test_a_damaged_labels_file(tmp_path, content):
     (tmp_path / "labels.txt").write_bytes(content)
     with pytest.raises(UserError, match=r"labels .*labels\.txt: .*restore") as error:
-        classes_of_earlier_versions(tmp_path)
+        classes_in_labels_file(tmp_path)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "content", [{"kind": "other", "labels": [], "threshold": 0.5}, {"labels": 5}, {}]
-)
-def test_damaged_classes_of_earlier_versions(tmp_path, content):
-    write_sealed_json(tmp_path / "text_classes.json", content)
-    with pytest.raises(UserError, match="restore it, or train the model again"):
-        classes_of_earlier_versions(tmp_path)
 
 
 TOKENS = {"architectures": ["BertForTokenClassification"]}
@@ -151,7 +136,7 @@ def test_labels_go_from_transformers_and_back(tmp_path, target):
     model.config.id2label = {0: "B-Ä", 1: "O", 2: "I-Ä"}
     model.save_pretrained(tmp_path / "theirs")
     convert(open_source(tmp_path / "theirs"), tmp_path / "ours", target)
-    assert open_source(tmp_path / "ours").labels == ("B-Ä", "O", "I-Ä")
+    assert open_source(tmp_path / "ours").files.labels == ("B-Ä", "O", "I-Ä")
     assert open_source(tmp_path / "ours").stored.keys() >= HEAD
     convert(open_source(tmp_path / "ours"), tmp_path / "back", "huggingface")
     config = transformers.BertConfig.from_pretrained(tmp_path / "back")
@@ -162,14 +147,14 @@ def test_classes_of_a_text_have_no_labels(tmp_path):
     huggingface_model("BertForSequenceClassification").save_pretrained(tmp_path / "theirs")
     convert(open_source(tmp_path / "theirs"), tmp_path / "ours", "google")
     for name in ("theirs", "ours"):
-        assert open_source(tmp_path / name).labels is None
+        assert open_source(tmp_path / name).files.labels is None
 
 
 def test_labels_without_a_head_are_none(tmp_path):
     save_google(tmp_path / "google", "BertModel")
     set_labels(tmp_path / "google", LABELS)
     assert ModelDirectory.of(tmp_path / "google").labels == tuple(LABELS)
-    assert open_source(tmp_path / "google").labels is None
+    assert open_source(tmp_path / "google").files.labels is None
 
 
 @pytest.mark.parametrize("class_name", ["BertForTokenClassification"])

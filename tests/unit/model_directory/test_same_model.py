@@ -152,4 +152,4 @@ def test_the_converter_refuses_files_of_another_model(model_dir, tmp_path):
         assert words in str(error.value)
     right = write_vocabulary(tmp_path / "right.txt", line_end="\r\n")
     given = ModelDirectory(tokenizer_files=TokenizerFiles(right))
-    assert _with_given_files(source, given).tokenizer_files.file == right
+    assert _with_given_files(source, given).files.tokenizer_files.file == right

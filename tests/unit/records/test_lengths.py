@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_tf.records.lengths import _digest, keep_lengths, lengths_path, read_lengths
+from bert_tf.records.lengths import keep_lengths, lengths_path, read_lengths
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.files import expand_record_files
 
@@ -58,14 +58,6 @@ def test_nor_are_damaged_ones(records, place):
     assert lengths(records) is None
     path.write_bytes(content[:-1])
     assert lengths(records) is None
-
-
-def test_those_of_an_earlier_version_are_believed(records, tmp_path):
-    """Its digest does not cover the lengths: it is that of a file without any."""
-    path = lengths_path(records.files[1].path)
-    digest = _digest(records, records.files[1], b"")
-    path.write_bytes(b"TFRLEN01" + digest + LENGTHS.astype("<u2").tobytes())
-    np.testing.assert_array_equal(lengths(records), LENGTHS)
 
 
 def test_a_file_without_records_has_no_lengths(tmp_path):

@@ -1,16 +1,13 @@
 """The task of a model directory is found from its head and its labels."""
 
 import dataclasses
-import json
 
 import pytest
 
-from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
 from tests.helpers.model_records import set_record
-from tests.helpers.small_span_model import CONFIG
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
 
 
@@ -29,17 +26,6 @@ def test_the_path_of_a_checkpoint(tmp_path):
 
 def test_every_model_gives_vectors(tmp_path):
     assert open_trained(write_classifier(tmp_path), "vectors").task == "vectors"
-
-
-def test_what_a_run_of_an_earlier_version_was_given(tmp_path):
-    write_classifier(tmp_path)
-    (tmp_path / "model.json").unlink()
-    content = {"kind": SINGLE_LABEL, "labels": ["good", "bad", "neither"], "threshold": 0.5}
-    write_sealed_json(tmp_path / "text_classes.json", content)
-    flags = {"max_seq_length": 20, "long_texts": "windows", "doc_stride": None, "seed": 3}
-    record = {"ledger": {}, "flags": flags, "model": CONFIG.to_dict()}
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    assert open_trained(tmp_path).model.kept == {"max_seq_length": 20, "long_texts": "windows"}
 
 
 def test_a_head_of_classes_without_labels(tmp_path):

@@ -2,7 +2,7 @@
 
 import itertools
 
-from bert_tf.text.truncation import kept_counts
+from bert_tf.text.tokenizer import kept_counts
 
 
 def popped(counts, room):
