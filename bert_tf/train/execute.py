@@ -23,7 +23,7 @@ from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingDa
 from bert_tf.train.ledger import Ledger
 from bert_tf.train.plan import Plan
 from bert_tf.train.prepare import prepare
-from bert_tf.train.run import Run, begin, planned_on
+from bert_tf.train.run import REHEARSAL, Run, begin
 from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
 from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
@@ -160,19 +160,15 @@ class DryRun(NamedTuple):
     memory: MemoryEstimate | None
 
 
-# What :func:`dry_runs` returned, the innermost last.
-_dry_runs: list[list[DryRun]] = []
-
-
 @contextlib.contextmanager
 def dry_runs(ranks: Ranks) -> Iterator[list[DryRun]]:
     """Returns a list to which the dry runs in the block, on planned ``ranks``, are added."""
-    _dry_runs.append([])
+    done: list[DryRun] = []
+    token = REHEARSAL.set((ranks, done))
     try:
-        with planned_on(ranks):
-            yield _dry_runs[-1]
+        yield done
     finally:
-        _dry_runs.pop()
+        REHEARSAL.reset(token)
 
 
 def _end_dry_run(job: Job) -> None:
@@ -183,8 +179,9 @@ def _end_dry_run(job: Job) -> None:
         memory = estimate_memory(job)
         job.run.message(format_memory(memory))
     job.run.message("this was a dry run: nothing was trained or written")
-    for done in _dry_runs[-1:]:
-        done.append(DryRun(job, memory))
+    rehearsal = REHEARSAL.get()
+    if rehearsal is not None:
+        rehearsal[1].append(DryRun(job, memory))
 
 
 def _tidy(run: Run) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ from bert_tf.watch.interface import NoWatch, Watch
 
 _WARNING = "warning: "
 
-# The ranks of :func:`planned_on`, the innermost last.
-_planned: list[Ranks] = []
+# The planned ranks on which runs begin, where this process stands for rank 0, and the list of their
+# dry runs (``execute.dry_runs``); None for real ranks.
+REHEARSAL: ContextVar[tuple[Ranks, list[Any]] | None] = ContextVar("rehearsal", default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,16 +168,6 @@ class Run:
 
 
 @contextlib.contextmanager
-def planned_on(ranks: Ranks) -> Iterator[None]:
-    """In the block, runs begin on planned ranks, where this process stands for rank 0."""
-    _planned.append(ranks)
-    try:
-        yield
-    finally:
-        _planned.pop()
-
-
-@contextlib.contextmanager
 def begin(
     settings: RunSettings, runtime: RuntimeSettings, *, plan_dir: Path | None = None
 ) -> Iterator[Run]:
@@ -189,19 +181,19 @@ def begin(
       settings, runtime: what the user requested.
       plan_dir: the directory of the plan of which the run is a phase; None for a single run.
     """
-    planned = _planned[-1] if _planned else None
+    rehearsal = REHEARSAL.get()
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
         tf.compat.v2.config.experimental.enable_op_determinism()
     tf.compat.v2.config.experimental.enable_tensor_float_32_execution(runtime.numerics.tf32)
     environment.limit_stalls(runtime.rank_timeout_seconds)
     with contextlib.ExitStack() as until_end:
-        if planned is None:
+        if rehearsal is None:
             ranks = _connect(runtime)
             watch = until_end.enter_context(_watched(ranks, settings, runtime))
         else:
             check_alone(os.environ)
-            ranks, watch = planned, NoWatch(planned)
+            ranks, watch = rehearsal[0], NoWatch(rehearsal[0])
         check_same_on_all_ranks(
             ranks,
             {
@@ -216,7 +208,7 @@ def begin(
         if ranks.is_chief:
             _lock_output_dir(settings, plan_dir, until_end)
         run = _begin(settings, runtime, ranks, watch, until_end)
-        if planned is None:
+        if rehearsal is None:
             _warn_of_idle_cores(run)
         yield run
 
