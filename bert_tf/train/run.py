@@ -109,10 +109,6 @@ class Run:
             gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
         )
 
-    def consumed_sequences(self, batch: BatchPlan) -> int:
-        """The number of sequences that the run consumed before this start."""
-        return self.start.consumed(batch.global_batch_size)
-
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
         """This rank's part of every global batch, from the data position where the run stopped."""
         assumed = batch.sequences(0, self.start.data_position)
@@ -120,7 +116,7 @@ class Run:
             batch.global_batch_size,
             self.ranks.rank,
             self.ranks.world_size,
-            origin=self.consumed_sequences(batch) - assumed,
+            origin=self.start.consumed(batch.global_batch_size) - assumed,
             sizes=None if batch.sizes is None else batch.size_ramp(),
         )
 
@@ -208,8 +204,14 @@ def begin(
         if ranks.is_chief:
             _lock_output_dir(settings, plan_dir, until_end)
         run = _begin(settings, runtime, ranks, watch, until_end)
-        if rehearsal is None:
-            _warn_of_idle_cores(run)
+        idle = binding_warning(
+            os.environ,
+            allowed_cores=environment.allowed_cores(),
+            all_cores=os.cpu_count() or 1,
+            local_size=ranks.local_size,
+        )
+        if rehearsal is None and idle is not None:
+            run.warn(idle)
         yield run
 
 
@@ -278,22 +280,11 @@ def _begin(
     return run
 
 
-def _warn_of_idle_cores(run: Run) -> None:
-    idle = binding_warning(
-        os.environ,
-        allowed_cores=environment.allowed_cores(),
-        all_cores=os.cpu_count() or 1,
-        local_size=run.ranks.local_size,
-    )
-    if idle is not None:
-        run.warn(idle)
-
-
 def _check_precision(run: Run) -> None:
     """Raises UserError for a precision or a loss scale that does not suit the run."""
     runtime, hardware = run.runtime, run.hardware
     requested = runtime.numerics.precision
-    precision = decide_precision(requested, hardware, before=run.precision_before).name
+    precision, _ = decide_precision(requested, hardware, before=run.precision_before)
     policy = choose_policy(runtime, precision, hardware)
     if needs_loss_scale(runtime, policy) or not run.settings.do_train:
         return

@@ -16,7 +16,7 @@ from bert_tf.util.options import Option, Options
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
-_FLOAT32_BYTES = 4
+FLOAT32_BYTES = 4
 # TensorFlow sums this many elements in a single thread, but splits a sum ten times as long.
 _LONGEST_ROW = 1024
 
@@ -173,7 +173,7 @@ class OptimizerRow:
 
     def slot_bytes(self, shapes: Shapes) -> int:
         """Total bytes of the slots of the weights in ``shapes``, name -> shape."""
-        return _FLOAT32_BYTES * sum(
+        return FLOAT32_BYTES * sum(
             len(self.slots_of(name, shape)) * math.prod(shape) for name, shape in shapes.items()
         )
 
