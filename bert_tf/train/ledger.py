@@ -117,7 +117,7 @@ def _optimizer_section(job: Job) -> dict[str, Any]:
         "loss_normalization": requested.batch.loss_normalization,
         "operations": operations,
     }
-    if not row.has_native_form:
+    if row.fused_rule is None:
         section["operations"] = f"{operations} ({row.title}: TensorFlow's)"
     for name in ("rate_factors", "trained_from"):
         if rules := getattr(requested, name):

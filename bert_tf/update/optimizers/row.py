@@ -162,11 +162,6 @@ class OptimizerRow:
     choose_owners: Callable[[Shapes, int], dict[str, int]] | None = None
     contradiction: Callable[[Options], str | None] | None = None
 
-    @property
-    def has_native_form(self) -> bool:
-        """Whether a native implementation exists."""
-        return self.fused_rule is not None
-
     def slots_of(self, name: str, shape: Sequence[int]) -> tuple[str, ...]:
         """The names of a weight's slots, in the row's order."""
         return self.slots if self.choose_slots is None else self.choose_slots(name, shape)
