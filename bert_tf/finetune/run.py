@@ -21,7 +21,7 @@ from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute, prepare
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel
 from bert_tf.train.run import Run, begin
-from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
+from bert_tf.util.digest import CLASSES_DIGEST_KEY, DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import shown
 
@@ -147,6 +147,7 @@ class Opened:
                 "length_buckets": settings.length_buckets,
                 "train_records": len(train) if train else 0,
                 **task.entries(records),
+                CLASSES_DIGEST_KEY: task.classes and task.classes.digest,
             },
             names=task.digests,
             lists=task.lists,

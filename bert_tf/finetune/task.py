@@ -18,7 +18,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.run import Run
-from bert_tf.util.digest import CLASSES_DIGEST_KEY, EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
+from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 
 if TYPE_CHECKING:
     from bert_tf.tasks.distillation.losses import DistilledTask
@@ -118,7 +118,7 @@ class SequenceTask(abc.ABC):
     def entries(self, records: Mapping[str, SequenceRecords]) -> Mapping[str, Any]:
         """The ledger's last entries on the data; ``records`` are those of each file."""
         del records
-        return {CLASSES_DIGEST_KEY: self.classes and self.classes.digest}
+        return {}
 
     def fitted(self: Fitted, run: Run, max_seq_length: int) -> Fitted:
         """The task with sequences that fit the network.

@@ -18,7 +18,12 @@ from bert_tf.model.config import (
     read_config_file,
 )
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, read_record
-from bert_tf.model_directory.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
+from bert_tf.model_directory.run_record import (
+    MODEL_RECORD_KEY,
+    RUN_RECORD_NAME,
+    RunRecord,
+    read_run_record,
+)
 from bert_tf.text.names import TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
 from bert_tf.text.tokenizer_files import (
     TokenizerFiles,
@@ -111,7 +116,7 @@ class ModelDirectory:
             config = read(values, source=str(config_file)).with_explicit_gelu()
             notes += config_notes(values, source=config_file)
         run_record = read_run_record(directory)
-        _check_trained_classes(record, run_record)
+        _check_record(record, run_record, config, config_file)
         return cls(
             config=config,
             config_file=config_file,
@@ -219,18 +224,35 @@ def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
     return next(filter(None, (_if_exists(directory / name) for name in names)), None)
 
 
-def _check_trained_classes(record: ModelRecord | None, run_record: RunRecord | None) -> None:
-    """Raises UserError if the run that trained the weights had other classes than the record.
+def _check_record(
+    record: ModelRecord | None,
+    run_record: RunRecord | None,
+    config: BertConfig | None,
+    config_file: Path | None,
+) -> None:
+    """Raises UserError if a model's record is not that of the files next to it.
 
-    Classes in another order change every prediction, and nothing else shows it.
+    Fewer layers, or classes in another order, change every prediction, and nothing else shows it.
     """
-    if record is None or record.classes is None or run_record is None:
+    if record is None:
+        if run_record is not None and MODEL_RECORD_KEY in run_record.content:
+            raise UserError(
+                f"{run_record.path.parent} has no {MODEL_RECORD_NAME}, which {run_record.path} "
+                "names and which says how the model reads texts; restore it."
+            )
         return
-    trained = run_record.ledger.get("data", {}).get(CLASSES_DIGEST_KEY)
-    if trained not in (None, record.classes.digest):
+    differences = record.config.differences(config).function if config is not None else {}
+    if differences:
         raise UserError(
-            f"{record.path} names other classes than those of the training in {run_record.path}; "
-            "restore the file that was changed."
+            f"{config_file} differs from {record.path}: {', '.join(differences.values())}; restore "
+            "the file that was changed."
+        )
+    trained = run_record.ledger.get("data", {}) if run_record is not None else {}
+    classes = record.classes and record.classes.digest
+    if trained.get(CLASSES_DIGEST_KEY, classes) != classes:
+        raise UserError(
+            f"{record.path} names other classes than those of the training in "
+            f"{run_record and run_record.path}; restore the file that was changed."
         )
 
 

@@ -138,13 +138,18 @@ def _record(content: Mapping[str, Any], directory: Path) -> ModelRecord:
 
 def _check_files(directory: Path, record: ModelRecord) -> None:
     """Raises UserError for a file next to the record that is not the one of its digest."""
-    from bert_tf.text.names import VOCAB_NAME
+    from bert_tf.text.names import SPM_NAME, VOCAB_NAME
     from bert_tf.text.tokenizer_files import TokenizerFiles
 
     for name, digest in record.files.items():
         path = directory / name
+        if not path.is_file() and name in (VOCAB_NAME, SPM_NAME):
+            continue  # another one may be given; that there is none is said where it is read
         if not path.is_file():
-            continue
+            raise UserError(
+                f"{path} is missing, with which the model was trained or converted; restore it, or "
+                "use another model."
+            )
         if name == VOCAB_NAME:  # whose ends of lines may have been changed
             found = TokenizerFiles(path).required_vocabulary().spellings
         else:

@@ -16,6 +16,8 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, read_json
 
 RUN_RECORD_NAME = "run.json"
+# The entry that names the model's record, which is there since the run began.
+MODEL_RECORD_KEY = "model_record"
 
 _UNKNOWN = (None, "none")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
-from bert_tf.model_directory.run_record import RUN_RECORD_NAME, read_run_record
+from bert_tf.model_directory.record import MODEL_RECORD_NAME
+from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME, read_run_record
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.job import Job
@@ -256,6 +257,7 @@ def write_run_json(
         "ledger": ledger,
         "flags": dict(flags),
         "model": dict(model),
+        MODEL_RECORD_KEY: MODEL_RECORD_NAME,
         "versions": versions(),
         "git_commit": git_commit(),
         "command": sys.argv,

@@ -159,6 +159,42 @@ def test_classes_in_another_order_than_in_training(tmp_path):
         ModelDirectory.of(source)
 
 
+def test_a_configuration_of_other_layers_than_the_record(tmp_path):
+    """Of fewer layers, shapes do not show it: the weights of others are not asked for."""
+    source = write_classifier(tmp_path / "ours")
+    path = source / "bert_config.json"
+    layers = CONFIG.num_hidden_layers
+    path.write_text(json.dumps({**CONFIG.to_dict(), "num_hidden_layers": layers + 1}))
+    with pytest.raises(UserError, match=f"num_hidden_layers {layers} -> {layers + 1}; restore the"):
+        ModelDirectory.of(source)
+
+
+def test_a_record_that_the_run_names_and_that_is_missing(tmp_path):
+    source = write_classifier(tmp_path / "ours")
+    run = {"ledger": {}, "model": CONFIG.to_dict(), "model_record": "model.json"}
+    (source / "run.json").write_text(json.dumps(run))
+    ModelDirectory.of(source)
+    (source / "model.json").unlink()
+    with pytest.raises(UserError, match=r"ours has no model\.json, which .*run\.json names"):
+        ModelDirectory.of(source)
+
+
+def test_the_record_of_a_model_with_classes_in_one_trained_without(tmp_path):
+    source = write_classifier(tmp_path / "ours")
+    ledger = {"data": {"classes_sha256": None}}
+    (source / "run.json").write_text(json.dumps({"ledger": ledger, "model": CONFIG.to_dict()}))
+    with pytest.raises(UserError, match=r"names other classes than those of the training in .*run"):
+        ModelDirectory.of(source)
+
+
+def test_a_file_that_decides_ids_and_is_missing(tmp_path):
+    source = write_classifier(tmp_path / "ours")
+    ModelDirectory.of(source)
+    (source / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer_config\.json is missing, with which the model"):
+        ModelDirectory.of(source)
+
+
 def test_other_classes_than_the_head_has(tmp_path):
     source = write_classifier(tmp_path / "ours")
     set_record(source, classes=Classes(WORD_LABELS, ("O", "B-X")))
