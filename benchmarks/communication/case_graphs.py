@@ -24,7 +24,7 @@ from bert_tf.tuning.choice import Choice
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
-from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
@@ -94,7 +94,7 @@ def _update(
             plan=plan,
             optimizer=optimizer,
             learning_rate=rate,
-            loss_scale=NoLossScale(),
+            loss_scale=LossScale(),
             ranks=ranks,
             settings=UpdateSettings(
                 allreduce_every_micro_batch=case.kind == kinds.EVERY_MICRO_BATCH

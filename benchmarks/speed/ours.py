@@ -26,7 +26,7 @@ from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
-from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
@@ -128,7 +128,7 @@ def running_step(
             plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
             optimizer=Optimizer(optimizer, rate, weight_decay=RECIPE.weight_decay, kernels=kernels),
             learning_rate=rate,
-            loss_scale=NoLossScale(),
+            loss_scale=LossScale(),
             ranks=ranks,
             settings=UpdateSettings(clip_norm=RECIPE.clip_norm, seed=1),
         )

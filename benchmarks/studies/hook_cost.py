@@ -75,7 +75,7 @@ def measure() -> Iterator[Result]:
     from bert_tf.tuning.session import SessionSettings, session_config
     from bert_tf.update.batch_plan import BatchPlan
     from bert_tf.update.kernels import kernels_for
-    from bert_tf.update.loss_scale import NoLossScale
+    from bert_tf.update.loss_scale import LossScale
     from bert_tf.update.optimizer import Optimizer
     from bert_tf.update.train_op import UpdateSettings, build_train_op
 
@@ -102,7 +102,7 @@ def measure() -> Iterator[Result]:
             plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
             optimizer=Optimizer(values.optimizer_type, rate, kernels=kernels_for(None)),
             learning_rate=rate,
-            loss_scale=NoLossScale(),
+            loss_scale=LossScale(),
             ranks=SingleProcess(job.threads),
             settings=UpdateSettings(clip_norm=RECIPE.clip_norm, seed=1),
         )

@@ -20,7 +20,7 @@ from bert_tf.tuning.choice import choose
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
-from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
@@ -123,7 +123,7 @@ class TrainedNetwork:
                 plan=BatchPlan(case.batch_size, 1, world_size=1),
                 optimizer=Optimizer("adam", rate, kernels=kernels),
                 learning_rate=rate,
-                loss_scale=NoLossScale(),
+                loss_scale=LossScale(),
                 ranks=ranks,
                 settings=UpdateSettings(seed=_SEED),
             ).train_op

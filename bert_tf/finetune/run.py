@@ -18,9 +18,8 @@ from bert_tf.records.sequences import SequenceRecords
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import Results
-from bert_tf.train.execute import execute
+from bert_tf.train.execute import execute, prepare
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel
-from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.util.digest import CLASSES_DIGEST_KEY, DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
@@ -99,7 +98,7 @@ def _conclude(
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A run whose model and files are open (see :class:`bert_tf.train.prepare.Opened`).
+    """A run whose model and files are open (see :class:`bert_tf.train.execute.Opened`).
 
     Attributes:
       task: the task, with its files.
@@ -116,11 +115,6 @@ class Opened:
         """The optimization settings that the user requested."""
         settings, num_layers = self.task.settings, self.model.config.num_hidden_layers
         return settings.layers.applied_to(settings.optimization, num_layers, self.task.rate_factors)
-
-    @property
-    def max_seq_length(self) -> int:
-        """The length of the longest sequence."""
-        return self.task.settings.max_seq_length
 
     @property
     def max_records(self) -> int:

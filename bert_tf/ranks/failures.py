@@ -82,11 +82,7 @@ def describe_failures(
 ) -> tuple[str, int]:
     """A sentence about the cause among ``failures`` (by rank, in order of time), and its status.
 
-    Args:
-      failures: at least one.
-      hosts: the host of every rank.
-      timeout_seconds: the value of --rank_timeout.
-      advice: what to do, unless the user made a mistake.
+    ``advice`` is what to do, unless the user made a mistake.
     """
     kind = min((failure.kind for failure in failures.values()), key=_CAUSES_FIRST.index)
     text = next(failure.text for failure in failures.values() if failure.kind == kind)

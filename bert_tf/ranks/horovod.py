@@ -19,8 +19,7 @@ from bert_tf.ranks.communication import (
 )
 from bert_tf.ranks.launched import check_all_met
 from bert_tf.ranks.launcher import end_with_launcher
-from bert_tf.ranks.parts import part_of
-from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
+from bert_tf.ranks.ranks import Gradient, Ranks, as_tables, part_of
 from bert_tf.util.errors import UserError
 
 

@@ -98,10 +98,7 @@ def binding_warning(
 ) -> str | None:
     """A warning if mpirun bound this host's ranks to fewer cores than it has, else None.
 
-    Args:
-      allowed_cores: number of cores that this process may run on.
-      all_cores: number of cores of the host.
-      local_size: number of ranks on this host.
+    ``allowed_cores`` is the number on which this process may run.
     """
     if variables.get(_BOUND) != "1" or allowed_cores * local_size >= all_cores:
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Callable, Union
+from typing import Any, Callable, NamedTuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -73,7 +73,7 @@ class Ranks(abc.ABC):
     def sum_gradient_parts(
         self, gradients: Sequence[Gradient], *, complete_at_once: bool = False
     ) -> list[tf.Tensor]:
-        """This rank's part (``parts.part_of``) of the result of :meth:`sum_gradients`: vectors."""
+        """This rank's part (``part_of``) of the result of :meth:`sum_gradients`: vectors."""
 
     @abc.abstractmethod
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -129,3 +129,30 @@ def threads_per_rank(local_size: int) -> int:
     (horovod issue 2804 measures a factor of three).
     """
     return max(1, available_cores() // local_size)
+
+
+class Part(NamedTuple):
+    """One rank's contiguous elements of a flattened tensor.
+
+    Attributes:
+      start: index of the first element.
+      size: number of elements; may be 0.
+    """
+
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """The index after the last element."""
+        return self.start + self.size
+
+
+def part_of(size: int, rank: int, world_size: int) -> Part:
+    """A rank's part of ``size`` elements, divided like Horovod's reduce-scatter.
+
+    Parts are contiguous and in order of rank; the first ``size % world_size`` parts have one
+    element more than the others.
+    """
+    least, more = divmod(size, world_size)
+    return Part(rank * least + min(rank, more), least + (rank < more))

@@ -50,13 +50,8 @@ def choose_arithmetic(
     """Decides the precision and operations that the user left open. Collective.
 
     A resumed run, and an evaluation of what it trained, keep the precision that it began with.
-    Raises UserError if native operations are required but missing.
-
-    Args:
-      run: the run.
-      config: the network's configuration.
-      runtime: the user's choices; None for those of ``run``.
-      skip_padding: as in :class:`ForwardOptions`.
+    ``runtime`` has the user's choices; None for those of ``run``. Raises UserError if native
+    operations are required but missing.
     """
     runtime = runtime or run.runtime
     choice = choose(
@@ -87,12 +82,8 @@ def choose_arithmetic(
 def kept_arithmetic(run: Run, config: BertConfig, plan: Mapping[str, Any] | None) -> Arithmetic:
     """Decides the precision and operations, unless the user or an earlier start did.
 
+    ``plan`` has, on rank 0, the entries that an earlier start kept; None if there was none.
     Collective. Prints what is chosen. Raises UserError as ``choose_arithmetic`` does.
-
-    Args:
-      run: the run, which does not train.
-      config: the network's configuration.
-      plan: on rank 0, the entries that an earlier start kept; None if there was none.
     """
     earlier = run.ranks.broadcast(plan)
     runtime = run.runtime

@@ -39,10 +39,7 @@ _SHOWN_DIGITS = 12
 def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]) -> dict[str, str]:
     """Maps ``section.name`` to ``before -> after``, for settings that both ledgers know.
 
-    Args:
-      record: the record of the last start.
-      ledger: the ledger of this start.
-      model: the model configuration of this start.
+    ``record`` is of the last start, ``ledger`` and the configuration ``model`` of this one.
     """
     before = {**record.ledger, "model": record.config.to_dict()}
     changes = {}

@@ -12,8 +12,8 @@ from bert_tf.model.variables import num_weights
 from bert_tf.train.job import Job
 from bert_tf.train.plan import trained_specs
 from bert_tf.update.optimizers import optimizer_row
+from bert_tf.update.optimizers.row import FLOAT32_BYTES
 
-_BYTES_PER_WEIGHT = 4
 _GIB = 1 << 30
 
 
@@ -56,7 +56,7 @@ def checkpoint_sizes(job: Job) -> CheckpointSizes:
     """The sizes of the checkpoints that a job writes until its last step."""
     settings, start_step, last_step = job.settings, job.run.start.step, job.plan.steps.last_step
     specs = job.task.specs()
-    weights = _BYTES_PER_WEIGHT * num_weights([spec for spec in specs if spec.trainable])
+    weights = FLOAT32_BYTES * num_weights([spec for spec in specs if spec.trainable])
     trained = {spec.name: spec.shape for spec in trained_specs(specs, job.optimization)}
     every = settings.save_checkpoints_steps
     written = 0

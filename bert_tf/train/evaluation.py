@@ -93,13 +93,9 @@ class LossEvaluation:
         task: Task,
         max_steps: int | None = None,
     ) -> None:
-        """Evaluates ``task``.
+        """Evaluates ``task`` on this rank's batches, which are as many as on the other ranks.
 
-        Args:
-          input_fn: returns the batches of this rank.
-          ranks: all ranks; each has the same number of batches.
-          task: the task whose terms and scores are reported.
-          max_steps: maximum number of batches per rank; None for all.
+        ``max_steps`` is their maximum number; None for all.
         """
         self._input_fn = input_fn
         self._ranks = ranks

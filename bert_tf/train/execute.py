@@ -1,11 +1,14 @@
-"""Executes a job: ledger, resuming, training, evaluation, output files."""
+"""Prepares and executes a job: plan, checks, ledger, training, evaluation, output files.
+
+Every task, program, dry run and doctor goes through here.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 
@@ -16,14 +19,14 @@ from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train import ledger
-from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
+from bert_tf.train.checks import check_start
 from bert_tf.train.disk import checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
-from bert_tf.train.plan import Plan
-from bert_tf.train.prepare import prepare
-from bert_tf.train.run import Run, begin, planned_on
+from bert_tf.train.plan import Plan, check_fit, resolve, resolve_batches, scales_steps
+from bert_tf.train.run import REHEARSAL, Run, begin
 from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
 from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
@@ -33,6 +36,48 @@ if TYPE_CHECKING:
     from bert_tf.train.memory import MemoryEstimate
 
 _UNKNOWN_DATA = {"train_records": 0, DIGEST_KEY: "none", VOCABULARY_DIGEST_KEY: None}
+
+
+class Opened(Protocol):
+    """A task of a run whose model and files are open, but whose data are not made yet."""
+
+    @property
+    def optimization(self) -> OptimizationSettings:
+        """The optimization settings that the user requested."""
+
+    @property
+    def model(self) -> RunModel:
+        """The model to train or evaluate."""
+
+    @property
+    def max_records(self) -> int:
+        """An upper bound on the number of training records; 1 for a run that does not train."""
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether batches may be padded."""
+
+    def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
+        """Makes or opens the records of the run. Collective."""
+
+
+def prepare(opened: Opened, run: Run) -> Job:
+    """Plans a run, checks where it starts and makes its data. Collective.
+
+    Whatever does not depend on the records is checked before they are made. Raises UserError if
+    settings contradict each other, the run to resume or the weights.
+    """
+    optimization, trains = opened.optimization, run.settings.do_train
+    scaled = scales_steps(run, optimization)
+    batch = resolve_batches(optimization, run.ranks.world_size, run.start, scaled=scaled)
+    if trains:
+        check_fit(optimization, batch, opened.max_records)
+    arithmetic = choose_arithmetic(run, opened.model.config, skip_padding=opened.is_padded)
+    check_start(run, opened.model, optimization, arithmetic)
+    data = opened.make_data(run, arithmetic)
+    record_count = 1 if data.training is None else data.training.num_records
+    plan = resolve(optimization, batch, record_count, trains=trains)
+    return Job(run, plan, arithmetic, opened.model, data, optimization)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,19 +95,21 @@ class GivenBatches(TrainingData):
 
 @dataclasses.dataclass(frozen=True)
 class _UserTask:
-    """A task of a user's program, in the form that :func:`prepare.prepare` takes."""
+    """A task of a user's program, in the form that :func:`prepare` takes."""
 
     optimization: OptimizationSettings
     model: RunModel
-    max_seq_length: int
-    data: Callable[[Run], JobData]
+    training: GivenBatches
+    evaluation: Callable[[Run], Evaluation] | None
+    entries: Mapping[str, Any]
     max_records: int = 1
     is_padded: bool = False
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Returns the program's data."""
         del arithmetic
-        return self.data(run)
+        evaluation = self.evaluation and self.evaluation(run)
+        return JobData(self.training, evaluation, entries={**_UNKNOWN_DATA, **self.entries})
 
 
 def run_task(
@@ -101,15 +148,15 @@ def run_task(
     steps = optimization.steps
     optimization = optimization.with_steps(steps.num_train_steps or 1, steps.num_warmup_steps or 0)
 
-    def job_data(run: Run) -> JobData:
-        return JobData(
-            GivenBatches(batches, max_seq_length),
-            evaluation(run) if evaluation and settings.evaluation.do_eval else None,
-            entries={**_UNKNOWN_DATA, **(data or {})},
-        )
-
+    task = _UserTask(
+        optimization,
+        model,
+        GivenBatches(batches, max_seq_length),
+        evaluation if settings.evaluation.do_eval else None,
+        data or {},
+    )
     with begin(settings, runtime or RuntimeSettings()) as run:
-        return execute(prepare(_UserTask(optimization, model, max_seq_length, job_data), run))
+        return execute(prepare(task, run))
 
 
 def execute(job: Job) -> Results | None:
@@ -160,19 +207,15 @@ class DryRun(NamedTuple):
     memory: MemoryEstimate | None
 
 
-# What :func:`dry_runs` returned, the innermost last.
-_dry_runs: list[list[DryRun]] = []
-
-
 @contextlib.contextmanager
 def dry_runs(ranks: Ranks) -> Iterator[list[DryRun]]:
     """Returns a list to which the dry runs in the block, on planned ``ranks``, are added."""
-    _dry_runs.append([])
+    done: list[DryRun] = []
+    token = REHEARSAL.set((ranks, done))
     try:
-        with planned_on(ranks):
-            yield _dry_runs[-1]
+        yield done
     finally:
-        _dry_runs.pop()
+        REHEARSAL.reset(token)
 
 
 def _end_dry_run(job: Job) -> None:
@@ -183,8 +226,9 @@ def _end_dry_run(job: Job) -> None:
         memory = estimate_memory(job)
         job.run.message(format_memory(memory))
     job.run.message("this was a dry run: nothing was trained or written")
-    for done in _dry_runs[-1:]:
-        done.append(DryRun(job, memory))
+    rehearsal = REHEARSAL.get()
+    if rehearsal is not None:
+        rehearsal[1].append(DryRun(job, memory))
 
 
 def _tidy(run: Run) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from bert_tf.train.summary import Rates, UpdateTimes, WarmUp
 from bert_tf.tuning.hardware import peak_gpu_bytes
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.util import console
+from bert_tf.util.environment import seconds_since_launch
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.watch.interface import Watch
 
@@ -108,13 +108,9 @@ class NonFiniteGuard(StepHook):
         features: Features,
         explain: Callable[[tf.Session, SkippedUpdate], Exception],
     ) -> None:
-        """Stops after ``limit`` consecutive skipped updates.
+        """Stops after ``limit`` consecutive skipped updates, of which the last had ``features``.
 
-        Args:
-          outputs: the outputs of the update.
-          limit: 1 without loss scaling, where the first skipped update is fatal.
-          features: this rank's part of the global batch.
-          explain: returns the exception to raise after a skipped update. Collective.
+        ``explain`` returns the exception to raise after a skipped update. Collective.
         """
         super().__init__(outputs)
         self._limit = limit
@@ -164,14 +160,8 @@ class ProgressHook(StepHook):
     ) -> None:
         """Reports to the run's log, if this rank has one; others only contribute sums.
 
-        Args:
-          outputs: the outputs of the update.
-          job: the job that is trained.
-          warm_up: observes every update, and decides which ones are in the steady state.
-          times: the totals over all updates, to which each is added.
-          batch_shape: the shape by which ``warm_up`` tells batches apart, int32 [any]; None if all
-            are equal.
-          clock: the time in seconds.
+        ``warm_up``, which decides which updates are in the steady state, and ``times`` are told of
+        every update; ``batch_shape``, int32 [any] or None, tells batches apart.
         """
         super().__init__(outputs)
         self._terms: Terms = {t: tuple(s.metrics) for t, s in outputs.term_sums.items()}
@@ -271,16 +261,17 @@ class ProgressHook(StepHook):
 
 
 class FirstUpdate(tf.train.SessionRunHook):
-    """Reports once that the first update is done, whether it was applied or skipped."""
+    """Records when the first update is done, whether it was applied or skipped."""
 
-    def __init__(self, report: Callable[[], None]) -> None:
-        """``report`` is called after the first update."""
-        self._report: Callable[[], None] | None = report
+    def __init__(self, record: Callable[[dict[str, float | None]], None]) -> None:
+        """``record`` keeps the seconds with the run."""
+        self._record = record
+        self._is_done = False
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
-        if self._report is not None:
-            self._report()
-            self._report = None
+        if not self._is_done:
+            self._record({"seconds_to_first_update": seconds_since_launch()})
+        self._is_done = True
 
 
 class CompilationReport(tf.train.SessionRunHook):
@@ -335,7 +326,7 @@ class CompilationReport(tf.train.SessionRunHook):
 
 
 class CheckpointHook(StepHook):
-    """Saves every ``every_steps`` steps, at the end, and at the start unless the run resumes.
+    """Saves every so many steps, at the end, and at the start unless the run resumes.
 
     For rank 0, and for all ranks if saving is collective (``shared_slots.SharingSaver``).
 
@@ -343,20 +334,12 @@ class CheckpointHook(StepHook):
     a resumed run has the same checkpoints as an uninterrupted one.
     """
 
-    def __init__(
-        self,
-        outputs: TrainOutputs,
-        *,
-        output_dir: Path,
-        every_steps: int,
-        saver: tf.train.Saver,
-        resumes: bool,
-    ) -> None:
-        """``saver`` determines how many checkpoints are kept; ``resumes``: from a checkpoint."""
+    def __init__(self, outputs: TrainOutputs, job: Job, saver: tf.train.Saver) -> None:
+        """``saver`` determines how many checkpoints are kept."""
         super().__init__(outputs)
-        self._resumes = resumes
-        self._prefix = str(output_dir / PREFIX)
-        self._every_steps = every_steps
+        self._resumes = job.run.start.checkpoint is not None
+        self._prefix = str(job.settings.output_dir / PREFIX)
+        self._every_steps = job.settings.save_checkpoints_steps
         self._saver = saver
         self._saved_step = -1
 
@@ -435,33 +418,25 @@ class StopOnSignal(tf.train.SessionRunHook):
 
 
 class EvaluationHook(StepHook):
-    """Pauses training on all ranks to evaluate the checkpoint that was just saved."""
+    """Pauses training on all ranks to evaluate the checkpoint that was just saved.
+
+    The last step is left to the caller, which evaluates after training.
+    """
 
     def __init__(
-        self,
-        outputs: TrainOutputs,
-        *,
-        every_steps: int,
-        total_steps: int,
-        evaluate: Callable[[], bool],
-        at_start: bool = True,
+        self, outputs: TrainOutputs, job: Job, every_steps: int, evaluate: Callable[[], bool]
     ) -> None:
-        """Evaluates at multiples of ``every_steps``, and at step 0 if ``at_start``.
-
-        ``evaluate`` returns, equally on every rank, whether training should end. The last step is
-        left to the caller, which evaluates after training.
-        """
+        """``evaluate`` returns, equally on every rank, whether training should end."""
         super().__init__(outputs)
+        self._job = job
         self._every_steps = every_steps
-        self._total_steps = total_steps
         self._evaluate = evaluate
-        self._at_start = at_start
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         super().after_create_session(session, coord)
-        if self.step == 0 and self._at_start:
+        if self.step == 0 and self._job.evaluation.at_start:
             self._evaluate()
 
     def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> bool:
-        due = self.step % self._every_steps == 0 and self.step < self._total_steps
+        due = self.step % self._every_steps == 0 and self.step < self._job.plan.steps.last_step
         return applied and due and self._evaluate()

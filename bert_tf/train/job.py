@@ -201,6 +201,12 @@ class Job:
         assert self.data.training is not None, "this job does not train"
         return self.data.training
 
+    @property
+    def evaluation(self) -> Evaluation:
+        """The evaluation of a job that evaluates."""
+        assert self.data.evaluation is not None, "this job is not evaluated"
+        return self.data.evaluation
+
     def with_batch(self, batch: BatchPlan) -> Job:
         """The same job with other batches."""
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, batch=batch))

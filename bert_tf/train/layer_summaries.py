@@ -87,11 +87,9 @@ class LayerSummaries(StepHook):
 def figures_of_variables(
     names: Sequence[str], found: Mapping[str, np.ndarray]
 ) -> dict[str, Figures]:
-    """Returns variable -> metric -> value.
+    """Returns variable -> metric -> value; leaves out trust ratios of NaN.
 
-    Args:
-      names: the names of the variables.
-      found: the norms and trust ratios, [variables] each. Trust ratios of NaN are left out.
+    ``found`` are the norms and trust ratios, [variables] each.
     """
     by_variable: dict[str, Figures] = {}
     for index, name in enumerate(names):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
-from bert_tf.config.ramps import Ramp
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME, read_run_record
 from bert_tf.ranks.communication import describe_communication
@@ -40,6 +39,7 @@ def training_ledger(job: Job) -> Ledger:
     """
     run, plan, requested = job.run, job.plan, job.optimization
     batch, steps, start = plan.batch, plan.steps, run.start
+    stop = steps.stop_after_steps
     hosts = run.ranks.gather(socket.gethostname())
     consumed = start.total(batch, steps.last_step)
     num_records = job.data.entries["train_records"]
@@ -51,8 +51,8 @@ def training_ledger(job: Job) -> Ledger:
             "accumulation_steps": batch.accumulation_steps,
             "global_batch": batch.global_batch_size,
             "arithmetic": batch.arithmetic(),
-            "batch_ramp": _shown_ramp(batch.sizes),
-            "length_ramp": _shown_ramp(batch.lengths),
+            "batch_ramp": batch.sizes and str(batch.sizes),
+            "length_ramp": batch.lengths and str(batch.lengths),
         },
         "steps": {
             "train_steps_on_one_rank": steps.requested_train_steps,
@@ -60,7 +60,7 @@ def training_ledger(job: Job) -> Ledger:
             "scaled_by_ranks": batch.scaled_by_ranks,
             "train_steps": steps.num_train_steps,
             "warmup_steps": steps.num_warmup_steps,
-            **_end_of_run(steps),
+            **({} if stop is None else {"stop_after_steps": stop}),
             "start_step": start.step,
             "schedule_offset": steps.schedule_offset,
             "last_step": steps.last_step,
@@ -85,22 +85,12 @@ def training_ledger(job: Job) -> Ledger:
     }
 
 
-def _shown_ramp(ramp: Ramp | None) -> str | None:
-    return None if ramp is None else str(ramp)
-
-
 def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
     """The number of positions of all sequences, if there is a length ramp."""
     if batch.lengths is None:
         return {}
     parts = start.parts(batch, steps.last_step)
     return {"positions": round(sum(number * length for number, length in parts if length))}
-
-
-def _end_of_run(steps: StepPlan) -> dict[str, int]:
-    if steps.stop_after_steps is None:
-        return {}
-    return {"stop_after_steps": steps.stop_after_steps}
 
 
 def schedule_entries(schedule: Schedule) -> dict[str, Any]:
@@ -128,7 +118,7 @@ def _optimizer_section(job: Job) -> dict[str, Any]:
         "loss_normalization": requested.batch.loss_normalization,
         "operations": operations,
     }
-    if not row.has_native_form:
+    if row.fused_rule is None:
         section["operations"] = f"{operations} ({row.title}: TensorFlow's)"
     for name in ("rate_factors", "trained_from"):
         if rules := getattr(requested, name):

@@ -43,15 +43,9 @@ def train(
 ) -> None:
     """Runs updates until ``global_step`` is ``last_step``, a hook stops them or the input ends.
 
-    Args:
-      input_fn: returns the batches; called in the graph.
-      build: adds an update on a batch to the graph.
-      last_step: must be above the checkpoint's step.
-      checkpoint_dir: the newest checkpoint there is restored; if there is none, or for None,
-        variables get their initial values.
-      seed: the graph's seed. Random operations without seeds of their own are numbered in order of
-        creation, those of the input first.
-      config: the session's configuration.
+    ``last_step`` must be above the checkpoint's step. The newest checkpoint in ``checkpoint_dir``
+    is restored; if there is none, or for None, variables get their initial values. Random
+    operations without seeds of their own are numbered as they are made, those of the input first.
     """
     with tf.Graph().as_default():
         tf.set_random_seed(seed)
@@ -80,16 +74,8 @@ def predict(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields the outputs for each batch of an input that ends.
 
-    Nothing happens before the first one is requested.
-
-    Args:
-      input_fn: returns the batches; called in the graph.
-      build: adds the outputs for a batch to the graph.
-      checkpoint: its path without suffixes; must have all variables that the graph saves. None
-        for initial values.
-      hooks: act before, between and after batches, in this order.
-      seed: the graph's seed, as in :func:`train`.
-      config: the session's configuration.
+    Nothing happens before the first one is requested. ``checkpoint``, a path without suffixes, must
+    have all variables that the graph saves; None for initial values.
     """
     with tf.Graph().as_default():
         tf.set_random_seed(seed)

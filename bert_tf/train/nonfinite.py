@@ -226,17 +226,10 @@ def gradients_of(
     *,
     in_float32: bool = False,
 ) -> list[Gradients]:
-    """The losses and gradients of micro batches of equal shape.
-
-    Args:
-      job: the job that trains on them.
-      micro_batches: at least one.
-      weights: the values of all variables of the network, by name.
-      skipped: the update that they are part of.
-      in_float32: compute in float32 rather than in the job's precision.
+    """The losses and gradients of micro batches of equal shape, in the job's precision or float32.
 
     Raises tf.errors.ResourceExhaustedError if there is not enough memory for a second copy of the
-    weights and for the passes.
+    weights, which are values by name, and for the passes.
     """
     options = dataclasses.replace(job.arithmetic.options, compiled=False)
     if in_float32:

@@ -45,12 +45,6 @@ def resolve(
     describe a run on one rank; N ranks consume N times as much data per step, so if steps are
     scaled, they need 1/N of them (rounded up), warm-up included. Raises UserError if the schedule
     is invalid or, for a run that ``trains``, does not fit into its steps.
-
-    Args:
-      requested: what the user requested.
-      batch: from :func:`resolve_batches`.
-      record_count: number of training records.
-      trains: whether the run trains.
     """
     total, warmup = _steps_and_warmup(requested, batch, record_count, trains=trains)
     stop = requested.steps.stop_after_steps if trains else None
@@ -70,19 +64,6 @@ def resolve(
         stop_after_steps=None if stop is None else math.ceil(stop / divisor),
     )
     return Plan(batch, steps, schedule_of(requested, steps))
-
-
-def resolve_new(
-    requested: OptimizationSettings,
-    world_size: int,
-    record_count: int,
-    *,
-    scaled: bool,
-    trains: bool = True,
-) -> Plan:
-    """Like :func:`resolve`, for a run that begins."""
-    batch = resolve_batches(requested, world_size, NEW, scaled=scaled)
-    return resolve(requested, batch, record_count, trains=trains)
 
 
 def check_fit(requested: OptimizationSettings, batch: BatchPlan, most_records: int) -> None:
@@ -196,12 +177,7 @@ def resolve_batches(
     A run that resumes with other global batches continues its schedule where the data is: once half
     of the sequences have been consumed, half of the steps are done, whatever the number of ranks.
     With a batch ramp, the steps done are the number of updates that it takes to consume them.
-
-    Args:
-      requested: what the user requested.
-      world_size: number of ranks.
-      start: where the run starts.
-      scaled: from :func:`scales_steps`.
+    ``scaled`` comes from :func:`scales_steps`.
     """
     micro, accumulation = _divided(requested.batch, world_size)
     full, divisor = micro * accumulation * world_size, world_size if scaled else 1

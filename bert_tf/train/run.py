@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ from bert_tf.watch.interface import NoWatch, Watch
 
 _WARNING = "warning: "
 
-# The ranks of :func:`planned_on`, the innermost last.
-_planned: list[Ranks] = []
+# The planned ranks on which runs begin, where this process stands for rank 0, and the list of their
+# dry runs (``execute.dry_runs``); None for real ranks.
+REHEARSAL: ContextVar[tuple[Ranks, list[Any]] | None] = ContextVar("rehearsal", default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +109,6 @@ class Run:
             gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
         )
 
-    def consumed_sequences(self, batch: BatchPlan) -> int:
-        """The number of sequences that the run consumed before this start."""
-        return self.start.consumed(batch.global_batch_size)
-
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
         """This rank's part of every global batch, from the data position where the run stopped."""
         assumed = batch.sequences(0, self.start.data_position)
@@ -118,7 +116,7 @@ class Run:
             batch.global_batch_size,
             self.ranks.rank,
             self.ranks.world_size,
-            origin=self.consumed_sequences(batch) - assumed,
+            origin=self.start.consumed(batch.global_batch_size) - assumed,
             sizes=None if batch.sizes is None else batch.size_ramp(),
         )
 
@@ -166,16 +164,6 @@ class Run:
 
 
 @contextlib.contextmanager
-def planned_on(ranks: Ranks) -> Iterator[None]:
-    """In the block, runs begin on planned ranks, where this process stands for rank 0."""
-    _planned.append(ranks)
-    try:
-        yield
-    finally:
-        _planned.pop()
-
-
-@contextlib.contextmanager
 def begin(
     settings: RunSettings, runtime: RuntimeSettings, *, plan_dir: Path | None = None
 ) -> Iterator[Run]:
@@ -189,19 +177,19 @@ def begin(
       settings, runtime: what the user requested.
       plan_dir: the directory of the plan of which the run is a phase; None for a single run.
     """
-    planned = _planned[-1] if _planned else None
+    rehearsal = REHEARSAL.get()
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
         tf.compat.v2.config.experimental.enable_op_determinism()
     tf.compat.v2.config.experimental.enable_tensor_float_32_execution(runtime.numerics.tf32)
     environment.limit_stalls(runtime.rank_timeout_seconds)
     with contextlib.ExitStack() as until_end:
-        if planned is None:
+        if rehearsal is None:
             ranks = _connect(runtime)
             watch = until_end.enter_context(_watched(ranks, settings, runtime))
         else:
             check_alone(os.environ)
-            ranks, watch = planned, NoWatch(planned)
+            ranks, watch = rehearsal[0], NoWatch(rehearsal[0])
         check_same_on_all_ranks(
             ranks,
             {
@@ -216,8 +204,14 @@ def begin(
         if ranks.is_chief:
             _lock_output_dir(settings, plan_dir, until_end)
         run = _begin(settings, runtime, ranks, watch, until_end)
-        if planned is None:
-            _warn_of_idle_cores(run)
+        idle = binding_warning(
+            os.environ,
+            allowed_cores=environment.allowed_cores(),
+            all_cores=os.cpu_count() or 1,
+            local_size=ranks.local_size,
+        )
+        if rehearsal is None and idle is not None:
+            run.warn(idle)
         yield run
 
 
@@ -286,22 +280,11 @@ def _begin(
     return run
 
 
-def _warn_of_idle_cores(run: Run) -> None:
-    idle = binding_warning(
-        os.environ,
-        allowed_cores=environment.allowed_cores(),
-        all_cores=os.cpu_count() or 1,
-        local_size=run.ranks.local_size,
-    )
-    if idle is not None:
-        run.warn(idle)
-
-
 def _check_precision(run: Run) -> None:
     """Raises UserError for a precision or a loss scale that does not suit the run."""
     runtime, hardware = run.runtime, run.hardware
     requested = runtime.numerics.precision
-    precision = decide_precision(requested, hardware, before=run.precision_before).name
+    precision, _ = decide_precision(requested, hardware, before=run.precision_before)
     policy = choose_policy(runtime, precision, hardware)
     if needs_loss_scale(runtime, policy) or not run.settings.do_train:
         return

@@ -62,12 +62,9 @@ class RunLog:
     ) -> None:
         """Writes to ``output_dir``, from the first step or evaluation.
 
-        Args:
-          output_dir: directory of the logs.
-          report_loss: whether terminal lines show losses.
-          few_lines: print about 30 lines over a run, or one per minute in a longer run.
-          dllog_path: a file for the same metrics in the format of NVIDIA's DLLogger; overwritten
-            unless the run is resumed.
+        ``report_loss``: terminal lines show losses. ``few_lines``: there are about 30 over a run,
+        or one per minute in a longer run. ``dllog_path``: a file for the same metrics in the format
+        of NVIDIA's DLLogger, overwritten unless the run is resumed.
         """
         self._output_dir = output_dir
         self._report_loss = report_loss

@@ -139,14 +139,9 @@ def read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
             f"--{flag}: checkpoint {checkpoint} cannot be read ({first_line(error)}); {advice}."
         ) from error
     check_step(checkpoint, step)
-    recorded = _recorded_global_batch(Path(checkpoint).parent) if consumed is None else None
+    record = read_run_record(Path(checkpoint).parent) if consumed is None else None
+    recorded = None if record is None else record.fact("batch", "global_batch", int)
     return StartPoint(checkpoint, step, step + (skipped or 0), consumed, recorded)
-
-
-def _recorded_global_batch(output_dir: Path) -> int | None:
-    """The global batch size of the directory's last run; None without a record of it."""
-    record = read_run_record(output_dir)
-    return None if record is None else record.fact("batch", "global_batch", int)
 
 
 class ResumingSaver(tf.train.Saver):
@@ -198,29 +193,22 @@ class ResumingSaver(tf.train.Saver):
             load_value(variable, value, sess)
 
 
-def _start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
-    """The start from --resume_from, which is a checkpoint or a directory's newest one.
-
-    With ``reset_step`` all counts are 0. Raises UserError if it cannot be read.
-    """
-    checkpoint = resolve_checkpoint(resume_from)
-    start = read_start(checkpoint, flag="resume_from", advice="give another checkpoint")
-    if reset_step:
-        return StartPoint(checkpoint, 0, 0, 0, is_elsewhere=True)
-    return dataclasses.replace(start, is_elsewhere=True)
-
-
 def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: bool) -> StartPoint:
     """Finds where a run with --resume_from starts: from that checkpoint until it is copied.
 
-    What a kill left of the copy is ignored; :func:`take_over` copies again. Once there is a
-    complete checkpoint in ``output_dir``, ``resume_from`` is not read. Raises UserError if a
-    checkpoint cannot be read.
+    ``resume_from`` is a checkpoint or a directory, whose newest one is taken; with ``reset_step``
+    all counts are 0. What a kill left of the copy is ignored; :func:`take_over` copies again. Once
+    there is a complete checkpoint in ``output_dir``, ``resume_from`` is not read. Raises UserError
+    if a checkpoint cannot be read.
     """
     parts = only_incomplete(output_dir)
     if not parts and newest_checkpoint(output_dir) is not None:
         return find_start(output_dir)
-    start = _start_elsewhere(resume_from, reset_step=reset_step)
+    checkpoint = resolve_checkpoint(resume_from)
+    start = read_start(checkpoint, flag="resume_from", advice="give another checkpoint")
+    start = dataclasses.replace(
+        NEW if reset_step else start, checkpoint=checkpoint, is_elsewhere=True
+    )
     # Parts of other checkpoints are somebody's unfinished copy of a run, which is not overwritten.
     return start if parts <= {_name_of_copy(start)} else find_start(output_dir)
 

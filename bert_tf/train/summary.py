@@ -148,11 +148,8 @@ def prediction_lines(
 ) -> list[str]:
     """The lines that describe the totals of a prediction.
 
-    Args:
-      batch_seconds: duration of each batch on one rank; the first is mostly start-up.
-      seconds: total duration.
-      sequences: number of sequences over all ranks.
-      steady_sequences: the same without the first batch of each rank.
+    ``batch_seconds`` are those of one rank, of which the first is mostly start-up; numbers of
+    sequences are over all ranks, the steady ones without the first batch of each.
     """
     lines = [
         f"prediction took {seconds:.2f} s for {sequences} sequences: {sequences / seconds:.4g} "

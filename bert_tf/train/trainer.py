@@ -27,10 +27,9 @@ from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_
 from bert_tf.tuning.hardware import peak_gpu_bytes
 from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.loss_scale import DynamicLossScale, LossScale, NoLossScale, StaticLossScale
+from bert_tf.update.loss_scale import DynamicLossScale, LossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
-from bert_tf.util.environment import seconds_since_launch
 from bert_tf.util.errors import UserError, first_line
 
 
@@ -94,7 +93,7 @@ class Trainer:
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
-        results = self.predict(self._evaluation)
+        results = self.predict(self._job.evaluation)
         if self._job.run.log is not None:
             self._keep(self._job.run.log, results)
         self._last_results = results
@@ -103,10 +102,11 @@ class Trainer:
     def predict(self, wanted: evaluation.Evaluation) -> evaluation.Results:
         """Like :meth:`evaluate`, but writes only the files that ``wanted`` itself writes."""
         job, settings = self._job, self._job.settings
+        task = job.model.evaluated or job.task
         with _explained_errors(job):
             outputs = loop.predict(
                 wanted.dataset,
-                functools.partial(self._build_evaluation, wanted),
+                lambda features: wanted.outputs(self._network(task), features),
                 checkpoint=self._latest_checkpoint() if self._reads_weights else None,
                 hooks=self._job.run.ranks.broadcast_hooks(),
                 seed=settings.seed,
@@ -153,7 +153,7 @@ class Trainer:
         settings = self._job.settings
         if settings.evaluation.early_stopping_evaluations is None:
             return False
-        log, figure, found = self._job.run.log, self._evaluation.figure, None
+        log, figure, found = self._job.run.log, self._job.evaluation.figure, None
         if log is not None:
             found = evaluation.evaluations_since_best(settings.output_dir, figure)
         since = self._job.run.ranks.broadcast(found)
@@ -166,12 +166,6 @@ class Trainer:
             )
         return stalled
 
-    @property
-    def _evaluation(self) -> evaluation.Evaluation:
-        if self._job.data.evaluation is None:
-            raise ValueError("this job is not evaluated")
-        return self._job.data.evaluation
-
     def _keep(self, log: RunLog, results: evaluation.Results) -> None:
         settings, output_dir = self._job.settings, self._job.settings.output_dir
         evaluation.write_results(output_dir, results)
@@ -180,7 +174,7 @@ class Trainer:
             output_dir,
             checkpoint,
             results,
-            self._evaluation.figure,
+            self._job.evaluation.figure,
             evaluated_data=self._job.evaluated_data,
         )
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
@@ -199,12 +193,6 @@ class Trainer:
         if self._reads_weights:
             initialise_weights(job, network)
         return network
-
-    def _build_evaluation(
-        self, wanted: evaluation.Evaluation, features: Features
-    ) -> dict[str, tf.Tensor]:
-        network = self._network(self._job.model.evaluated or self._job.task)
-        return wanted.outputs(network, features)
 
     def _build_training(self, stop: hooks.StopOnSignal, features: Features) -> loop.Update:
         network = self._network(self._job.task)
@@ -243,29 +231,16 @@ class Trainer:
             ),
         ]
         if run.log is not None or outputs.slots:
-            checkpoint = hooks.CheckpointHook(
-                outputs,
-                output_dir=settings.output_dir,
-                every_steps=settings.save_checkpoints_steps,
-                saver=saver,
-                resumes=run.start.checkpoint is not None,
-            )
-            session_hooks.append(checkpoint)
+            session_hooks.append(hooks.CheckpointHook(outputs, job, saver))
         if run.log is not None:
             if not self._times.updates:
-                session_hooks.append(hooks.FirstUpdate(self._report_first_update))
+                session_hooks.append(hooks.FirstUpdate(self._record))
             if is_compiled:
                 session_hooks.append(hooks.CompilationReport(warm_up, run.log, self._record))
-        if settings.evaluation.eval_every_steps is not None:
-            session_hooks.append(
-                hooks.EvaluationHook(
-                    outputs,
-                    every_steps=settings.evaluation.eval_every_steps,
-                    total_steps=job.plan.steps.last_step,
-                    evaluate=self._evaluate_during_training,
-                    at_start=self._evaluation.at_start,
-                )
-            )
+        every = settings.evaluation.eval_every_steps
+        if every is not None:
+            evaluate = self._evaluate_during_training
+            session_hooks.append(hooks.EvaluationHook(outputs, job, every, evaluate))
         return session_hooks
 
     def _layer_summaries(self, outputs: TrainOutputs) -> list[tf.train.SessionRunHook]:
@@ -300,9 +275,6 @@ class Trainer:
         from bert_tf.train.shared_slots import ReceiveSlots
 
         return [ReceiveSlots(outputs.slots, saver, self._job.run.ranks)]
-
-    def _report_first_update(self) -> None:
-        self._record({"seconds_to_first_update": seconds_since_launch()})
 
     def _record(self, entries: Mapping[str, Any]) -> None:
         ledger.add_to_run_json(self._job.settings.output_dir, entries)
@@ -384,7 +356,7 @@ def create_run_state(network: Network, optimization: OptimizationSettings) -> No
 
 def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
     if not needed:
-        return NoLossScale()
+        return LossScale()
     if runtime.numerics.loss_scale.static is not None:
         return StaticLossScale(runtime.numerics.loss_scale.static)
     return DynamicLossScale(

@@ -112,11 +112,6 @@ def peak_flops(ranks: Ranks, session: SessionSettings, dtype: tf.DType) -> float
     """FLOP/s of all ranks together in products of two large square matrices. Collective.
 
     All ranks measure at the same time, because they share processors and power when they train.
-
-    Args:
-      ranks: all ranks.
-      session: how a rank's sessions execute.
-      dtype: the data type of the matrices.
     """
     rows = _ROWS if session.gpu is None else _ROWS_ON_A_GPU
     with tf.Graph().as_default(), tf.Session(config=session_config(session)) as running:

@@ -57,8 +57,7 @@ def choose(
     """Decides what the user left open; nothing is measured. Collective.
 
     Args:
-      config: the network's configuration.
-      ranks: all ranks.
+      config, ranks: the network's configuration, and all ranks.
       hardware: what all ranks compute on; None for this machine's.
       precision: ``auto`` or one of ``precision.PRECISIONS``.
       native_ops: None uses native operations on CPUs if they are built; True requires them.
@@ -71,12 +70,14 @@ def choose(
     """
     hardware = hardware or probe_hardware()
     reason = reason_against_native_ops(native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
-    decided = decide_precision(precision, hardware, hidden_size=config.hidden_size, before=before)
-    policy = policy_for(decided.name).changed(policy_changes or {})
+    precision, because = decide_precision(
+        precision, hardware, hidden_size=config.hidden_size, before=before
+    )
+    policy = policy_for(precision).changed(policy_changes or {})
     check_computed(policy, hardware)
     return Choice(
-        decided.name,
-        decided.because,
+        precision,
+        because,
         ForwardOptions(
             policy,
             recompute=recompute,
@@ -92,13 +93,9 @@ def choose(
 def reason_against_native_ops(wanted: bool | None, *, has_gpu: bool, ranks: Ranks) -> str | None:
     """The reason why a job uses TensorFlow's operations; None for native ones. Collective.
 
-    Args:
-      wanted: True requires native operations, False TensorFlow's; None uses native ones if all
-        ranks have them and compute on CPUs.
-      has_gpu: whether the job computes on GPUs.
-      ranks: all ranks.
-
-    Raises UserError on every rank if native operations are required but missing on any rank.
+    ``wanted`` is True to require native operations, False for TensorFlow's; None uses native ones
+    if all ranks have them and compute on CPUs. Raises UserError on every rank if they are required
+    but missing on any rank.
     """
     if wanted is False:
         return "--native_ops=false"

@@ -273,23 +273,12 @@ def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy) -> bool:
     return bool(policy.classes_in("fp16")) or compressed
 
 
-@dataclasses.dataclass(frozen=True)
-class Precision:
-    """A precision that was decided.
-
-    Attributes:
-      name: one of ``PRECISIONS``.
-      because: what it follows from, for the ledger; None if the user gave it.
-    """
-
-    name: str
-    because: str | None = None
-
-
 def decide_precision(
     requested: str, hardware: Hardware, *, hidden_size: int | None = None, before: str | None = None
-) -> Precision:
+) -> tuple[str, str | None]:
     """Decides ``--precision``; the same for the same network on the same kind of hardware.
+
+    Also returns what it follows from, for the ledger; None if the user gave it.
 
     Args:
       requested: ``auto`` or one of ``PRECISIONS``.
@@ -304,13 +293,13 @@ def decide_precision(
         if requested not in PRECISIONS:
             choices = ", ".join(("auto", *PRECISIONS))
             raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
-        return Precision(requested)
+        return requested, None
     fastest = hardware.native_precisions()
     if before in fastest:
-        return Precision(before, "the run's precision before")
+        return before, "the run's precision before"
     if not hardware.has_gpu and hidden_size is not None and hidden_size < LEAST_WIDTH:
-        return Precision("fp32", f"a network less than {LEAST_WIDTH} wide")
-    return Precision(fastest[0], hardware.describe())
+        return "fp32", f"a network less than {LEAST_WIDTH} wide"
+    return fastest[0], hardware.describe()
 
 
 def usable_precision(

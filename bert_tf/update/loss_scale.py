@@ -6,8 +6,6 @@ read once, and adjusted after the gradients have been checked.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.variables import create_count, create_state
@@ -19,47 +17,34 @@ GOOD_UPDATES = "loss_scale/good_updates"
 LARGEST = 2.0**32
 
 
-class LossScale(Protocol):
-    """The factor by which the loss is multiplied before the backward pass."""
+class LossScale:
+    """The factor by which the loss is multiplied before the backward pass.
+
+    It is 1 for float32 and bfloat16; subclasses have other scales.
+    """
 
     def current(self) -> tf.Tensor:
         """The scale of this update, a float32 scalar."""
+        return tf.constant(1.0)
 
     def scale(self, loss: tf.Tensor) -> tf.Tensor:
         """The float32 ``loss`` times the scale."""
+        return loss
 
     def inverse(self) -> tf.Tensor | None:
         """The factor that unscales gradients, a float32 scalar; None if no unscaling is needed."""
+        return None
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
         """Adjusts the saved state of the scale after an update.
 
         ``is_finite`` is a boolean scalar computed from the update's scaled or unscaled gradients.
         """
-
-
-class NoLossScale:
-    """A :class:`LossScale` that does no scaling, for float32 and bfloat16."""
-
-    def current(self) -> tf.Tensor:
-        """Always 1."""
-        return tf.constant(1.0)
-
-    def scale(self, loss: tf.Tensor) -> tf.Tensor:
-        """Returns ``loss`` unchanged."""
-        return loss
-
-    def inverse(self) -> tf.Tensor | None:
-        """None."""
-        return None
-
-    def update(self, is_finite: tf.Tensor) -> tf.Operation:
-        """Does nothing."""
         del is_finite
         return tf.no_op()
 
 
-class StaticLossScale(NoLossScale):
+class StaticLossScale(LossScale):
     """The same scale in every update; checkpoints contain no state for it."""
 
     def __init__(self, scale: float) -> None:
@@ -81,17 +66,13 @@ class StaticLossScale(NoLossScale):
         return tf.constant(1.0 / self._scale, tf.float32)
 
 
-class DynamicLossScale:
+class DynamicLossScale(LossScale):
     """Halves the scale after an overflow and doubles it after ``period`` consecutive good updates.
 
     Its two variables are saved in checkpoints. If the initial scale is a power of two, so are all
-    later ones, and scaling only changes exponents, without rounding.
-
-    Args:
-      initial: the initial scale; NVIDIA's scripts start at 2**32.
-      period: consecutive good updates before the scale is doubled.
-      floor: smallest scale; also applies to a scale restored from a run with a lower floor.
-      ceiling: largest scale, for networks whose gradients never overflow.
+    later ones, and scaling only changes exponents, without rounding. NVIDIA's scripts start at
+    2**32. The scale stays between ``floor``, also if it was restored from a run with a lower one,
+    and ``ceiling``, for networks whose gradients never overflow.
     """
 
     def __init__(
@@ -125,11 +106,7 @@ class DynamicLossScale:
         return 1.0 / self._current
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
-        """Adjusts the scale and the counter after an update.
-
-        Args:
-          is_finite: boolean scalar computed from this update's scaled or unscaled gradients.
-        """
+        """Adjusts the scale and the counter after an update."""
         with tf.control_dependencies([is_finite, self._current]):
             good_updates = self._good_updates.read_value() + 1
         period_is_over = good_updates >= self._period

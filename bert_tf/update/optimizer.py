@@ -27,7 +27,7 @@ from bert_tf.update.optimizers.row import (
 )
 
 if TYPE_CHECKING:
-    from bert_tf.update.shards import Shards, SlotPart
+    from bert_tf.update.shards import Shards
 
 DecayMask = Callable[[str], bool]
 RateFactor = Callable[[str], float]
@@ -40,12 +40,6 @@ _WITHOUT_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
 def decays(variable_name: str) -> bool:
     """Google's decay mask: everything decays except layer normalisation and biases."""
     return _WITHOUT_DECAY.search(variable_name) is None
-
-
-def same_rate(variable_name: str) -> float:
-    """The learning-rate factor when all variables have the same rate."""
-    del variable_name
-    return 1.0
 
 
 class Optimizer:
@@ -85,7 +79,7 @@ class Optimizer:
         *,
         weight_decay: float = 0.01,
         decay_mask: DecayMask = decays,
-        rate_factor: RateFactor = same_rate,
+        rate_factor: RateFactor = lambda _: 1.0,
         trained_from: RateFactor = lambda _: 0.0,
         progress: tf.Tensor | float = 0.0,
         kernels: Kernels | None = None,
@@ -250,15 +244,6 @@ class Optimizer:
         if self.shards is None:
             return tf.stack([self.kernels.global_norm([gradient]) for gradient in gradients])
         return self.shards.norms(self.kernels, gradients, variables)
-
-    def ratios_by_kind(self, ratios: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Splits an update's trust ratios, [kinds, variables], by kind: float32 [variables]."""
-        kinds = self.row.ratio_kinds
-        return dict(zip(kinds, tf.unstack(ratios, num=len(kinds))))
-
-    def slot_parts(self) -> Sequence[SlotPart]:
-        """This rank's parts of the slots if state is sharded; empty if every rank has all slots."""
-        return () if self.shards is None else self.shards.slots
 
     def _context(self) -> UpdateContext:
         count = self.update_count

@@ -220,16 +220,6 @@ def exponential(
     return decay_rate ** array.clip((step - warmup_steps) / decay_steps, 0.0, math.inf)
 
 
-def _missing_rate(options: Options, peak: float, end: float) -> str | None:
-    del peak, end
-    if options["decay_rate"] is None or options["decay_steps"] is None:
-        return (
-            "--lr_schedule=exponential needs --lr_decay_rate and --lr_decay_steps; give both, such "
-            "as 0.9 and 250."
-        )
-    return None
-
-
 EXPONENTIAL = ScheduleRow(
     "warm-up, then a decay by the factor --lr_decay_rate every --lr_decay_steps",
     exponential,
@@ -251,7 +241,12 @@ EXPONENTIAL = ScheduleRow(
         ),
         "warmup_power": WARMUP_POWER,
     },
-    contradiction=_missing_rate,
+    contradiction=lambda options, *_: (
+        "--lr_schedule=exponential needs --lr_decay_rate and --lr_decay_steps; give both, such "
+        "as 0.9 and 250."
+        if None in (options["decay_rate"], options["decay_steps"])
+        else None
+    ),
 )
 
 
@@ -284,29 +279,6 @@ def one_cycle(
     return array.where(step < warmup_steps, rise, after)
 
 
-def _end_within_cycle(options: Options, peak: float, end: float) -> str | None:
-    if end > options["cycle_start"] * peak:
-        return (
-            f"--end_learning_rate={end:g} is greater than the rate at which the cycle starts and "
-            f"ends, --lr_cycle_start={options['cycle_start']:g} times --learning_rate={peak:g}; "
-            "lower it."
-        )
-    return None
-
-
-def _most_steps_of_a_rise(total: int, options: Options) -> int:
-    del options
-    return total // 2
-
-
-def _misfit_of_a_cycle(warmup: int, shown: str, options: Options) -> str:
-    del options
-    return (
-        f"--lr_schedule=one_cycle rises in {warmup} warm-up steps and falls in as many, which must "
-        f"be from 1 to half of {shown}; change --num_warmup_steps or --warmup_proportion."
-    )
-
-
 ONE_CYCLE = ScheduleRow(
     "up during the warm-up, down in as many steps, then a decay to the end",
     one_cycle,
@@ -320,10 +292,19 @@ ONE_CYCLE = ScheduleRow(
         "warmup_power": WARMUP_POWER,
     },
     can_rewarm=False,
-    contradiction=_end_within_cycle,
+    contradiction=lambda options, peak, end: (
+        f"--end_learning_rate={end:g} is greater than the rate at which the cycle starts and "
+        f"ends, --lr_cycle_start={options['cycle_start']:g} times --learning_rate={peak:g}; "
+        "lower it."
+        if end > options["cycle_start"] * peak
+        else None
+    ),
     least_warmup=1,
-    most_warmup=_most_steps_of_a_rise,
-    misfit=_misfit_of_a_cycle,
+    most_warmup=lambda total, _: total // 2,
+    misfit=lambda warmup, shown, _: (
+        f"--lr_schedule=one_cycle rises in {warmup} warm-up steps and falls in as many, which must "
+        f"be from 1 to half of {shown}; change --num_warmup_steps or --warmup_proportion."
+    ),
 )
 
 

@@ -14,12 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks.parts import Part, part_of
-from bert_tf.ranks.ranks import Gradient, Ranks
+from bert_tf.ranks.ranks import Gradient, Part, Ranks, part_of
 from bert_tf.update.kernels import Kernels
-from bert_tf.update.optimizers.row import OptimizerRow
-
-_FLOAT32_BYTES = 4
+from bert_tf.update.optimizers.row import FLOAT32_BYTES, OptimizerRow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,4 +190,4 @@ def slot_bytes_of_rank(
         else:
             own = part_of(size, rank, world_size).size
         elements += own * len(row.slots_of(name, shape))
-    return _FLOAT32_BYTES * elements
+    return FLOAT32_BYTES * elements

@@ -13,9 +13,15 @@ from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model.variables import create_count
 from bert_tf.ranks.ranks import Gradient, Ranks, as_tables
-from bert_tf.update.accumulation import accumulate_gradients, gradients_of
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.gradients import Gradients, are_finite, clipped, unscaled
+from bert_tf.update.gradients import (
+    Gradients,
+    accumulate_gradients,
+    are_finite,
+    clipped,
+    gradients_of,
+    unscaled,
+)
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
@@ -154,6 +160,7 @@ def build_train_op(
         updated = _compiled(update)() if is_compiled else update()
         scale_update = loss_scale.update(updated.is_finite)
         consume = counts.consumed_sequences.assign_add(batch.num_sequences).op
+    kinds = optimizer.row.ratio_kinds
     return TrainOutputs(
         train_op=tf.group(updated.ratios.op, scale_update, consume),
         term_sums=batch.term_sums(sums),
@@ -164,8 +171,10 @@ def build_train_op(
         learning_rate=learning_rate,
         loss_scale=used_scale,
         gradients=gradients[1].tensors(),
-        figures=VariableFigures(variables, norms, optimizer.ratios_by_kind(updated.ratios)),
-        slots=optimizer.slot_parts(),
+        figures=VariableFigures(
+            variables, norms, dict(zip(kinds, tf.unstack(updated.ratios, num=len(kinds))))
+        ),
+        slots=() if optimizer.shards is None else optimizer.shards.slots,
     )
 
 
@@ -342,10 +351,7 @@ def _compiled(function: Function) -> Function:
 def _apply_if(
     is_finite: tf.Tensor, optimizer: Optimizer, gradients: Gradients, counts: _Counts
 ) -> tf.Tensor:
-    """Applies and counts an update, or counts it as skipped; returns its trust ratios.
-
-    These are float32 [ratio kinds, variables].
-    """
+    """Applies an update or counts it as skipped; its trust ratios [ratio kinds, variables]."""
     no_ratios = [len(optimizer.row.ratio_kinds), len(gradients.variables)]
 
     def apply() -> tf.Tensor:

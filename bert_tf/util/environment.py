@@ -108,17 +108,17 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "SLURM_PR
 def limit_stalls(timeout_seconds: float) -> None:
     """Sets when Horovod warns about ranks that keep others waiting, and when it aborts.
 
-    Horovod cannot distinguish a hanging rank from a busy one, so it aborts only after a multiple of
-    the timeout, at least two minutes. Call this before Horovod starts. Variables set by the user
-    are kept; 0 changes nothing.
+    Horovod cannot distinguish a hanging rank from a busy one, which may make records for minutes,
+    so it aborts only after twice the timeout, at least two minutes, and up to three of its checks
+    later. Call this before Horovod starts. Variables set by the user are kept; 0 changes nothing.
     """
     if timeout_seconds:
         give_up = max(_STALL_TIMEOUT_FACTOR * timeout_seconds, _LEAST_STALL_SECONDS)
-        os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", f"{timeout_seconds:.0f}")
+        os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", f"{timeout_seconds / 2:.0f}")
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", f"{give_up:.0f}")
 
 
-_STALL_TIMEOUT_FACTOR = 4
+_STALL_TIMEOUT_FACTOR = 2
 _LEAST_STALL_SECONDS = 120
 
 

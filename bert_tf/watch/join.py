@@ -21,6 +21,7 @@ import dataclasses
 import errno
 import fcntl
 import hmac
+import json
 import os
 import secrets
 import selectors
@@ -30,10 +31,11 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.watch.rank_links import Link
+
+Message = dict[str, Any]
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 _LOOPBACK = "127.0.0.1"
@@ -46,6 +48,8 @@ _PROOF_BYTES = 32  # SHA-256
 _ANSWER_BYTES = _NONCE_BYTES + _RANK.size + _PROOF_BYTES
 _TO_RANK_0, _FROM_RANK_0 = b"to rank 0", b"from rank 0"
 _STAYS = b"\x01"
+
+_MOST_BYTES = 1 << 16  # of a message
 
 
 class CannotConnectError(Exception):
@@ -103,7 +107,7 @@ def connect_ranks(ranks: Ranks, limits: Limits = _LIMITS) -> list[Link]:
     """
     places = ranks.gather(_local_place())
     if ranks.is_chief:
-        joined, problem = _welcome(ranks, places, limits), None
+        joined, problem = _listen(ranks, places, limits), None
     else:
         joined, problem = join_rank_0(ranks.broadcast(None), places, ranks.rank, limits)
     problems = [
@@ -120,7 +124,7 @@ def connect_ranks(ranks: Ranks, limits: Limits = _LIMITS) -> list[Link]:
     ]
 
 
-def _welcome(ranks: Ranks, places: Sequence[Place], limits: Limits) -> dict[int, socket.socket]:
+def _listen(ranks: Ranks, places: Sequence[Place], limits: Limits) -> dict[int, socket.socket]:
     """Rank 0's side; returns the connections of the ranks that joined in time."""
     with contextlib.ExitStack() as stack:
         servers = []
@@ -132,10 +136,10 @@ def _welcome(ranks: Ranks, places: Sequence[Place], limits: Limits) -> dict[int,
                 servers.append(stack.enter_context(server))
         secret = secrets.token_bytes(_NONCE_BYTES)
         ranks.broadcast(Offer(secret, tuple(server.getsockname() for server in servers)))
-        return _Reception(secret, limits).admit(servers, ranks.world_size - 1)
+        return _Server(secret, limits).admit(servers, ranks.world_size - 1)
 
 
-class _Reception:
+class _Server:
     """Serves all connections to rank 0 concurrently, each in a thread."""
 
     def __init__(self, secret: bytes, limits: Limits) -> None:
@@ -155,7 +159,7 @@ class _Reception:
             while len(self._joined) < missing and (left := self._end - time.monotonic()) > 0:
                 for key, _ in selector.select(min(left, _POLL_SECONDS)):
                     self._accept(key.data)
-        self._dismiss_all_but(0)
+        self._close_all_but(0)
         return self._joined
 
     def _accept(self, server: socket.socket) -> None:
@@ -163,14 +167,14 @@ class _Reception:
             connection, _ = server.accept()
         except OSError as error:  # it has already disconnected, or too many files are open
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._dismiss_all_but(len(self._unproven) - 1)
+                self._close_all_but(len(self._unproven) - 1)
             return
         with self._changing:
             self._unproven[connection] = None
         threading.Thread(target=self._serve, args=[connection], daemon=True).start()
-        self._dismiss_all_but(self._limits.most_unproven)
+        self._close_all_but(self._limits.most_unproven)
 
-    def _dismiss_all_but(self, newest: int) -> None:
+    def _close_all_but(self, newest: int) -> None:
         with self._changing:
             while len(self._unproven) > max(newest, 0):
                 connection = next(iter(self._unproven))
@@ -311,3 +315,70 @@ def local_addresses() -> list[str]:
                 reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
                 found.append(socket.inet_ntoa(reply[20:24]))
     return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
+
+
+class UnreadableMessageError(Exception):
+    """Received data is not a message; the text explains why, without a full stop."""
+
+
+class Link:
+    """One end of a connection to another rank, independent of MPI, which blocks if a rank is lost.
+
+    Each message is a JSON object on one line.
+    """
+
+    def __init__(
+        self, connection: socket.socket, *, rank: int, host: str, seconds_to_send: float = 1.0
+    ) -> None:
+        """``rank`` and ``host`` are those of the other end."""
+        self.rank = rank
+        self.host = host
+        self._connection = connection
+        self._connection.settimeout(seconds_to_send)
+        self._sending = threading.Lock()
+        self._unsent = b""
+        self._unfinished = b""
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._connection.fileno()
+
+    def send(self, message: Message) -> None:
+        """Sends if possible; only what the other end sends back shows whether it is alive.
+
+        The rest of a partially sent line is sent before the next one.
+        """
+        with self._sending, contextlib.suppress(OSError):
+            self._unsent += json.dumps(message).encode() + b"\n"
+            while self._unsent:
+                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+
+    def receive(self) -> list[Message] | None:
+        """The messages that have arrived, once there is something to read; None at the end.
+
+        Raises UnreadableMessageError for anything else than messages.
+        """
+        try:
+            arrived = self._connection.recv(_MOST_BYTES)
+        except OSError:
+            return None
+        if not arrived:
+            return None
+        *lines, self._unfinished = (self._unfinished + arrived).split(b"\n")
+        if len(self._unfinished) > _MOST_BYTES:
+            raise UnreadableMessageError(f"more than {_MOST_BYTES} bytes without an end of line")
+        return [_parse(line) for line in lines]
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
+
+def _parse(line: bytes) -> Message:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor JSON
+        raise UnreadableMessageError(f"{type(error).__name__} in {line[:40]!r}") from error
+    if not isinstance(message, dict) or "kind" not in message:
+        raise UnreadableMessageError(f"{line[:40]!r}")
+    return message

@@ -25,7 +25,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Callable, NoReturn
 
 import tensorflow.compat.v1 as tf
@@ -48,9 +48,13 @@ from bert_tf.ranks.launcher import end_if_launcher_is_gone, kill_launcher_if_it_
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 from bert_tf.watch.interface import NoWatch, Watch
-from bert_tf.watch.join import CannotConnectError, connect_ranks
-from bert_tf.watch.rank_links import Link, Message, UnreadableMessageError
-from bert_tf.watch.stop_agreement import StopAgreement
+from bert_tf.watch.join import (
+    CannotConnectError,
+    Link,
+    Message,
+    UnreadableMessageError,
+    connect_ranks,
+)
 
 _POLL_SECONDS = 0.25
 _LONGEST_BEAT_SECONDS = 5.0
@@ -64,13 +68,7 @@ _TURN_SECONDS, _LAST_TURN_SECONDS = 0.5, 5.0
 _SECONDS_FOR_RANK_0_TO_REPORT = 10.0
 _SECONDS_FOR_MPIRUN = 20.0
 
-
-@dataclasses.dataclass
-class _Other:
-    """State of the other end of a link."""
-
-    link: Link
-    heard: float
+ASK, STOP, NOTED = "ask to stop", "stop", "stop noted"
 
 
 class RankWatch:
@@ -92,8 +90,8 @@ class RankWatch:
         self._timeout = timeout_seconds
         self._how_to_resume = how_to_resume
         self._end_process = end_process
-        now = time.monotonic()
-        self._others = {link.rank: _Other(link, now) for link in links}
+        self._others = {link.rank: link for link in links}
+        self._heard = dict.fromkeys(self._others, time.monotonic())
         self._hosts = {link.rank: link.host for link in links}
         self._hosts[self._rank] = socket.gethostname()
         self._beat_seconds = min(_LONGEST_BEAT_SECONDS, timeout_seconds / _BEATS_IN_TIMEOUT)
@@ -113,8 +111,8 @@ class RankWatch:
         self._stopping.set()
         self._thread.join()
         self._tell_all({"kind": "done"})
-        for other in self._others.values():
-            other.link.close()
+        for link in self._others.values():
+            link.close()
 
     def fail(self, error: Exception) -> NoReturn:
         """Ends the job because of an error in this rank; does not return."""
@@ -144,16 +142,15 @@ class RankWatch:
 
     def _watch_others(self) -> None:
         with selectors.DefaultSelector() as selector:
-            for other in self._others.values():
-                selector.register(other.link, selectors.EVENT_READ, other)
+            for link in self._others.values():
+                selector.register(link, selectors.EVENT_READ, link)
             next_beat, before = 0.0, time.monotonic()
             while not self._stopping.is_set():
                 ready = selector.select(_POLL_SECONDS)
                 now = time.monotonic()
                 if now - before > self._timeout / 2:
                     # This process itself was stopped and may not have read what others sent.
-                    for other in self._others.values():
-                        other.heard = now
+                    self._heard = dict.fromkeys(self._others, now)
                 before = now
                 for key, _ in ready:
                     self._read(key.data, now, selector)
@@ -162,40 +159,40 @@ class RankWatch:
                     self._tell_all({"kind": "beat"})
                 self._judge(now)
 
-    def _read(self, other: _Other, now: float, selector: selectors.BaseSelector) -> None:
+    def _read(self, link: Link, now: float, selector: selectors.BaseSelector) -> None:
         try:
-            messages, failure = other.link.receive(), Failure(ENDED)
+            messages, failure = link.receive(), Failure(ENDED)
         except UnreadableMessageError as error:
             messages, failure = None, Failure(GARBLED, str(error))
         if messages is None:
-            selector.unregister(other.link)
-            if other.link.rank in self._others:
-                self._note(other.link.rank, failure, now)
+            selector.unregister(link)
+            if link.rank in self._others:
+                self._note(link.rank, failure, now)
             return
         if messages:
-            other.heard = now
+            self._heard[link.rank] = now
         for message in messages:
-            self._obey(other, message, now)
+            self._obey(link.rank, message, now)
 
-    def _obey(self, other: _Other, message: Message, now: float) -> None:
+    def _obey(self, rank: int, message: Message, now: float) -> None:
         kind = message["kind"]
         if kind == "beat":
             return
         if kind == "failure":
-            self._note(other.link.rank, Failure(*message["failure"]), now)
+            self._note(rank, Failure(*message["failure"]), now)
         elif kind == "end":
             self._end_process(message["status"])
         elif kind == "done":
-            del self._others[other.link.rank]
-            self._agreement.leave(other.link.rank)
+            del self._others[rank]
+            self._agreement.leave(rank)
         else:
-            self._agreement.handle(other.link.rank, message)
+            self._agreement.handle(rank, message)
 
     def _judge(self, now: float) -> None:
         if self._local_failure is not None and self._rank not in self._failures:
             self._note(self._rank, self._local_failure, now)
-        for rank, other in list(self._others.items()):
-            if now - other.heard > self._timeout:
+        for rank in self._others:
+            if now - self._heard[rank] > self._timeout:
                 self._note(rank, Failure(SILENT), now)
         if now >= self._report_at:
             self._report()
@@ -237,8 +234,8 @@ class RankWatch:
         self._end_process(status)
 
     def _tell_all(self, message: Message) -> None:
-        for other in list(self._others.values()):
-            other.link.send(message)
+        for link in list(self._others.values()):
+            link.send(message)
 
 
 @contextlib.contextmanager
@@ -301,3 +298,53 @@ def how_to_resume(settings: RunSettings, *, look: bool, seconds_to_read: float =
         return f"start again to resume from {found[0]}, which is intact"
     origin = f" from {settings.start.init_checkpoint}" if settings.start.init_checkpoint else ""
     return f"start again{origin} (no checkpoint was saved in {output_dir} yet)"
+
+
+class StopAgreement:
+    """One rank's view of when to stop.
+
+    Rank 0 chooses the update after the one it has just finished, and starts it only once every rank
+    has been told. No rank can finish it before rank 0 has started it, so all stop after it.
+    """
+
+    def __init__(self, others: Iterable[int], *, decides: bool, tell: Callable[[Message], None]):
+        """``others`` are the ranks to which ``tell`` sends; ``decides`` is true on rank 0."""
+        self._decides = decides
+        self._tell = tell
+        self._condition = threading.Condition()
+        self._uninformed = set(others)
+        self._requested: int | None = None
+        self._stop: tuple[int, int] | None = None  # update after which to stop, and signal
+
+    def stop_after(self, update: int, received: int | None) -> int | None:
+        """Like ``Watch.stop_after``; on rank 0 it may wait for the other ranks."""
+        with self._condition:
+            if self._stop is not None:
+                last, number = self._stop
+                return number if update >= last else None
+            requested = received or self._requested
+            if requested and self._decides:
+                self._stop = (update + 1, requested)
+                self._tell({"kind": STOP, "after": update + 1, "signal": requested})
+                self._condition.wait_for(lambda: not self._uninformed)
+            elif requested:
+                self._tell({"kind": ASK, "signal": requested})
+        return None
+
+    def handle(self, rank: int, message: Message) -> None:
+        """Handles a message of the three kinds from another rank; called in another thread."""
+        with self._condition:
+            if message["kind"] == ASK:
+                self._requested = message["signal"]
+            elif message["kind"] == STOP:
+                self._stop = (message["after"], message["signal"])
+                self._tell({"kind": NOTED})
+            else:
+                self._uninformed.discard(rank)
+                self._condition.notify_all()
+
+    def leave(self, rank: int) -> None:
+        """Notes that a rank has finished and need not be informed any more."""
+        with self._condition:
+            self._uninformed.discard(rank)
+            self._condition.notify_all()

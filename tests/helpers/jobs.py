@@ -9,7 +9,7 @@ from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.execute import GivenBatches
 from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.ledger import training_ledger
-from bert_tf.train.plan import Plan, resolve, resolve_batches, resolve_new, schedule_of
+from bert_tf.train.plan import Plan, resolve, resolve_batches, schedule_of
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW
 from bert_tf.tuning.hardware import Hardware
@@ -49,6 +49,12 @@ def arithmetic(**changes):
         "scales_loss": False,
     }
     return Arithmetic(**{**usual, **changes})
+
+
+def resolve_new(requested, world_size, record_count, *, scaled, trains=True):
+    """The plan of a run that begins."""
+    batch = resolve_batches(requested, world_size, NEW, scaled=scaled)
+    return resolve(requested, batch, record_count, trains=trains)
 
 
 def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):

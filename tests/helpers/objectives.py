@@ -1,7 +1,7 @@
 """Gradients of objectives, as accumulation takes them."""
 
 from bert_tf.ranks.ranks import as_tables
-from bert_tf.update.accumulation import gradients_of
+from bert_tf.update.gradients import gradients_of
 
 
 def differentiated(micro_batch, variables, *, reduce=as_tables):

@@ -38,7 +38,7 @@ from bert_tf.tuning.choice import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.loss_scale import DynamicLossScale, LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from tests.helpers import rounding
@@ -250,7 +250,7 @@ def run_updates(ranks, kind, plan, scope):
         )
         # A scale that grows on the way and that nothing overflows with, unless it is to.
         initial = 2.0**24 if kind.shrinks_scale else 2.0**10
-        scale = DynamicLossScale(initial, period=4) if kind.precision == "fp16" else NoLossScale()
+        scale = DynamicLossScale(initial, period=4) if kind.precision == "fp16" else LossScale()
         outputs = build_train_op(
             network,
             fed,

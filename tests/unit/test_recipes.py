@@ -20,7 +20,7 @@ from bert_tf.tasks.pretraining.distillation_flags import (
     define_distillation_flags,
     distillation_settings,
 )
-from bert_tf.train.plan import resolve_new
+from tests.helpers.jobs import resolve_new
 from tests.helpers.programs import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).

@@ -41,16 +41,10 @@ class Lengths(NamedTuple):
 class Effort:
     """The floating-point operations of training, as defined in ``model.flops``.
 
-    Attributes:
-      config: the network's configuration.
-      settings: what the user requested, such as the objective.
-      whole: the lengths of the records.
-      lengths: sequence lengths of typical batches; not meaningful with a length ramp.
+    ``lengths`` are those of sequences in typical batches; not meaningful with a length ramp.
     """
 
-    config: BertConfig
-    settings: PretrainingSettings
-    whole: Lengths
+    batches: TrainingBatches
     lengths: Sequence[int]
 
     @property
@@ -64,13 +58,13 @@ class Effort:
         return sum(n * (self._of_length(length) if length else typical) for n, length in parts)
 
     def _of_length(self, length: int) -> float:
-        predictions = self.whole.max_predictions
-        if self.settings.optimization.length_ramp is not None:
+        batches, predictions = self.batches, self.batches.max_predictions
+        if batches.settings.optimization.length_ramp is not None:
             from bert_tf.input.cutting import cut_predictions
 
-            predictions = cut_predictions(predictions, self.whole.max_seq_length, length)
-        objective = objective_of(self.settings)
-        return objective.training_flops(self.config, length=length, predictions=predictions)
+            predictions = cut_predictions(predictions, batches.max_seq_length, length)
+        objective = objective_of(batches.settings)
+        return objective.training_flops(batches.config, length=length, predictions=predictions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +140,7 @@ class TrainingBatches(TrainingData):
         """The FLOPs of sequences in batches of a plan."""
         buckets = self._buckets(run, run.batch_slice(plan.batch))
         lengths = [self.max_seq_length] if buckets is None else buckets.typical_lengths()
-        whole = Lengths(self.max_seq_length, self.max_predictions)
-        return Effort(self.config, self.settings, whole, lengths)
+        return Effort(self, lengths)
 
     def report_lengths(self, run: Run, plan: Plan) -> None:
         """Reports how much shorter than whole records the batches of similar length are."""

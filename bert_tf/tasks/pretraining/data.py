@@ -11,7 +11,7 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.durable.manifest import require_listed_files
 from bert_tf.input import pipeline
 from bert_tf.model.config import BertConfig
-from bert_tf.records.info import RecordInfo, RecordVocabulary, inspect_records, lengths_of
+from bert_tf.records.info import RecordInfo, RecordVocabulary, inspect_records
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.text.tokenizer_files import Vocabulary
@@ -67,10 +67,6 @@ class RunRecords:
     def vocabulary(self) -> RecordVocabulary | None:
         """The vocabulary of all records; None if no manifest names one."""
         return next((info.vocabulary for info in self.infos if info.vocabulary), None)
-
-    def lengths(self) -> dict[str, int]:
-        """The flags that must match the records, with the matching values."""
-        return lengths_of(self.infos)
 
     def check_positions(self, config: BertConfig, whose: str = "the model's") -> None:
         """Raises UserError for records too long for a network; ``whose`` names it in messages."""

@@ -46,19 +46,14 @@ def open_model(
     )
 
 
-def _stored(settings: PretrainingSettings, run: Run) -> tuple[str | None, ModelDirectory]:
-    """Where the weights are, and the files next to them; None and no files for random weights."""
-    weights = run.start.checkpoint or settings.run.start.init_checkpoint
-    return weights, ModelDirectory.of(weights) if weights else ModelDirectory()
-
-
 def _find_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
     sentence_order: bool,
 ) -> RunModel:
-    weights, stored = _stored(settings, run)
+    weights = run.start.checkpoint or settings.run.start.init_checkpoint
+    stored = ModelDirectory.of(weights) if weights else ModelDirectory()
     files = settings.tokenizer_files
     size, vocabulary = None, None
     if files.file:

@@ -63,8 +63,7 @@ class PhaseEntry:
       conditions: what that measurement depends on.
       state: ``planned``, ``running`` or ``done``.
       sequences_per_second: throughput in its last start, None until it ends.
-      full_updates: model FLOPs of the phase, in units of its largest update; None in records of
-        earlier versions, whose updates were all of one size.
+      full_updates: model FLOPs of the phase, in units of its largest update.
     """
 
     name: str
@@ -79,16 +78,16 @@ class PhaseEntry:
     peak_flops: float
     seconds_per_update: float
     conditions: str
+    full_updates: float
     state: str = PLANNED
     sequences_per_second: float | None = None
-    full_updates: float | None = None
 
     @property
     def seconds(self) -> float:
         """The duration of the phase, excluding start-up, checkpoints and evaluations."""
         if self.sequences_per_second:
             return self.sequences / self.sequences_per_second
-        return (self.full_updates or self.updates) * self.seconds_per_update
+        return self.full_updates * self.seconds_per_update
 
     def changed_flags(self, now: Mapping[str, Any]) -> dict[str, str]:
         """Maps ``--flag`` to ``before -> now``, for flags that both have and that differ."""
@@ -133,7 +132,11 @@ def _recorded(plan: Phases) -> Entries:
         if begun.ranks.is_chief:
             found = read_plan(plan.directory)
         recorded = begun.ranks.broadcast(found)
-        done = [phase for phase in plan.phases if _is_done(phase, recorded)]
+        done = [
+            phase
+            for phase in plan.phases
+            if phase.name in recorded and recorded[phase.name].state == DONE
+        ]
         for phase in done:
             _report_done(begun, phase, recorded[phase.name])
             if begun.ranks.is_chief and not phase.settings.run.dry_run:
@@ -152,21 +155,20 @@ def _remove_abandoned_lock(directory: Path) -> None:
             pass
 
 
-def _is_done(phase: Phase, recorded: Entries) -> bool:
-    return phase.name in recorded and recorded[phase.name].state == DONE
-
-
 def _check_phases(plan: Phases, recorded: Entries) -> Entries:
     """Checks every unfinished phase and estimates its duration; prints the plan's ledger."""
     entries: Entries = {}
     before: Job | None = None
     for previous, phase in zip((None, *plan.phases), plan.phases):
         earlier = recorded.get(phase.name)
-        if earlier is not None and _is_done(phase, recorded):
+        if earlier is not None and earlier.state == DONE:
             entries[phase.name] = earlier
             continue
         settings = dry(phase.settings)
-        awaited = before if before is not None and _starts_from(settings, before) else None
+        given = settings.run.start.init_checkpoint, settings.run.start.resume_from
+        awaited = before  # the phase whose last checkpoint is the start, but does not exist yet
+        if before is not None and str(before.settings.output_dir) not in given:
+            awaited = None
         if awaited is not None:
             settings = _without_start(phase, settings, awaited)
         with begin(settings.run, settings.runtime) as begun:
@@ -202,12 +204,6 @@ def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
         listed = ", ".join(f"{name} {change}" for name, change in changes.items())
         ignored = f"; flags changed since then have no effect: {listed}"
     run.message(f"{phase.name} is done{ignored}")
-
-
-def _starts_from(settings: PretrainingSettings, before: Job) -> bool:
-    """Whether a run starts from the checkpoint of a phase that is not finished yet."""
-    given = (settings.run.start.init_checkpoint, settings.run.start.resume_from)
-    return str(before.settings.output_dir) in given
 
 
 def _without_start(phase: Phase, settings: PretrainingSettings, before: Job) -> PretrainingSettings:
@@ -344,12 +340,7 @@ def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: Any
 
 def comparable_flags(flags: Mapping[str, Any], host_flags: frozenset[str]) -> dict[str, Any]:
     """A phase's flags for :class:`PhaseEntry`, as if read back from JSON."""
-    kept = {name: value for name, value in flags.items() if name not in host_flags}
-    return finite_or_null({name: _as_json(value) for name, value in kept.items()})
-
-
-def _as_json(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return finite_or_null({name: v for name, v in flags.items() if name not in host_flags})
 
 
 def plan_sections(entries: Sequence[PhaseEntry]) -> Ledger:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
-from bert_tf.records.info import SENTENCE_ORDER, check_records
+from bert_tf.records.info import SENTENCE_ORDER, check_records, lengths_of
 from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
 from bert_tf.tasks.pretraining.batches import Lengths, TrainingBatches, shared_lengths
 from bert_tf.tasks.pretraining.data import OpenRecords, RunRecords, open_run_records
@@ -18,9 +18,8 @@ from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import LossEvaluation, Results
-from bert_tf.train.execute import execute
+from bert_tf.train.execute import execute, prepare
 from bert_tf.train.job import Job, JobData, RunModel
-from bert_tf.train.prepare import prepare
 from bert_tf.train.run import Run, begin
 from bert_tf.util.digest import EVAL_DIGEST_KEY
 
@@ -55,7 +54,7 @@ def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Job:
 
 @dataclasses.dataclass(frozen=True)
 class OpenedPretraining:
-    """A pre-training run with its records and network (see :class:`bert_tf.train.prepare.Opened`).
+    """A pre-training run with its records and network (see :class:`bert_tf.train.execute.Opened`).
 
     Attributes:
       settings: what the user requested.
@@ -77,11 +76,6 @@ class OpenedPretraining:
     def optimization(self) -> OptimizationSettings:
         """The optimization settings that the user requested."""
         return self.settings.optimization
-
-    @property
-    def max_seq_length(self) -> int:
-        """The length of a whole record."""
-        return self.lengths.max_seq_length
 
     @property
     def max_records(self) -> int:
@@ -186,7 +180,7 @@ def _lengths(settings: PretrainingSettings, run: Run, records: RunRecords) -> Le
     """The lengths that the user gave, or those of the records where defaults were left."""
     data = settings.data
     lengths = {SEQUENCE: data.max_seq_length, PREDICTIONS: data.masks.max_predictions_per_seq}
-    for name, value in records.lengths().items():
+    for name, value in lengths_of(records.infos).items():
         # The length ramp was parsed with the default.
         is_fixed = name == "max_seq_length" and settings.optimization.length_ramp is not None
         if name not in settings.run.command.defaulted or is_fixed:

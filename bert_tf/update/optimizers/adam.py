@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_tf.update.optimizers.row import (
     Applied,
@@ -48,24 +48,95 @@ def corrects_bias(options: Options) -> bool:
     return bool(options["bias_correction"])
 
 
+class Moments(NamedTuple):
+    """The options of Adam's two moments, which AdamW, LAMB and LANS have."""
+
+    bias_correction: bool
+    beta_1: float
+    beta_2: float
+
+    def after(
+        self, slots: Sequence[tf.Variable], gradient: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The two moments after one more gradient."""
+        import tensorflow.compat.v1 as tf
+
+        m, v = slots
+        # The graph contains only 1 - beta, rounded after the subtraction: the error is at most
+        # 6e-8. Subtracting the float32 value closest to 0.999 from 1 has an error of 1.3e-5.
+        next_m = m + (gradient - m) * (1.0 - self.beta_1)
+        return next_m, v + (tf.square(gradient) - v) * (1.0 - self.beta_2)
+
+    def corrections(self, context: UpdateContext) -> tuple[tf.Tensor, tf.Tensor]:
+        """``scale`` and ``epsilon`` of the direction ``scale * m / (sqrt(v) + epsilon)``, float32.
+
+        With bias correction the direction is m / (1 - beta_1**t) divided by
+        sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are applied to the scalars instead
+        of the tensors.
+        """
+        import tensorflow.compat.v1 as tf
+
+        if not self.bias_correction:
+            return tf.constant(1.0), tf.constant(EPSILON)
+        root = self.second_correction(context)
+        scale = root / _correction(context, self.beta_1)
+        return tf.cast(scale, tf.float32), tf.cast(root * EPSILON, tf.float32)
+
+    def second_correction(self, context: UpdateContext) -> tf.Tensor:
+        """``sqrt(1 - beta_2**t)``, a float64 scalar; 1 without bias correction."""
+        import tensorflow.compat.v1 as tf
+
+        if not self.bias_correction:
+            return tf.constant(1.0, tf.float64)
+        return tf.sqrt(_correction(context, self.beta_2))
+
+    def native_arguments(
+        self,
+        parameters: Sequence[Parameter],
+        rate: tf.Tensor,
+        factor: tf.Tensor | float,
+        context: UpdateContext,
+    ) -> dict[str, object]:
+        """The arguments shared by the native operations of AdamW, LAMB and LANS."""
+        scale, epsilon = self.corrections(context)
+        return {
+            "weights": [parameter.variable.handle for parameter in parameters],
+            "first_moments": [parameter.slots[0].handle for parameter in parameters],
+            "second_moments": [parameter.slots[1].handle for parameter in parameters],
+            "gradients": [parameter.gradient for parameter in parameters],
+            "decays": [parameter.decays for parameter in parameters],
+            "factor": factor,
+            "learning_rate": rate,
+            "scale": scale,
+            "epsilon": epsilon,
+            "gain_1": 1.0 - self.beta_1,
+            "gain_2": 1.0 - self.beta_2,
+            "weight_decay": context.weight_decay,
+        }
+
+
+def _correction(context: UpdateContext, beta: float) -> tf.Tensor:
+    import tensorflow.compat.v1 as tf
+
+    # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5. The moments
+    # use the rounded 1 - beta, so their correction must use the same value.
+    gain = 1.0 - beta
+    return 1.0 - tf.pow(tf.constant(1.0 - gain, tf.float64), context.update_number)
+
+
 def adam_w(
-    parameters: Sequence[Parameter],
-    rate: tf.Tensor,
-    context: UpdateContext,
-    *,
-    bias_correction: bool,
-    beta_1: float,
-    beta_2: float,
+    parameters: Sequence[Parameter], rate: tf.Tensor, context: UpdateContext, **options: Any
 ) -> list[Change]:
     """Adam's step plus weight decay."""
     import tensorflow.compat.v1 as tf
 
-    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
+    moments = Moments(**options)
+    scale, epsilon = moments.corrections(context)
     corrected_rate = rate * scale
     changes = []
     for _, variable, gradient, slots, decays in parameters:
         # Not ResourceApplyAdam, which subtracts a beta rounded to float32 from 1.
-        m, v = next_moments(slots, gradient, beta_1, beta_2)
+        m, v = moments.after(slots, gradient)
         step = corrected_rate * m / (tf.sqrt(v) + epsilon)
         if context.weight_decay and decays:
             step += rate * context.weight_decay * variable
@@ -82,83 +153,8 @@ def fused_adam_w(
     **options: Any,
 ) -> Applied:
     """Updates all weights in one pass over memory."""
-    arguments = native_arguments(parameters, rate, factor, context, **options)
+    arguments = Moments(**options).native_arguments(parameters, rate, factor, context)
     return Applied(operations.bert_tf_adam_w(**arguments))
-
-
-def next_moments(
-    slots: Sequence[tf.Variable], gradient: tf.Tensor, beta_1: float, beta_2: float
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The two moments after one more gradient."""
-    import tensorflow.compat.v1 as tf
-
-    m, v = slots
-    # The graph contains only 1 - beta, rounded after the subtraction: the error is at most 6e-8.
-    # Subtracting the float32 value closest to 0.999 from 1 has an error of 1.3e-5.
-    return m + (gradient - m) * (1.0 - beta_1), v + (tf.square(gradient) - v) * (1.0 - beta_2)
-
-
-def bias_corrections(
-    context: UpdateContext, bias_correction: bool, beta_1: float, beta_2: float
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """``scale`` and ``epsilon`` of Adam's direction ``scale * m / (sqrt(v) + epsilon)``, float32.
-
-    With bias correction the direction is m / (1 - beta_1**t) divided by
-    sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are applied to the scalars instead of
-    the tensors.
-    """
-    import tensorflow.compat.v1 as tf
-
-    if not bias_correction:
-        return tf.constant(1.0), tf.constant(EPSILON)
-    root = second_correction(context, bias_correction, beta_2)
-    scale = root / _correction(context, beta_1)
-    return tf.cast(scale, tf.float32), tf.cast(root * EPSILON, tf.float32)
-
-
-def second_correction(context: UpdateContext, bias_correction: bool, beta_2: float) -> tf.Tensor:
-    """``sqrt(1 - beta_2**t)``, a float64 scalar; 1 without bias correction."""
-    import tensorflow.compat.v1 as tf
-
-    if not bias_correction:
-        return tf.constant(1.0, tf.float64)
-    return tf.sqrt(_correction(context, beta_2))
-
-
-def _correction(context: UpdateContext, beta: float) -> tf.Tensor:
-    import tensorflow.compat.v1 as tf
-
-    # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5. The moments
-    # use the rounded 1 - beta, so their correction must use the same value.
-    gain = 1.0 - beta
-    return 1.0 - tf.pow(tf.constant(1.0 - gain, tf.float64), context.update_number)
-
-
-def native_arguments(
-    parameters: Sequence[Parameter],
-    rate: tf.Tensor,
-    factor: tf.Tensor | float,
-    context: UpdateContext,
-    bias_correction: bool,
-    beta_1: float,
-    beta_2: float,
-) -> dict[str, object]:
-    """The arguments shared by the native operations of AdamW, LAMB and LANS."""
-    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
-    return {
-        "weights": [parameter.variable.handle for parameter in parameters],
-        "first_moments": [parameter.slots[0].handle for parameter in parameters],
-        "second_moments": [parameter.slots[1].handle for parameter in parameters],
-        "gradients": [parameter.gradient for parameter in parameters],
-        "decays": [parameter.decays for parameter in parameters],
-        "factor": factor,
-        "learning_rate": rate,
-        "scale": scale,
-        "epsilon": epsilon,
-        "gain_1": 1.0 - beta_1,
-        "gain_2": 1.0 - beta_2,
-        "weight_decay": context.weight_decay,
-    }
 
 
 ROW = OptimizerRow(

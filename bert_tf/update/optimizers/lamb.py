@@ -18,14 +18,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.update.optimizers.adam import (
-    MOMENTS,
-    SLOTS,
-    bias_corrections,
-    corrects_bias,
-    native_arguments,
-    next_moments,
-)
+from bert_tf.update.optimizers.adam import MOMENTS, SLOTS, Moments, corrects_bias
 from bert_tf.update.optimizers.row import (
     Applied,
     Change,
@@ -77,20 +70,21 @@ def lamb(
 
     del prenormalize  # the gradients are already normalised
     layers = LayerAdaptation(parameters, **adaptation)
-    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
-    moments, directions = [], []
+    moments = Moments(bias_correction, beta_1, beta_2)
+    scale, epsilon = moments.corrections(context)
+    values, directions = [], []
     for _, variable, gradient, slots, decays in parameters:
-        m, v = next_moments(slots, gradient, beta_1, beta_2)
+        m, v = moments.after(slots, gradient)
         direction = scale * m / (tf.sqrt(v) + epsilon)
         if decays:
             direction += context.weight_decay * variable
-        moments.append((m, v))
+        values.append((m, v))
         directions.append(direction)
     [ratios] = layers.trust_ratios([directions], context)
     return [
         Change(rate * ratio * direction, slots, shown)
         for ratio, direction, slots, shown in zip(
-            ratios, directions, moments, layers.shown([ratios])
+            ratios, directions, values, layers.shown([ratios])
         )
     ]
 
@@ -111,7 +105,8 @@ def fused_lamb(
     """Updates all weights in two passes over memory, computing norms between them."""
     del prenormalize  # the factor includes it
     layers = LayerAdaptation(parameters, **adaptation)
-    arguments = native_arguments(parameters, rate, factor, context, bias_correction, beta_1, beta_2)
+    moments = Moments(bias_correction, beta_1, beta_2)
+    arguments = moments.native_arguments(parameters, rate, factor, context)
     squares = operations.bert_tf_lamb_moments(**arguments)
     ratios = operations.bert_tf_lamb_step(
         **arguments, **layers.native_arguments(), squares=context.sum_over_parts(squares)

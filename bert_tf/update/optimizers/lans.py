@@ -13,15 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.update.optimizers.adam import (
-    MOMENTS,
-    SLOTS,
-    bias_corrections,
-    corrects_bias,
-    native_arguments,
-    next_moments,
-    second_correction,
-)
+from bert_tf.update.optimizers.adam import MOMENTS, SLOTS, Moments, corrects_bias
 from bert_tf.update.optimizers.lamb import (
     LAYER_ADAPTATION,
     LayerAdaptation,
@@ -54,24 +46,25 @@ def lans(
     import tensorflow.compat.v1 as tf
 
     layers = LayerAdaptation(parameters, **adaptation)
-    scale, epsilon = bias_corrections(context, bias_correction, beta_1, beta_2)
-    gradient_scale = tf.cast(second_correction(context, bias_correction, beta_2), tf.float32)
+    moments = Moments(bias_correction, beta_1, beta_2)
+    scale, epsilon = moments.corrections(context)
+    gradient_scale = tf.cast(moments.second_correction(context), tf.float32)
     norms = context.norms([parameter.gradient for parameter in parameters])
-    moments, directions = [], []
+    values, directions = [], []
     for (_, variable, gradient, slots, decays), norm in zip(parameters, norms):
         gradient = tf.math.divide_no_nan(gradient, norm)
-        m, v = next_moments(slots, gradient, beta_1, beta_2)
+        m, v = moments.after(slots, gradient)
         root = tf.sqrt(v) + epsilon
         pair = [scale * m / root, gradient_scale * gradient / root]
         if decays:
             pair = [direction + context.weight_decay * variable for direction in pair]
-        moments.append((m, v))
+        values.append((m, v))
         directions.append(pair)
     gain = 1.0 - beta_1
     weights = [1.0 - gain, gain]
     ratios = layers.trust_ratios(list(zip(*directions)), context)
     changes = []
-    for pair, slots, both, shown in zip(directions, moments, zip(*ratios), layers.shown(ratios)):
+    for pair, slots, both, shown in zip(directions, values, zip(*ratios), layers.shown(ratios)):
         step = tf.add_n([weight * r * d for weight, r, d in zip(weights, both, pair)])
         changes.append(Change(rate * step, slots, shown))
     return changes
@@ -94,9 +87,10 @@ def fused_lans(
 
     layers = LayerAdaptation(parameters, **adaptation)
     gradients = [parameter.gradient for parameter in parameters]
+    moments = Moments(bias_correction, beta_1, beta_2)
     arguments = {
-        **native_arguments(parameters, rate, factor, context, bias_correction, beta_1, beta_2),
-        "gradient_scale": tf.cast(second_correction(context, bias_correction, beta_2), tf.float32),
+        **moments.native_arguments(parameters, rate, factor, context),
+        "gradient_scale": tf.cast(moments.second_correction(context), tf.float32),
         "gradient_squares": context.sum_over_parts(context.sums_of_squares(gradients)),
     }
     squares = operations.bert_tf_lans_moments(**arguments)

@@ -168,11 +168,8 @@ def orthogonalise(matrix: tf.Tensor, product_type: tf.DType) -> tf.Tensor:
     """Replaces a matrix's singular values by values of about 1; zero stays zero.
 
     Five Newton-Schulz iterations (Jordan et al. 2024) bring them to between 0.68 and 1.13, unless
-    they were much smaller than the largest one.
-
-    Args:
-      matrix: float32 [rows, columns], with static shape.
-      product_type: dtype of the products and of the result.
+    they were much smaller than the largest one. ``matrix`` is float32 with a static shape;
+    ``product_type`` is the dtype of the products and of the result.
     """
     import tensorflow.compat.v1 as tf
 

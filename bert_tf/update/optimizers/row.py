@@ -16,7 +16,7 @@ from bert_tf.util.options import Option, Options
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
-_FLOAT32_BYTES = 4
+FLOAT32_BYTES = 4
 # TensorFlow sums this many elements in a single thread, but splits a sum ten times as long.
 _LONGEST_ROW = 1024
 
@@ -162,18 +162,13 @@ class OptimizerRow:
     choose_owners: Callable[[Shapes, int], dict[str, int]] | None = None
     contradiction: Callable[[Options], str | None] | None = None
 
-    @property
-    def has_native_form(self) -> bool:
-        """Whether a native implementation exists."""
-        return self.fused_rule is not None
-
     def slots_of(self, name: str, shape: Sequence[int]) -> tuple[str, ...]:
         """The names of a weight's slots, in the row's order."""
         return self.slots if self.choose_slots is None else self.choose_slots(name, shape)
 
     def slot_bytes(self, shapes: Shapes) -> int:
         """Total bytes of the slots of the weights in ``shapes``, name -> shape."""
-        return _FLOAT32_BYTES * sum(
+        return FLOAT32_BYTES * sum(
             len(self.slots_of(name, shape)) * math.prod(shape) for name, shape in shapes.items()
         )
 

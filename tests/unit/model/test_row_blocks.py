@@ -13,7 +13,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.row_blocks import score_sums_in_blocks
 from bert_tf.model.task import create_network
 from bert_tf.tasks.pretraining.task import MASKED_LM, PretrainingTask
-from bert_tf.update.accumulation import accumulate_gradients
+from bert_tf.update.gradients import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.helpers import rounding
 from tests.helpers.native_ops import requires_native_ops

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_tf.ranks.parts import Part, part_of
+from bert_tf.ranks.ranks import Part, part_of
 
 WORLD_SIZES = st.integers(1, 70)
 

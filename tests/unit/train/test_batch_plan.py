@@ -5,10 +5,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bert_tf.train.plan import resolve as resolve_plan
-from bert_tf.train.plan import resolve_batches, resolve_new
+from bert_tf.train.plan import resolve_batches
 from bert_tf.train.start_point import NEW, StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.errors import UserError
+from tests.helpers.jobs import resolve_new
 from tests.helpers.settings import optimization_settings
 
 SMALL = st.integers(1, 64)

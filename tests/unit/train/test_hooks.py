@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,11 +90,12 @@ class ClockOfTicks:
 
 def test_the_first_update_is_reported_once(update):
     reports = []
-    with training(hooks.FirstUpdate(lambda: reports.append(len(reports)))) as session:
+    with training(hooks.FirstUpdate(reports.append)) as session:
         assert reports == []
         for finite in (False, True, True):
             update.run(session, finite=finite)
-            assert reports == [0]
+            [report] = reports
+            assert report["seconds_to_first_update"] > 0
 
 
 def progress(update, log, *, skipped=0, has_loss_scale=False, **changes):
@@ -283,13 +285,10 @@ def checkpoints(tmp_path):
 
 def checkpoint_hook(update, tmp_path, *, every_steps=2, keep=10):
     saver = tf.train.Saver(max_to_keep=keep)
-    return hooks.CheckpointHook(
-        update.outputs,
-        output_dir=tmp_path,
-        every_steps=every_steps,
-        saver=saver,
-        resumes=newest_checkpoint(tmp_path) is not None,
-    )
+    start = StartPoint(newest_checkpoint(tmp_path), 0, 0, 0)
+    settings = run_settings(tmp_path, save_checkpoints_steps=every_steps)
+    job = job_of(None, run=begun(settings=settings, start=start))
+    return hooks.CheckpointHook(update.outputs, job, saver)
 
 
 def test_checkpoints_at_the_start_at_multiples_and_at_the_end(update, tmp_path):
@@ -344,9 +343,8 @@ def test_horovod_giving_up_while_slots_are_gathered_is_no_error_of_the_disk(upda
         def save(self, *_, **__):
             raise tf.errors.UnknownError(None, None, "Horovod has been shut down")
 
-    hook = hooks.CheckpointHook(
-        update.outputs, output_dir=tmp_path, every_steps=2, saver=Gathering(), resumes=False
-    )
+    job = job_of(None, run=begun(settings=run_settings(tmp_path)))
+    hook = hooks.CheckpointHook(update.outputs, job, Gathering())
     with pytest.raises(tf.errors.UnknownError, match="Horovod has been shut down"), training(hook):
         pass
 
@@ -358,14 +356,14 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence(update, tmp_path):
         pass
 
 
+def evaluated_job(*, steps, at_start):
+    return job_of(None, steps=step_plan(steps), evaluation=SimpleNamespace(at_start=at_start))
+
+
 def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
     seen = []
-    hook = hooks.EvaluationHook(
-        update.outputs,
-        every_steps=2,
-        total_steps=4,
-        evaluate=lambda: seen.append(hook.step) or False,
-    )
+    job = evaluated_job(steps=4, at_start=True)
+    hook = hooks.EvaluationHook(update.outputs, job, 2, lambda: seen.append(hook.step) or False)
     with training(hook) as session:
         update.run(session)
         update.run(session)
@@ -376,9 +374,8 @@ def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
 
 
 def test_an_evaluation_may_end_the_training(update):
-    hook = hooks.EvaluationHook(
-        update.outputs, every_steps=2, total_steps=9, evaluate=lambda: True, at_start=False
-    )
+    job = evaluated_job(steps=9, at_start=False)
+    hook = hooks.EvaluationHook(update.outputs, job, 2, lambda: True)
     with training(hook) as session:
         update.run(session)
         assert not session.should_stop()

@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.train.execute import GivenBatches
+from bert_tf.train.execute import GivenBatches, prepare
 from bert_tf.train.job import InitialWeights, JobData, RunModel
-from bert_tf.train.prepare import prepare
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.regression_task import RegressionTask

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.layers import product
 from bert_tf.model.precision import policy_for
-from bert_tf.update.accumulation import accumulate_gradients, gradients_of
+from bert_tf.update.gradients import accumulate_gradients, gradients_of
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.helpers.objectives import differentiated
 

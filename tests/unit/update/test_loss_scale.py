@@ -3,7 +3,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.update.kernels import times
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.loss_scale import DynamicLossScale, LossScale
 
 
 class ReferenceScale:
@@ -90,7 +90,7 @@ def test_real_float16_overflow_lowers_the_scale_until_the_gradient_fits():
 def test_the_scale_saves_a_gradient_that_float16_would_lose():
     tiny = 2.0**-26  # less than half of float16's smallest number
     results = []
-    for make in (NoLossScale, DynamicLossScale):
+    for make in (LossScale, DynamicLossScale):
         with tf.Graph().as_default(), tf.Session() as session:
             scaling = make()
             weight = tf.get_variable("weight", initializer=0.0, use_resource=True)
@@ -136,7 +136,7 @@ def test_state_is_saved(tmp_path):
 
 def test_no_scale_changes_nothing():
     with tf.Graph().as_default(), tf.Session() as session:
-        scaling, loss = NoLossScale(), tf.constant(3.0)
+        scaling, loss = LossScale(), tf.constant(3.0)
         assert scaling.scale(loss) is loss
         assert scaling.inverse() is None
         session.run(scaling.update(tf.constant(False)))

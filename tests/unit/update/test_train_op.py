@@ -24,7 +24,7 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.update import train_op
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.gradients import Gradients
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.loss_scale import DynamicLossScale, LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -158,7 +158,7 @@ def builder(kernels):
             world_size=1,
             rate=None,
             ranks=None,
-            loss_scale=NoLossScale,
+            loss_scale=LossScale,
             bias_correction=False,
             rate_factor=lambda name: 1.0,
             sizes=None,
@@ -235,7 +235,7 @@ def test_two_updates_against_numpy(build, clip_norm):
 @pytest.mark.parametrize("scaled", [False, True])
 def test_normalised_by_the_global_batch_the_cut_does_not_matter(build, steps, scaled):
     data = small_data()
-    scale = (lambda: DynamicLossScale(2.0**10)) if scaled else NoLossScale
+    scale = (lambda: DynamicLossScale(2.0**10)) if scaled else LossScale
     built = build(
         SmallTask(),
         data,
@@ -494,7 +494,7 @@ def test_finite_gradients_whose_squares_are_not_change_nothing(build, clip_norm)
 def test_a_factor_that_is_no_number_changes_nothing(build, gradient, scale):
     """Whatever the norm is: 0 times infinity is no number."""
 
-    class SpoiltLossScale(NoLossScale):
+    class SpoiltLossScale(LossScale):
         def inverse(self):
             return tf.divide(1.0, tf.constant(scale))
 
@@ -618,7 +618,7 @@ def bert_gradients(*, steps, dropout):
             plan=BatchPlan(EXAMPLES // steps, steps, 1),
             optimizer=Optimizer("adam", 1e-3),
             learning_rate=tf.constant(1e-3),
-            loss_scale=NoLossScale(),
+            loss_scale=LossScale(),
             ranks=SingleProcess(),
             settings=UpdateSettings(clip_norm=None, seed=5),
         )

@@ -19,7 +19,7 @@ from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from tests.helpers import rounding
@@ -96,7 +96,7 @@ def test_fifty_updates_of_micro_batches(case, product_type, steps, kernels):
             plan=BatchPlan(1, steps, world_size=1),
             optimizer=Optimizer(optimizer, rate, kernels=kernels, **options),
             learning_rate=rate,
-            loss_scale=NoLossScale(),
+            loss_scale=LossScale(),
             ranks=SingleProcess(),
             settings=UpdateSettings(clip_norm=clip_norm),
         ).train_op

@@ -163,8 +163,8 @@ CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TI
 @pytest.mark.parametrize(
     ("timeout", "before", "after"),
     [
-        (300.0, {}, {CHECK: "300", SHUTDOWN: "1200"}),
-        (5.0, {CHECK: "60"}, {CHECK: "60", SHUTDOWN: "120"}),
+        (300.0, {}, {CHECK: "150", SHUTDOWN: "600"}),
+        (5.0, {CHECK: "30"}, {CHECK: "30", SHUTDOWN: "120"}),
         (5.0, {CHECK: "60", SHUTDOWN: "0"}, {CHECK: "60", SHUTDOWN: "0"}),
         (0.0, {}, {}),
     ],

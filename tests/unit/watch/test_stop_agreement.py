@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bert_tf.watch.stop_agreement import StopAgreement
+from bert_tf.watch.watch import StopAgreement
 
 UPDATES = 60
 

@@ -18,7 +18,7 @@ from bert_tf.ranks.single import SingleProcess
 from bert_tf.util.errors import UserError
 from bert_tf.watch import watch
 from bert_tf.watch.interface import NoWatch
-from bert_tf.watch.rank_links import Link
+from bert_tf.watch.join import Link
 from bert_tf.watch.watch import RankWatch, watched
 from tests.helpers.settings import run_settings, with_values
 from tests.helpers.thread_ranks import LIMIT, run_ranks
@@ -183,7 +183,7 @@ def test_a_rank_that_loses_rank_0(job, capfd):
     made.watches.remove(made.chief)
     made.chief._stopping.set()
     made.chief._thread.join()
-    made.chief._others[1].link.close()
+    made.chief._others[1].close()
     assert made.statuses(1) == {1: 3}
     said = capfd.readouterr().err
     assert said.startswith("error: the process of rank 0 on host host0 ended without a message")
@@ -202,7 +202,7 @@ def test_ranks_that_lose_rank_0_speak_in_turn(capfd, rank, turn):
         end_process=statuses.append,
     )
     with contextlib.closing(own), other:
-        lost = made._others[0].heard
+        lost = made._heard[0]
         made._note(0, failures.Failure(failures.ENDED), lost)
         if turn:
             made._judge(lost + turn - 0.01)

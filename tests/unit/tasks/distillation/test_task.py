@@ -30,7 +30,7 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 from tests.helpers.native_ops import requires_native_ops
@@ -138,7 +138,7 @@ def update_of(task, *, options, accumulation_steps):
             plan=BatchPlan(B // accumulation_steps, accumulation_steps, world_size=1),
             optimizer=Optimizer("adam", rate),
             learning_rate=rate,
-            loss_scale=NoLossScale(),
+            loss_scale=LossScale(),
             ranks=SingleProcess(1),
             settings=UpdateSettings(clip_norm=None),
         )

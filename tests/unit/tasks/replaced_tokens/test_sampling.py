@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
-from bert_tf.tasks.replaced_tokens.sampling import (
+from bert_tf.tasks.replaced_tokens.task import (
     sample_classes,
     uniform_numbers,
     uniform_numbers_of,
