@@ -241,7 +241,9 @@ def test_run_json(tmp_path, monkeypatch):
     found = make_ledger()
     ledger.write_run_json(tmp_path, ledger=found, flags={"seed": 3}, model={"hidden_size": 8})
     record = json.loads((tmp_path / "run.json").read_text())
-    assert record.keys() == {"ledger", "flags", "model", "versions", "git_commit", "command"}
+    assert record.keys() == {
+        *("ledger", "flags", "model", "model_record", "versions", "git_commit", "command")
+    }
     assert record["ledger"] == found
     assert record["flags"] == {"seed": 3}
     assert record["model"] == {"hidden_size": 8}
