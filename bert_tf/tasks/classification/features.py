@@ -35,18 +35,8 @@ def feature_stage(
     """The stage that makes the records of a file.
 
     The ``counts`` of the records are ``examples``, and ``cut_examples``, the number of those with
-    more tokens than positions.
-
-    Args:
-      file: the rows; for training, all of them have labels.
-      tokenizer_files: the tokenizer.
-      max_seq_length: positions per record.
-      training: whether records include labels.
-      long_texts: what becomes of texts with more tokens than positions.
-      num_workers, rows_per_batch, rows_per_worker: see :class:`SequenceStage`.
-
-    Raises:
-      UserError: if the length is too small.
+    more tokens than positions. For training, records include labels, which all rows have. Raises
+    UserError if the length is too small.
     """
     task = file.task
     check_length(task, max_seq_length)

@@ -197,16 +197,10 @@ def make_targets(
 ) -> TargetFiles:
     """Computes the targets that are missing from a directory, on all ranks together. Collective.
 
-    Args:
-      source: the task, teacher and records to compute the targets from.
-      directory: the cache directory, on a disk that all ranks share.
-      run: the run; a dry run writes nothing.
-      arithmetic: precision, layers and threads of the computation.
-
-    Raises:
-      UserError: if records have no stored masks, if the directory has targets of another teacher,
-        of other records or settings, if the disk is too full, or (before anything is written) if
-        ranks have different records.
+    The directory is on a disk that all ranks share; a dry run writes nothing. Raises UserError if
+    records have no stored masks, if the directory has targets of another teacher, of other records
+    or settings, if the disk is too full, or (before anything is written) if ranks have different
+    records.
     """
     info, classes = source.records.info, source.task.student.num_classes
     targets = source.task.most_targets()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -93,7 +94,7 @@ class DistillationTask:
         """The student's terms, plus those of the teacher that have a nonzero weight."""
         name = self.student.loss_name
         labels = {term: (*metrics, name) for term, metrics in self.student.terms.items()}
-        return {**labels, **{term: (_METRICS[term],) for term in self._factors()}}
+        return {**labels, **{term: (_METRICS[term],) for term in self.factors}}
 
     def specs(self) -> list[VariableSpec]:
         """The variables of the student, of the projection and of the teacher."""
@@ -112,7 +113,7 @@ class DistillationTask:
         """
         if self.settings.teacher_cache:
             return []
-        if self._has(SOFT_TARGETS):
+        if SOFT_TARGETS in self.factors:
             return self.teacher.specs()
         return bert_specs(self.teacher.config, pooler=False)
 
@@ -129,7 +130,7 @@ class DistillationTask:
         known_heads = None
         with variables.scope(TEACHER) as scoped:
             known = bert_output(scoped, self.teacher.config, features, options, read=read)
-            if self._has(SOFT_TARGETS):
+            if SOFT_TARGETS in self.factors:
                 known_heads = self.teacher.head_outputs(
                     known.sequence_output, scoped, features, options
                 )
@@ -139,7 +140,7 @@ class DistillationTask:
 
     def _positions_read(self, features: Features) -> tf.Tensor | None:
         """Positions at which the encoders are read: those of the heads, or all if compared."""
-        if self._has(COSINE) or self._has(HIDDEN):
+        if COSINE in self.factors or HIDDEN in self.factors:
             return None
         return self.student.positions_read(features)
 
@@ -154,7 +155,7 @@ class DistillationTask:
             HIDDEN: tf.reduce_sum(tokens),
             ATTENTION: tf.reduce_sum(tf.square(tokens)),
         }
-        return {**weights, **{term: found[term] for term in self._factors()}}
+        return {**weights, **{term: found[term] for term in self.factors}}
 
     def losses(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -167,7 +168,7 @@ class DistillationTask:
             for term, sums in labels.items()
         }
         totals = self.weights(features)
-        for term, factor in self._factors().items():
+        for term, factor in self.factors.items():
             values, weights = self._compared(term, outputs, features, options)
             found[term] = scaled_sums(
                 values, weights, totals[term], factor=factor, metric=_METRICS[term]
@@ -264,12 +265,9 @@ class DistillationTask:
             bounds.append(int(1 / settings.min_target_probability))
         return None if len(bounds) == 1 else min(filter(None, bounds))
 
-    def compared_terms(self) -> list[str]:
-        """The terms that compare the student with its teacher."""
-        return list(self._factors())
-
-    def _factors(self) -> dict[str, float]:
-        """The factors of the teacher's terms, without those whose factor is 0."""
+    @functools.cached_property
+    def factors(self) -> dict[str, float]:
+        """The factors of the terms that compare the student with its teacher; none is 0."""
         settings = self.settings
         # Gradients of soft targets shrink with the square of the temperature (Hinton et al. 2015,
         # section 2.1).
@@ -286,14 +284,11 @@ class DistillationTask:
         is_regression = self.student.num_classes == 1
         return 1.0 if is_regression else self.settings.temperature
 
-    def _has(self, term: str) -> bool:
-        return term in self._factors()
-
     @property
     def _projects(self) -> bool:
         """Whether hidden states are compared and have different widths."""
         is_wider = self.teacher.config.hidden_size != self.config.hidden_size
-        return is_wider and (self._has(COSINE) or self._has(HIDDEN))
+        return is_wider and (COSINE in self.factors or HIDDEN in self.factors)
 
 
 def matching_layers(student: BertConfig, teacher: BertConfig) -> list[int]:

@@ -125,15 +125,8 @@ def student_config(settings: DistillationSettings, teacher: BertConfig) -> BertC
 def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run: Run) -> RunModel:
     """Adds the teacher to a run's model, and chooses the student's initial weights. Collective.
 
-    Args:
-      model: the model that would be trained without a teacher.
-      teacher: the opened teacher.
-      task: the student's task, the teacher's, and the losses.
-      run: the run.
-
-    Raises:
-      UserError: if the teacher has another vocabulary, lacks the head that soft targets need, has
-        sizes that the losses cannot compare, or lacks one of the chosen layers.
+    Raises UserError if the teacher has another vocabulary, lacks the head that soft targets need,
+    has sizes that the losses cannot compare, or lacks one of the chosen layers.
     """
     settings = task.settings
     _check_sizes(task, run)
@@ -163,7 +156,7 @@ def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run:
 
 def _check_sizes(task: DistillationTask, run: Run) -> None:
     student, teacher = task.student, task.teacher
-    compared = task.compared_terms()
+    compared = task.factors
     if not compared:
         raise UserError(
             "no teacher loss is enabled: all of --alpha_ce, --alpha_cos, --alpha_hidden and "
@@ -200,7 +193,7 @@ def _check_sizes(task: DistillationTask, run: Run) -> None:
 def _check_files(model: RunModel, teacher: Teacher, task: DistillationTask) -> None:
     """Compares vocabularies, and checks that the teacher has the heads that are needed."""
     check_vocabulary(teacher, model.vocabulary)
-    if SOFT_TARGETS not in task.compared_terms():
+    if SOFT_TARGETS not in task.factors:
         return
     heads = task.teacher.heads
     of_others = variables_of_another_head(teacher.files.labels, heads)

@@ -13,10 +13,11 @@ from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, listed, parts_of
 from bert_tf.input.length_buckets import in_record_order
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
+from bert_tf.tasks.question_answering.answers import AnswerSettings, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.features import sequence_arrays
 from bert_tf.tasks.question_answering.windows import (
+    SpanCandidates,
     WindowSettings,
     fitting_windows,
     question_windows,

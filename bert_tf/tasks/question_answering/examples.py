@@ -118,18 +118,12 @@ class SquadFile:
 def read_squad(
     path: PathLike, *, flag: str, version_2_with_negative: bool, needs_answers: bool
 ) -> SquadFile:
-    """Reads a SQuAD file.
+    """Reads a SQuAD file, v1.1 or v2.0; training ``needs_answers``.
 
-    Args:
-      path: JSON, v1.1 or v2.0.
-      flag: the flag that names the file, for messages.
-      version_2_with_negative: whether unanswerable questions are expected. If the file has answers,
-        questions with none that do not say whether they are impossible are unanswerable, too.
-      needs_answers: whether answers are required, as for training.
-
-    Raises:
-      UserError: if the file cannot be read, is not a SQuAD file, has no questions, duplicate ids or
-        unexpected unanswerable questions, or lacks required answers.
+    With ``version_2_with_negative``, questions without answers that do not say whether they are
+    impossible are unanswerable, too, if the file has answers. Raises UserError, which names
+    ``flag``, if the file cannot be read, is not a SQuAD file, has no questions, duplicate ids or
+    unexpected unanswerable questions, or lacks required answers.
     """
     path = require_file(path, flag=flag)
     reader = _Reader(path, flag, needs_answers=needs_answers, v2=version_2_with_negative)

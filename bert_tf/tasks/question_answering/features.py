@@ -50,16 +50,8 @@ def feature_stage(
     (questions excluded from training because their answer was not found in the context) and
     ``moved_answers`` (questions whose answer was up to ``MOST_MOVED`` characters from its offset).
 
-    Args:
-      squad: the questions; for training, those with unusable answers are left out.
-      tokenizer_files: the tokenizer.
-      windows: lengths.
-      training: whether records have the positions of the first answer; if not, all questions are
-        included, without positions.
-      num_workers, questions_per_worker: see :class:`SequenceStage`.
-
-    Raises:
-      UserError: if lengths are impossible.
+    For training, records have the positions of the first answer, and questions with unusable ones
+    are left out; otherwise all are included. Raises UserError if lengths are impossible.
     """
     windows.validate()
     unusable = frozenset(squad.unusable) if training else frozenset()

@@ -14,14 +14,14 @@ from bert_tf.tasks.question_answering.answers import (
     write_predictions,
 )
 from bert_tf.tasks.question_answering.examples import SquadFile
-from bert_tf.tasks.question_answering.metrics import evaluate
-from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
-from bert_tf.tasks.question_answering.spans import SpanCandidates
-from bert_tf.tasks.question_answering.thresholds import (
+from bert_tf.tasks.question_answering.metrics import (
     best_threshold,
+    evaluate,
     official_best,
     threshold_curve,
 )
+from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
+from bert_tf.tasks.question_answering.windows import SpanCandidates
 from bert_tf.train.evaluation import Results
 
 FIRST_OF = "questions_in_file"  # only if not all of them are answered

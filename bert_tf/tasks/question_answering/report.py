@@ -14,13 +14,13 @@ from bert_tf.finetune.evaluation import FileEvaluation
 from bert_tf.finetune.report import REPORT_NAME, Log, run_charts
 from bert_tf.tasks.question_answering.answers import Predictions, best_span_texts
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
-from bert_tf.tasks.question_answering.scores import QuestionScore, question_scores
-from bert_tf.tasks.question_answering.settings import SquadSettings
-from bert_tf.tasks.question_answering.thresholds import (
+from bert_tf.tasks.question_answering.metrics import (
     ThresholdPoint,
     best_threshold,
     threshold_curve,
 )
+from bert_tf.tasks.question_answering.scores import QuestionScore, question_scores
+from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
@@ -157,13 +157,9 @@ def report_run(
     job: Job,
     by_seed: Mapping[int, Results],
 ) -> None:
-    """Writes the report of a run whose questions have answers, and logs its main result.
+    """Writes the report of an executed job whose questions have answers, and logs its main result.
 
-    Args:
-      settings: what the user requested, with lengths lowered where necessary.
-      train, squad: the questions for training, and those that were answered.
-      job: the job, already executed.
-      by_seed: the results of each seed so far.
+    ``train`` and ``squad`` are the questions for training, and those that were answered.
     """
     evaluation = job.data.evaluation
     if not isinstance(evaluation, FileEvaluation) or evaluation.answers is None:

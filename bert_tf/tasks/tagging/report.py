@@ -12,26 +12,24 @@ import numpy as np
 
 from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
 from bert_tf.tasks.tagging.chunks import (
-    ONLY_TYPE,
-    Counts,
-    Entity,
-    are_of_entities,
-    count_entities,
-    entities_of,
-    total,
-    words_as_entities,
-)
-from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
-from bert_tf.tasks.tagging.outcomes import (
     CORRECT,
     MISSED,
+    ONLY_TYPE,
     OUTCOMES,
     SPURIOUS,
     WRONG_BOUNDARIES,
     WRONG_TYPE,
+    Counts,
+    Entity,
     Match,
+    are_of_entities,
+    count_entities,
+    entities_of,
     match_entities,
+    total,
+    words_as_entities,
 )
+from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 from bert_tf.util.pages.page import Section, Table, badge, hint, mark, write_page
 
 _MOST_SENTENCES = 30
@@ -60,8 +58,8 @@ def write_report(
     predicted: Sequence[Sequence[str]],
     losses: np.ndarray,
     results: Mapping[str, float],
-) -> Path:
-    """Writes the page for a file with labels and what was predicted; returns its path.
+) -> None:
+    """Writes the page for a file with labels and what was predicted.
 
     In a file whose labels do not mark entities, such as parts of speech, every word is treated as
     an entity whose type is its label.
@@ -92,9 +90,7 @@ def write_report(
         _types(counts, judged, unit="entities" if has_entities else "words"),
         _worst(judged, shows_correct=has_entities),
     ]
-    path = output_dir / REPORT_NAME
-    write_page(path, f"Labels of {file.path.name}", sections)
-    return path
+    write_page(output_dir / REPORT_NAME, f"Labels of {file.path.name}", sections)
 
 
 def _types(counts: Mapping[str, Counts], judged: Sequence[_Judged], *, unit: str) -> Section:

@@ -134,7 +134,8 @@ class SequenceMaker:
                 f"--max_seq_length={self._max_seq_length} has no room for a pair of texts; give at "
                 "least 5."
             )
-        parts = [tokenizer.encode(text) for text in self._read(texts)]
+        prompted = [f"{self._prompt}{texts[0]}", *texts[1:]]
+        parts = [tokenizer.encode(t.lower() if self._lower_case else t) for t in prompted]
         counts = [len(part) for part in parts]
         # A second text without tokens is left out, as in google-research/bert.
         if len(parts) == 2 and not counts[1]:
@@ -146,11 +147,6 @@ class SequenceMaker:
         for part, count in zip(parts[1:], kept[1:]):
             ids += [*part[:count], tokenizer.sep_id]
         return TokenSequence(np.array(ids, np.int32), first, is_cut)
-
-    def _read(self, texts: Sequence[str]) -> list[str]:
-        """The texts with the prompt, in the casing in which they are tokenized."""
-        found = [f"{self._prompt}{texts[0]}", *texts[1:]]
-        return [text.lower() for text in found] if self._lower_case else found
 
     def batch(self, sequences: Sequence[TokenSequence], length: int) -> dict[str, np.ndarray]:
         """The network's inputs for sequences, padded to ``length`` tokens: [B, length] each."""

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.tasks.classification.answers import Answers
+from bert_tf.tasks.classification.answers import Answers, scores
 from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.prediction import scores
 from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.text_task import Row, TextFile
 from tests.helpers.pages import charts_of
