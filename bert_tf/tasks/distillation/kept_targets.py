@@ -116,16 +116,14 @@ class TargetFiles:
 
         Raises UserError if they are damaged.
         """
-        found = np.stack([self._read_record(int(index)) for index in indices])
+        found = np.empty([len(indices), *self.shape], self.dtype)
+        for row, index in zip(found, indices.tolist()):
+            piece, place = divmod(index, _RECORDS_OF_A_PIECE)
+            record = record_in(_open_piece(self, piece)[place].tobytes())
+            if record is None:
+                raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
+            row[:] = np.frombuffer(record, self.dtype).reshape(self.shape)
         return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
-
-    def _read_record(self, index: int) -> np.ndarray:
-        """Returns the targets of one record, [P, K]."""
-        piece, place = divmod(index, _RECORDS_OF_A_PIECE)
-        record = record_in(_open_piece(self, piece)[place].tobytes())
-        if record is None:
-            raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
-        return np.frombuffer(record, self.dtype).reshape(self.shape)
 
     def write(self, piece: int, values: np.ndarray) -> None:
         """Writes the targets of all records of one piece, [N, P, K] of :attr:`dtype`."""
@@ -179,13 +177,7 @@ def _damaged(path: Path, problem: str) -> UserError:
 
 @dataclasses.dataclass(frozen=True)
 class TargetSource:
-    """What the targets are computed from.
-
-    Attributes:
-      task: the distillation task.
-      teacher: the opened teacher.
-      records: the training records, which store their masks, prepared for the teacher's network.
-    """
+    """What the targets are computed from; ``records`` are prepared for the teacher's network."""
 
     task: DistillationTask
     teacher: Teacher
@@ -330,7 +322,8 @@ def _computed(
                 values = np.empty([len(files.records_of(piece)), *files.shape], files.dtype)
                 for first in range(0, len(values), _BATCH_SIZE):
                     rows = values[first : first + _BATCH_SIZE]
-                    _fill(rows, session.run(targets))
+                    for name, column in zip((CLASSES, PROBABILITIES), session.run(targets)):
+                        rows[name] = column.reshape([-1, *files.shape])[: len(rows)]
                     if progress is not None:
                         progress.advance(len(rows) * ranks.world_size)
                 yield values
@@ -347,9 +340,3 @@ def _reader(source: TargetSource, pieces: Sequence[int]) -> BatchReader:
         return np.minimum(np.arange(first, first + _BATCH_SIZE), last)
 
     return record_reader(source.records, indices, batch_size=_BATCH_SIZE)
-
-
-def _fill(rows: np.ndarray, found: SoftTargets) -> None:
-    """Copies the targets of a batch into the rows of its records, [B, P, K]."""
-    for name, values in ((CLASSES, found.classes), (PROBABILITIES, found.probabilities)):
-        rows[name] = values.reshape([_BATCH_SIZE, *rows.shape[1:]])[: len(rows)]

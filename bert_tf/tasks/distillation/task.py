@@ -121,7 +121,9 @@ class DistillationTask:
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> DistillationOutputs:
         """The forward passes of both networks; the teacher runs without dropout."""
-        read = self._positions_read(features)
+        # Where the encoders are read: at the positions of the heads, or at all if compared.
+        reads_all = COSINE in self.factors or HIDDEN in self.factors
+        read = None if reads_all else self.student.positions_read(features)
         encoded = bert_output(variables, self.config, features, options, read=read)
         heads = self.student.head_outputs(encoded.sequence_output, variables, features, options)
         if self.settings.teacher_cache:
@@ -137,12 +139,6 @@ class DistillationTask:
         if self._projects:
             encoded = _projected(encoded, variables[_PROJECTION])
         return DistillationOutputs(heads, encoded, known_heads, known)
-
-    def _positions_read(self, features: Features) -> tf.Tensor | None:
-        """Positions at which the encoders are read: those of the heads, or all if compared."""
-        if COSINE in self.factors or HIDDEN in self.factors:
-            return None
-        return self.student.positions_read(features)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The student's weights, and the numbers of targets, tokens or token pairs."""

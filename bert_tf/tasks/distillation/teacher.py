@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
@@ -30,14 +29,9 @@ from bert_tf.util.errors import UserError
 
 # Sizes that must agree for a student to start from copied layers.
 _COPIED_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "hidden_act",
+    *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "hidden_act"),
 )
-
 
 # Settings that are paths, or that only decide where a run starts.
 _NOT_IN_LEDGER = ("teacher_checkpoint", "teacher_config_file", "teacher_cache", "student_layers")
@@ -67,8 +61,7 @@ def open_teacher(settings: DistillationSettings, run: Run) -> Teacher:
 
     Raises UserError if the checkpoint cannot be read or has no configuration.
     """
-    found = _open_teacher(settings) if run.ranks.is_chief else None
-    return run.ranks.broadcast(found)
+    return run.ranks.broadcast(_open_teacher(settings) if run.ranks.is_chief else None)
 
 
 def _open_teacher(settings: DistillationSettings) -> Teacher:
@@ -132,17 +125,13 @@ def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run:
     _check_sizes(task, run)
     if run.ranks.is_chief:
         _check_files(model, teacher, task)
-    entries = {
-        name: value
-        for name, value in dataclasses.asdict(settings).items()
-        if name not in _NOT_IN_LEDGER
-    }
+    options = dataclasses.asdict(settings)
     section = {
         "teacher": teacher.path,
         "teacher_sha256": teacher.weights_digest,
         "teacher_layers": teacher.config.num_hidden_layers,
         "teacher_hidden_size": teacher.config.hidden_size,
-        **entries,
+        **{name: options[name] for name in options if name not in _NOT_IN_LEDGER},
     }
     return dataclasses.replace(
         model,
@@ -266,9 +255,8 @@ def _check_layers(layers: Sequence[int], teacher: BertConfig, student: BertConfi
 def _differences(teacher: BertConfig, student: BertConfig) -> str:
     """The reason why weights cannot be copied; empty if they can."""
     before, now = (config.with_explicit_gelu() for config in (teacher, student))
-    changed: Iterable[tuple[str, Any, Any]] = (
-        (name, getattr(before, name), getattr(now, name)) for name in _COPIED_SIZES
-    )
     return ", ".join(
-        f"its {name} is {new} and its teacher's {old}" for name, old, new in changed if old != new
+        f"its {name} is {getattr(now, name)} and its teacher's {getattr(before, name)}"
+        for name in _COPIED_SIZES
+        if getattr(before, name) != getattr(now, name)
     )

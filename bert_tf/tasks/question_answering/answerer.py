@@ -114,7 +114,7 @@ class Answerer(SequencePredictor):
             is_impossible=False,
         )
         predictions = decode_answers(
-            SquadFile(path=Path(), version="", examples=(example,), unusable=()),
+            SquadFile(path=Path(), examples=(example,), unusable=()),
             self._tokenizer,
             self.windows,
             self._candidates(question, context, shows_progress=shows_progress),

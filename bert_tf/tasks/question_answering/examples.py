@@ -57,7 +57,6 @@ class SquadFile:
 
     Attributes:
       path: the file.
-      version: the version that the file states; may be empty.
       examples: at least one.
       unusable: ids of questions whose first answer is not within ``MOST_MOVED`` characters of its
         offset in the context.
@@ -67,7 +66,6 @@ class SquadFile:
     """
 
     path: Path
-    version: str
     examples: tuple[Example, ...]
     unusable: tuple[str, ...]
     moved: tuple[str, ...] = ()
@@ -142,7 +140,6 @@ def read_squad(
         )
     squad = SquadFile(
         path=path,
-        version=str(content.get("version", "")),
         examples=examples,
         unusable=tuple(
             e.question_id for e in examples if e.answers and not _is_at(e.context, *e.answers[0])

@@ -47,7 +47,7 @@ def squad_of(*contexts, questions=1):
         for paragraph, context in enumerate(contexts)
         for number in range(questions)
     ]
-    return SquadFile(Path("squad.json"), "", tuple(examples), ())
+    return SquadFile(Path("squad.json"), tuple(examples), ())
 
 
 # The network's output and the rules, both position by position.
