@@ -53,9 +53,8 @@ from bert_tf.tasks.classification.own_files import (
     read_texts,
     require_same_kind,
 )
-from bert_tf.tasks.classification.pooling import CLS, Pooling
 from bert_tf.tasks.classification.report import write_report
-from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.task import CLS, ClassificationTask, Pooling
 from bert_tf.tasks.classification.text_task import TextFile, TextTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.checks import check_trains

@@ -140,11 +140,12 @@ def _read_separated(
         rows = itertools.chain([first], rows)
     if len(columns) == 1:
         _check_separator(path, flag, columns[0], separator)
-    return columns, LINE, _checked(rows, len(columns), path, flag)
+    return columns, LINE, rows
 
 
 def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
-    """The rows of a csv.reader; empty lines are left out."""
+    """The rows of a csv.reader, all of them as long as the first; empty lines are left out."""
+    count = 0
     while True:
         number = reader.line_num + 1
         try:
@@ -156,18 +157,14 @@ def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
             ) from error
         if cells is None:
             return
+        count = count or len(cells)
+        if cells and len(cells) != count:
+            raise UserError(
+                f"--{flag}: line {number} of {path} has {len(cells)} columns instead of {count}; "
+                "correct it."
+            )
         if cells:
             yield TableRow(number, cells)
-
-
-def _checked(rows: Iterator[TableRow], count: int, path: Path, flag: str) -> Iterator[TableRow]:
-    for row in rows:
-        if len(row.cells) != count:
-            raise UserError(
-                f"--{flag}: line {row.number} of {path} has {len(row.cells)} columns instead of "
-                f"{count}; correct it."
-            )
-        yield row
 
 
 def _check_separator(path: Path, flag: str, column: str, wanted: str) -> None:

@@ -183,11 +183,8 @@ def attention_distances(
 ) -> tf.Tensor:
     """Squared differences of attention scores: mean over heads, sum over pairs of layers.
 
-    Args:
-      student, teacher: [B, N, S, S] for each of L layers, before the softmax.
-      input_mask: [B, S]; only scores between two tokens count.
-
-    Returns: [B] float32, summed over pairs of tokens.
+    Scores are [B, N, S, S] for each of L layers, before the softmax; only those between two tokens
+    of ``input_mask`` [B, S] count. Returns [B] float32, summed over pairs of tokens.
     """
     mask = tf.cast(input_mask, tf.float32)
     pairs = mask[:, :, tf.newaxis] * mask[:, tf.newaxis, :]

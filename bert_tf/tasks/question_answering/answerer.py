@@ -150,7 +150,8 @@ class Answerer(SequencePredictor):
         context_ids = self._tokenizer.encode(context)
         windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
         if not windows:
-            return _no_candidates(self.settings.n_best_size)
+            indices, logits = np.zeros([0, 1], np.int32), np.zeros([0, 1], np.float32)
+            return SpanCandidates(indices, logits, indices, logits, logits[:, 0])
         width = self.padded(max(window.length for window in windows))
         pairs = [(window, context_ids) for window in windows]
         progress = Progress("answering", len(windows), "windows") if shows_progress else None
@@ -167,9 +168,3 @@ def kept_windows(model: CompleteModel) -> WindowSettings:
     usual = fitting_windows(model.config.max_position_embeddings)
     names = [field.name for field in dataclasses.fields(usual)]
     return dataclasses.replace(usual, **{n: model.kept[n] for n in names if n in model.kept})
-
-
-def _no_candidates(k: int) -> SpanCandidates:
-    """The candidates for a context without tokens."""
-    indices, logits = np.zeros([0, k], np.int32), np.zeros([0, k], np.float32)
-    return SpanCandidates(indices, logits, indices, logits, np.zeros([0], np.float32))

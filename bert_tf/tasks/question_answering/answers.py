@@ -86,14 +86,16 @@ def decode_answers(
     _require_finite_scores(candidates)
     predictions = Predictions({}, {}, {}, {}, settings.null_score_diff_threshold)
     row = 0
-    for example, encoding, windows_of_question in _windows_by_question(squad, tokenizer, windows):
-        stop = row + len(windows_of_question)
-        question_candidates = SpanCandidates(*(values[row:stop] for values in candidates))
-        if len(question_candidates.null_logits) == len(windows_of_question):
-            _decode_question(
-                predictions, example, encoding, windows_of_question, question_candidates, settings
-            )
-        row = stop
+    for context, examples in itertools.groupby(squad.examples, key=lambda e: e.context):
+        encoding = tokenizer.encode_with_offsets(context)
+        for example in examples:
+            ids = tokenizer.encode(example.question)
+            of_question = question_windows(ids, len(encoding.ids), windows)
+            stop = row + len(of_question)
+            own = SpanCandidates(*(values[row:stop] for values in candidates))
+            if len(own.null_logits) == len(of_question):
+                _decode_question(predictions, example, encoding, of_question, own, settings)
+            row = stop
     if row != len(candidates.null_logits):
         raise UserError(
             f"the network gave scores for {len(candidates.null_logits)} windows, but the questions "
@@ -149,18 +151,6 @@ def _require_finite_scores(candidates: SpanCandidates) -> None:
             f"the network's scores are not finite numbers in {is_wrong.sum()} of {is_wrong.size} "
             "windows; use an earlier checkpoint, or train again with a smaller --learning_rate."
         )
-
-
-def _windows_by_question(
-    squad: SquadFile, tokenizer: Tokenizer, settings: WindowSettings
-) -> Iterator[tuple[Example, Encoding, list[Window]]]:
-    """Yields questions with tokenized paragraph and windows, holding one paragraph at a time."""
-    for context, examples in itertools.groupby(squad.examples, key=lambda e: e.context):
-        encoding = tokenizer.encode_with_offsets(context)
-        for example in examples:
-            question_ids = tokenizer.encode(example.question)
-            windows = question_windows(question_ids, len(encoding.ids), settings)
-            yield example, encoding, windows
 
 
 def _decode_question(

@@ -38,8 +38,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Computes the result of the official scripts, in percent and under their keys.
 
-    ``answers`` and ``null_odds`` are by question id; "" is no answer, and odds, the score of "no
-    answer" over the best answer, imply v2.0. Answers with odds above ``na_prob_thresh`` count as
+    ``answers``, "" for none, and ``null_odds`` are by question id; odds, the score of "no answer"
+    over the best answer, imply v2.0. Answers with odds above ``na_prob_thresh`` count as
     "". With ``version_2`` None, the data and ``null_odds`` decide on the rules.
 
     Returns:

@@ -245,18 +245,11 @@ def write_report(
     evaluations: Log,
     by_seed: Mapping[int, Mapping[str, float]],
 ) -> None:
-    """Writes the page, atomically.
+    """Writes the page, atomically, of at least one question.
 
-    Args:
-      path: where to.
-      title: its title.
-      questions: the questions, at least one.
-      results: the scores, in percent, under the keys of the official scripts.
-      details: the model, its training and the data.
-      curve: the scores by threshold; empty for SQuAD 1.1.
-      threshold: the threshold of the predictions, if there is a curve.
-      training, evaluations: the lines of log.jsonl and eval_log.jsonl.
-      by_seed: the results of each seed so far.
+    ``results`` are in percent, under the keys of the official scripts; ``curve`` is empty for SQuAD
+    1.1, otherwise ``threshold`` is that of the predictions. ``training`` and ``evaluations`` are
+    the lines of log.jsonl and eval_log.jsonl.
     """
     figures = {name: f"{results[key]:.2f}" for key, name in _FIGURES.items() if key in results}
     if curve:

@@ -62,14 +62,8 @@ def write_report(
     """Writes the page for a file with labels and what was predicted.
 
     In a file whose labels do not mark entities, such as parts of speech, every word is treated as
-    an entity whose type is its label.
-
-    Args:
-      output_dir: directory of the run.
-      file: the sentences.
-      predicted: the predicted labels of each sentence.
-      losses: the words' cross entropies, [words of all sentences] float32.
-      results: the results of the evaluation.
+    an entity whose type is its label. ``losses`` are the words' cross entropies, [words of all
+    sentences] float32.
     """
     has_entities = are_of_entities(file.labels)
     find = entities_of if has_entities else words_as_entities
@@ -161,9 +155,8 @@ def _card(judged: _Judged, shows_correct: bool) -> str:
     """A sentence with its marks, under its line in the file."""
     matches = [m for m in judged.matches if shows_correct or m.outcome != CORRECT]
     count = f"{judged.num_wrong} of {len(judged.matches)} wrong"
-    return hint(f"line {judged.sentence.first_line:,}: {count}") + marked(
-        judged.sentence.words, matches
-    )
+    place = hint(f"line {judged.sentence.first_line:,}: {count}")
+    return place + marked(judged.sentence.words, matches)
 
 
 def marked(words: Sequence[str], matches: Sequence[Match]) -> str:

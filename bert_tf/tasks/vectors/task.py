@@ -43,11 +43,8 @@ class VectorTask(PredictingTask):
     ``segment_ids`` [B, S] integers.
 
     Attributes:
-      config: the network's sizes.
       layers: the chosen layers, counted from 0.
-      pooling: some of ``settings.POOLINGS``, whose vectors follow each other.
-      normalize: whether vectors are scaled to unit length.
-      dense: layers on pooled vectors.
+      pooling, normalize, dense: as in :class:`bert_tf.tasks.vectors.chosen.ChosenVectors`.
       not_pooled: the number of first tokens that are not pooled, since they are a prompt's.
     """
 
