@@ -95,7 +95,15 @@ class ClassificationSettings(DirectorySettings):
     def contradictions(self) -> Iterator[str]:
         """Actions without files, and what one kind of labels or files does not have."""
         yield from super().contradictions()
-        yield from self._missing_files()
+        if not self.task_name:  # every file is named by its flag
+            given = any((self.train_file, self.eval_file, self.predict_file))
+            if self.data_dir is not None or not given:
+                yield (
+                    "give --task_name for a task of GLUE, or files of your own as --train_file, "
+                    "--eval_file and --predict_file."
+                )
+            for kind in self.missing_files:
+                yield f"--do_{kind} needs --{kind}_file, or --task_name and --data_dir."
         glue = self.glue
         has_pairs = self.table.pair_column if glue is None else glue.second is not None
         if has_pairs and self.length.long_texts == WINDOWS:
@@ -116,19 +124,6 @@ class ClassificationSettings(DirectorySettings):
                 "--language and --train_language are for --task_name=XNLI, whose files name the "
                 "languages; leave them out."
             )
-
-    def _missing_files(self) -> Iterator[str]:
-        """Without a task, every file is named by its flag."""
-        if self.task_name:
-            return
-        given = any((self.train_file, self.eval_file, self.predict_file))
-        if self.data_dir is not None or not given:
-            yield (
-                "give --task_name for a task of GLUE, or files of your own as --train_file, "
-                "--eval_file and --predict_file."
-            )
-        for kind in self.missing_files:
-            yield f"--do_{kind} needs --{kind}_file, or --task_name and --data_dir."
 
 
 _FLAGS = DirectoryFlags(

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from bert_tf.tasks.classification.text_task import OF_RATINGS, Part, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
@@ -275,56 +274,43 @@ def read_glue(
     if flag == _TRAIN_FILE:
         task = task.in_languages((task.sets.train_part,), task.sets.train_part)
     found = [_read_file(task, path, flag, needs_labels) for path in paths]
-    if len(found) == 1 and found[0].has_parts:
+    if len(found) == 1 and "" not in found[0][0]:
         parameters = {**task.parameters, task.sets.part_column: list(task.sets.parts)}
         task = dataclasses.replace(task, parameters=parameters)
     parts: list[Part] = []
     rows: list[Row] = []
-    for path, name, file in zip(paths, task.sets.parts, found):
-        for own_name, its_rows in file.rows.items():
+    for path, name, (by_part, _) in zip(paths, task.sets.parts, found):
+        for own_name, its_rows in by_part.items():
             place = slice(len(rows), len(rows) + len(its_rows))
             parts.append(Part((own_name or name) if parts else "", path, place))
             rows += its_rows
-    skipped = sum(file.skipped_lines for file in found)
-    return TextFile(paths[0], task, rows, tuple(parts), skipped)
+    return TextFile(paths[0], task, rows, tuple(parts), sum(skipped for _, skipped in found))
 
 
-class _FileRows(NamedTuple):
-    rows: dict[str, list[Row]]  # by part; a file without a column of parts has one, ""
-    skipped_lines: int
-
-    @property
-    def has_parts(self) -> bool:
-        return "" not in self.rows
-
-
-class _Header(NamedTuple):
-    names: list[str]
-    counts: tuple[int, ...]  # how many columns lines may have
-    first_row: int
-
-
-def _read_file(task: GlueTask, path: Path, flag: str, needs_labels: bool) -> _FileRows:
+def _read_file(
+    task: GlueTask, path: Path, flag: str, needs_labels: bool
+) -> tuple[dict[str, list[Row]], int]:
+    """The rows by part, "" in a file without a column of parts, and the number of skipped lines."""
     lines = read_lines(path, flag=flag)
     needed = (*task.sentences, *((task.label,) if needs_labels and task.label else ()))
-    header = _header(task, lines, needed, f"--{flag}: line 1 of {path}")
-    numbers = [header.names.index(name) for name in needed]
+    names, counts, first_row = _header(task, lines, needed, f"--{flag}: line 1 of {path}")
+    numbers = [names.index(name) for name in needed]
     column, other_parts = task.sets.part_column, set()
-    part_number = header.names.index(column) if column in header.names else None
+    part_number = names.index(column) if column in names else None
     rows: dict[str, list[Row]] = {
         part: [] for part in ([""] if part_number is None else task.sets.parts)
     }
     skipped = 0
-    for number, line in enumerate(lines[header.first_row :], start=header.first_row + 1):
+    for number, line in enumerate(lines[first_row:], start=first_row + 1):
         cells = line.split("\t")
-        if len(cells) not in header.counts:
-            if task.format.skips_short_lines and needs_labels and len(cells) < header.counts[0]:
+        if len(cells) not in counts:
+            if task.format.skips_short_lines and needs_labels and len(cells) < counts[0]:
                 skipped += 1
                 continue
             columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
             raise UserError(
                 f"--{flag}: line {number} of {path} has {columns} instead of "
-                f"{' or '.join(map(str, header.counts))}; correct it, or give a file of "
+                f"{' or '.join(map(str, counts))}; correct it, or give a file of "
                 f"{task.name}."
             )
         part = "" if part_number is None else cells[part_number]
@@ -343,11 +329,16 @@ def _read_file(task: GlueTask, path: Path, flag: str, needs_labels: bool) -> _Fi
             others = f"; it has {', '.join(sorted(other_parts))}" if other_parts else ""
             named_by = f"train_{column}" if flag == _TRAIN_FILE else column
             raise UserError(f"--{named_by}={part}: {path} has no rows in this {column}{others}.")
-    return _FileRows(rows, skipped)
+    return rows, skipped
 
 
-def _header(task: GlueTask, lines: list[str], needed: tuple[str, ...], where: str) -> _Header:
-    """The columns of a file; UserError, beginning with ``where``, if it lacks a needed one."""
+def _header(
+    task: GlueTask, lines: list[str], needed: tuple[str, ...], where: str
+) -> tuple[list[str], tuple[int, ...], int]:
+    """A file's columns, how many of them lines may have, and the index of the first row.
+
+    Raises UserError, beginning with ``where``, if it lacks a needed one.
+    """
     form = task.format
     given = lines[0].split("\t") if lines else []
     names = [form.other_names.get(name, name) for name in given]
@@ -363,7 +354,7 @@ def _header(task: GlueTask, lines: list[str], needed: tuple[str, ...], where: st
             f"{where} has no column {' or '.join(map(repr, [missing, *others]))}; give a file of "
             f"{task.name}."
         )
-    return _Header(names, counts, first_row)
+    return names, counts, first_row
 
 
 def _label(task: GlueTask, text: str, *, where: str) -> float:

@@ -200,7 +200,15 @@ def make_targets(
         raise UserError("--cache_teacher needs a task with a number of classes; drop the flag.")
     # Records without masks, which have no number of predictions, are refused below.
     found = TargetFiles(directory, info.num_records, info.max_predictions or 0, targets, classes)
-    contents = _contents(found, source)
+    contents = {
+        "data_sha256": info.data_digest,
+        "teacher_sha256": source.teacher.weights_digest,
+        "num_records": found.num_records,
+        "predictions": found.predictions,
+        "targets": targets,
+        "temperature": source.task.settings.temperature,
+        "min_target_probability": source.task.settings.min_target_probability,
+    }
     # Each rank computes the pieces of its own records.
     check_same_on_all_ranks(
         run.ranks, {_MESSAGE_NAMES.get(name, name): value for name, value in contents.items()}
@@ -224,20 +232,6 @@ def make_targets(
         _check_space(found, found.missing())
         write_sealed_json(directory / MANIFEST_NAME, contents)
         return _compute_missing(found, source, run, arithmetic)
-
-
-def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
-    """The manifest: what identifies the targets of a directory."""
-    settings = source.task.settings
-    return {
-        "data_sha256": source.records.info.data_digest,
-        "teacher_sha256": source.teacher.weights_digest,
-        "num_records": files.num_records,
-        "predictions": files.predictions,
-        "targets": files.targets,
-        "temperature": settings.temperature,
-        "min_target_probability": settings.min_target_probability,
-    }
 
 
 def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:

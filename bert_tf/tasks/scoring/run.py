@@ -352,9 +352,10 @@ class _Evaluation:
             scores, first = CopyScores(losses[first:last], counts[first:last]), last
             if metric == PSEUDO:
                 likelihoods = log_likelihoods(scores, copies, self.sequences)
-                result[metric] = pseudo_perplexity(scores, self.sequences).to_dict()
+                perplexity = pseudo_perplexity(scores, self.sequences)
             else:
-                result[metric] = masked_perplexity(scores, copies, self.sequences).to_dict()
+                perplexity = masked_perplexity(scores, copies, self.sequences)
+            result[metric] = dataclasses.asdict(perplexity)
         directory = self._directory(checkpoint)
         outputs.write_texts(directory / outputs.TEXTS_NAME, self.sequences, likelihoods)
         if likelihoods is not None and can_draw():
