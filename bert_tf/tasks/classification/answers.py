@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.model_directory.classes import DEFAULT_THRESHOLD
+from bert_tf.tasks.classification.features import targets_of
 from bert_tf.tasks.classification.glue import GlueTask
 from bert_tf.tasks.classification.metrics import F1_OF_CLASSES, METRICS
 from bert_tf.tasks.classification.text_task import Part, TextFile, TextTask
@@ -91,13 +92,10 @@ def logits_of_texts(logits: np.ndarray, windows: np.ndarray | None) -> np.ndarra
 
 def labels_of(file: TextFile) -> np.ndarray:
     """The labels of a file: [N], or bool [N, classes] where texts may have several classes."""
+    labels = [row.label for row in file.rows]
     if not file.task.multi_label:
-        return np.array([row.label for row in file.rows])
-    found = np.zeros((len(file.rows), len(file.task.classes)), bool)
-    for row, example in zip(found, file.rows):
-        if isinstance(example.label, tuple):
-            row[list(example.label)] = True
-    return found
+        return np.array(labels)
+    return targets_of(labels, file.task.num_targets) > 0
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:

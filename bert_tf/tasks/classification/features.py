@@ -72,13 +72,7 @@ def check_length(task: TextTask, max_seq_length: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RowEncoder:
-    """Encodes rows as records (see :class:`bert_tf.records.sequences.Encoder`).
-
-    Attributes:
-      max_seq_length: positions of a record.
-      num_targets: values of a label.
-      long_texts: what becomes of texts with more tokens than positions.
-    """
+    """Encodes rows as records (see :class:`bert_tf.records.sequences.Encoder`)."""
 
     max_seq_length: int
     num_targets: int

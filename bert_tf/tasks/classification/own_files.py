@@ -96,13 +96,7 @@ class _Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The examples of a table, with labels as they were given.
-
-    Attributes:
-      table: path, flag and columns; its rows are read.
-      columns: the columns that were read.
-      examples: in order.
-    """
+    """The examples of a table, whose rows are read, with labels as they were given."""
 
     table: Table
     columns: Columns

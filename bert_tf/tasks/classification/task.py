@@ -100,7 +100,6 @@ class ClassificationTask(EncoderTask):
     A :class:`bert_tf.tasks.distillation.losses.DistilledTask`; labels are [B] or [B, 1] float32.
 
     Attributes:
-      config: the network's configuration.
       num_classes: number of classes; 1 for a regression.
       pooling: how the head reads the encoder.
       loss: what the head is trained for.

@@ -63,11 +63,8 @@ class DistillationOutputs(NamedTuple):
 class DistillationTask:
     """The student's own task, with additional loss terms that compare it with the teacher.
 
-    Implements :class:`bert_tf.model.task.Task`. Predictions and scores are the student's.
-
-    Attributes:
-      student, teacher: the same task for each of the two networks.
-      settings: which terms are used, and their weights.
+    Implements :class:`bert_tf.model.task.Task`. Predictions and scores are the student's; both
+    networks have the same task.
     """
 
     student: DistilledTask

@@ -43,9 +43,8 @@ class Teacher:
 
     Attributes:
       path: its checkpoint, as the user gave it.
-      config: its architecture.
-      files: the model files stored with its weights.
-      shapes: the shapes of its variables, by name.
+      files: those stored with its weights.
+      shapes: of its variables.
       weights_digest: a hash of its weights that does not depend on their format.
     """
 

@@ -112,9 +112,7 @@ def note_on_unusable(squad: SquadFile) -> str:
 class ParagraphEncoder:
     """Encodes the questions of paragraphs (see :class:`bert_tf.records.sequences.Encoder`).
 
-    Attributes:
-      windows: lengths.
-      training: whether to look for the tokens of the first answers.
+    For ``training``, it looks for the tokens of the first answers.
     """
 
     windows: WindowSettings

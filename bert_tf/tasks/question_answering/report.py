@@ -60,7 +60,7 @@ _DEVIATIONS = 1.96  # 95 % of a normal distribution lies within so many of its m
 
 
 class AnsweredQuestion(NamedTuple):
-    """A question, the answer's scores, and how the page shows both."""
+    """The scores of a question's answer, and how the page shows both."""
 
     score: QuestionScore
     shown: page.Example
@@ -71,10 +71,9 @@ def answered_questions(
 ) -> list[AnsweredQuestion]:
     """Every question with its answer and the scores by the rules of SQuAD v1.1 or v2.0."""
     scores = question_scores(squad, predictions.answers, version_2=version_2)
-    by_id = {score.question_id: score for score in scores}
     return [
         AnsweredQuestion(score, shown_question(example, score, predictions))
-        for example, score in ((each, by_id[each.question_id]) for each in squad.examples)
+        for example, score in zip(squad.examples, scores)
     ]
 
 

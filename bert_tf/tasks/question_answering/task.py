@@ -44,11 +44,8 @@ class SpanLogits(NamedTuple):
 class SpanTask(EncoderTask):
     """Predicts the first and last position of an answer: two targets per sequence, one loss term.
 
-    Implements :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
-
-    Attributes:
-      config: the network's configuration.
-      num_candidates: number of best positions to return.
+    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`, whose predictions are the
+    ``num_candidates`` best positions.
     """
 
     config: BertConfig

@@ -242,10 +242,7 @@ def _plan(
 
 @dataclasses.dataclass(frozen=True)
 class _Evaluation:
-    """Everything that scores are computed from but for the weights.
-
-    ``plan`` is what scores depend on.
-    """
+    """Everything that scores are computed from but for the weights; they depend on ``plan``."""
 
     settings: ScoringSettings
     run: Run

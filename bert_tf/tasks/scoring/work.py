@@ -111,11 +111,9 @@ class Work:
 
         Args:
           sequences: the sequences to score.
-          masking: the settings for drawing masks.
+          masking, num_draws, seed: how masks are drawn for the masked perplexity.
           metrics: a subset of ``settings.METRICS``.
           batch_tokens: maximum number of tokens in a batch, which has at least one copy.
-          num_draws: number of draws of masks for the masked perplexity.
-          seed: seed of the masks.
           begins_word: bool [vocabulary], whether an entry begins a word, to mask all pieces of a
             word together for the pseudo-perplexity; None masks one token at a time.
         """

@@ -95,9 +95,7 @@ def sequences_of(
 class SentenceEncoder:
     """Encodes sentences as records (see :class:`bert_tf.records.sequences.Encoder`).
 
-    Attributes:
-      windows: lengths.
-      numbers: label -> class; empty for records without labels.
+    ``numbers`` are the classes of labels, none for records without labels.
     """
 
     windows: WindowSettings

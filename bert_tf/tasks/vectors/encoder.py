@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 class TextEncoder:
-    """A network with its weights that turns texts into vectors.
-
-    Attributes:
-      maker: turns texts into sequences of tokens.
-    """
+    """A network with its weights; ``maker`` makes sequences of texts, of which it makes vectors."""
 
     def __init__(
         self,
