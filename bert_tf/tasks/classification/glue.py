@@ -70,10 +70,7 @@ class Sets:
 class GlueTask(TextTask):
     """A task with published files.
 
-    Attributes:
-      format: what the files look like.
-      sets: which files there are.
-      head: tasks with the same one can predict with each other's models; "" for the task's own.
+    Tasks with the same ``head`` can predict with each other's models; "" stands for the task's own.
     """
 
     first: str = "sentence"

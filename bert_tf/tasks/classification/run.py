@@ -78,10 +78,8 @@ class TextClassification(SequenceTask):
     development file.
 
     Attributes:
-      task: what the labels mean.
-      stored: what is stored of it with the model.
+      stored: what is stored of ``task`` with the model.
       thresholds_from: the records on which the thresholds of a resumed model were chosen.
-      pooling: how the head reads the encoder.
     """
 
     settings: ClassificationSettings

@@ -50,12 +50,7 @@ class FoundAnswer:
 
 
 class Answerer(SequencePredictor):
-    """A span model, with settings for choosing its answers.
-
-    Attributes:
-      windows: how contexts are cut into windows.
-      settings: how answers are chosen.
-    """
+    """A span model, with the ``windows`` of contexts and ``settings`` for choosing its answers."""
 
     def __init__(
         self,

@@ -24,9 +24,8 @@ LOSSES = "losses"
 class ScoringTask(PredictingTask):
     """Losses of the masked language model at chosen positions of sequences without padding.
 
-    Features are ``input_ids`` and ``segment_ids``
-    [B, S], where chosen tokens are hidden, and ``masked_lm_positions`` and ``masked_lm_ids``
-    [B, P], the tokens to score; all are integers.
+    Features are ``input_ids`` and ``segment_ids`` [B, S], where chosen tokens are hidden, and
+    ``masked_lm_positions`` and ``masked_lm_ids`` [B, P], the tokens to score; all are integers.
 
     Computes only what these losses need: the last layer and the head run at the chosen positions
     only and, with native layers, logits are never materialised.

@@ -72,14 +72,11 @@ class Tagging(SequenceTask):
     The results are ``eval_accuracy`` of words and ``eval_loss``, the mean cross entropy of words
     whose label the model has. If the file's labels mark entities, there are also
     ``eval_precision``, ``eval_recall`` and ``eval_f1``, and a file with the scores of each type.
-
-    Attributes:
-      labels: by class number.
     """
 
     settings: TaggingSettings
     files: Mapping[str, TaggedFile]
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # by class number
 
     # Where classification has the name of a GLUE task.
     name: ClassVar[str] = "labels of words"

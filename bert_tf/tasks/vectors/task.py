@@ -39,8 +39,7 @@ _LEAST_SQUARE, _LEAST_WEIGHT = 1e-24, 1e-9
 class VectorTask(PredictingTask):
     """Vectors of tokens or texts; a network without heads, which is not trained.
 
-    Features are ``input_ids``, ``input_mask`` and
-    ``segment_ids`` [B, S] integers.
+    Features are ``input_ids``, ``input_mask`` and ``segment_ids`` [B, S] integers.
 
     Attributes:
       layers: the chosen layers, counted from 0.
