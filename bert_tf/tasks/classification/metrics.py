@@ -159,7 +159,7 @@ class CalibrationBin(NamedTuple):
 def calibration(
     confidence: np.ndarray, is_right: np.ndarray, *, bins: int = 10
 ) -> list[CalibrationBin]:
-    """Those of ``bins`` equal ranges of ``confidence`` [N] that have predictions.
+    """The ``bins`` of equal width of ``confidence`` [N] that have predictions.
 
     ``is_right`` is bool [N].
     """

@@ -175,11 +175,13 @@ def _is_complete(output: Path, described: Mapping[str, Any], plan: Mapping[str, 
     if not output.exists():
         return False
     changed = differences(described["settings"], plan) if "settings" in described else ""
+    # Earlier versions described no files.
+    written = described.get("files")
     if changed:
         reason = f" and was made otherwise ({changed})"
     elif not described:
         reason = ""
-    elif described["files"] == _digests(output, output):
+    elif written in (None, _digests(output, output)):
         return True
     else:
         reason = ", but is not the file that was written: it was cut, changed or replaced"

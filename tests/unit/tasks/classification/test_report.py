@@ -20,7 +20,8 @@ def page_of(task, logits, labels, directory):
     answers = Answers(GLUE_TASKS[task], np.array(logits, np.float32))
     results = scores(answers, np.array(labels))
     file = TextFile(Path("dev.tsv"), GLUE_TASKS[task], rows)
-    return write_report(directory, file, answers, results).read_text(encoding="utf-8")
+    write_report(directory, file, answers, results)
+    return (directory / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture

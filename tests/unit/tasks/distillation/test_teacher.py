@@ -111,7 +111,7 @@ def finished_run(teacher, calls, tmp_path_factory):
         return lambda *arguments: calls.update([name]) or function(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("open_source", "_sha256"):
+        for name in ("open_source", "_digest"):
             patch.setattr(distillation, name, counting(name, getattr(distillation, name)))
         pretraining.run(settings)
     return settings
@@ -246,7 +246,7 @@ def test_a_teacher_in_another_format_is_the_same_teacher(distilled, converted, t
 
 
 def test_a_teacher_is_opened_and_hashed_once(distilled, calls):
-    assert calls == {"open_source": 1, "_sha256": 1}
+    assert calls == {"open_source": 1, "_digest": 1}
 
 
 def resumed(settings, **changes):
