@@ -45,7 +45,7 @@ from bert_tf.tasks.scoring.sequences import (
     sequences_of_texts,
 )
 from bert_tf.tasks.scoring.settings import PSEUDO, TextSettings
-from bert_tf.tasks.scoring.work import Work, WorkSettings, sum_losses
+from bert_tf.tasks.scoring.work import Work, sum_losses
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.files import require_file
 
@@ -131,7 +131,9 @@ def _ours(job: ScoringJob, settings: Mapping[str, Any]):
 
     def run(sequences) -> None:
         made = [_token_sequence(number, ids) for number, ids in enumerate(sequences)]
-        work = Work(made, WorkSettings((PSEUDO,), job.batch_tokens, num_draws=1, seed=0), masking)
+        work = Work(
+            made, masking, metrics=(PSEUDO,), batch_tokens=job.batch_tokens, num_draws=1, seed=0
+        )
         for batch in work.batches:
             inputs = work.inputs(batch)
             found = predictor.run(inputs.features())

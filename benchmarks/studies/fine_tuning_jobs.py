@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from benchmarks.speed.process import Found, run_script, script_command
-from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.glue_files import read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
 from bert_tf.tasks.classification.text_task import TextFile
 from bert_tf.tasks.tagging.formats import TaggedFile, read_tagged

@@ -10,8 +10,7 @@ from benchmarks.sequences import Sequences, squad_windows
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
 from bert_tf.tasks.classification import features as glue_features
-from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TRAIN
-from bert_tf.tasks.classification.glue_files import find_split, read_glue
+from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
 from bert_tf.tasks.classification.losses import ClassificationLoss
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.question_answering.task import SpanTask

@@ -19,9 +19,8 @@ import transformers
 
 from benchmarks.speed.huggingface import autocast, parameter_groups
 from benchmarks.studies.fine_tuning_jobs import FineTuningJob, read_sets
-from bert_tf.tasks.classification.answers import Answers, labels_of
+from bert_tf.tasks.classification.answers import Answers, labels_of, scores
 from bert_tf.tasks.classification.metrics import best_threshold
-from bert_tf.tasks.classification.prediction import scores
 from bert_tf.tasks.classification.text_task import TextFile
 from bert_tf.tasks.tagging.chunks import count_entities, total
 from bert_tf.tasks.tagging.formats import Sentence, TaggedFile

@@ -1,16 +1,16 @@
-"""What tasks with heads on BERT's encoder share."""
+"""What tasks with heads on BERT's encoder share, and those that only predict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import bert_output
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums
+from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables
 
@@ -48,5 +48,26 @@ class EncoderTask:
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
         """Empty: what is scored needs all predictions."""
+        del sums
+        return {}
+
+
+class PredictingTask:
+    """A task that is not trained: it has no terms (see :class:`bert_tf.model.task.Task`)."""
+
+    terms: ClassVar[Terms] = {}
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """Empty."""
+        del features
+        return {}
+
+    def losses(self, outputs: Any, features: Features, options: ForwardOptions) -> dict[str, Sums]:
+        """Empty."""
+        del outputs, features, options
+        return {}
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """Empty."""
         del sums
         return {}

@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.glue_files import read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.classification.metrics import pearson, spearman
 from tests.end_to_end.finetuning_runs import (
     assert_same_plan,

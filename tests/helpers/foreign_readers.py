@@ -39,8 +39,7 @@ from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.lengths import keep_lengths, lengths_path, read_lengths
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.glue_files import read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.metrics import read_answers, read_null_odds
 from bert_tf.tasks.tagging.formats import read_tagged

@@ -12,9 +12,8 @@ from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.classes import MULTI_LABEL, Classes
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.records.sequences import padded_inputs
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
-from bert_tf.tasks.classification.features import check_length, sequences_of
+from bert_tf.tasks.classification.features import check_length, inputs_of, sequences_of
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.text_task import Row, TextTask
 
@@ -113,13 +112,7 @@ class TextClassifier(SequencePredictor):
         encoded = [sequences_of(row, self._tokenizer, length, self._long_texts)[0] for row in rows]
         sequences = [sequence for of_row in encoded for sequence in of_row]
         width = self.padded(max(len(ids) for ids, _ in sequences))
-        features = padded_inputs(
-            [ids for ids, _ in sequences],
-            width,
-            pad_id=self._tokenizer.pad_id,
-            segments=[segments for _, segments in sequences],
-        )
-        found = self.run(features)
+        found = self.run(inputs_of(sequences, width, self._tokenizer))
         windows = np.array([len(of_row) for of_row in encoded])
         logits = logits_of_texts(found["logits"], windows)
         return Answers(self._task, logits, self.classes.thresholds)

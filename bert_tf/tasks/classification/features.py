@@ -20,6 +20,8 @@ from bert_tf.util.errors import UserError
 
 VERSION = 1  # goes up when the records of equal input change
 
+TokenSequence = tuple[list[int], list[int]]  # token ids and segment ids
+
 
 def feature_stage(
     file: TextFile,
@@ -35,18 +37,8 @@ def feature_stage(
     """The stage that makes the records of a file.
 
     The ``counts`` of the records are ``examples``, and ``cut_examples``, the number of those with
-    more tokens than positions.
-
-    Args:
-      file: the rows; for training, all of them have labels.
-      tokenizer_files: the tokenizer.
-      max_seq_length: positions per record.
-      training: whether records include labels.
-      long_texts: what becomes of texts with more tokens than positions.
-      num_workers, rows_per_batch, rows_per_worker: see :class:`SequenceStage`.
-
-    Raises:
-      UserError: if the length is too small.
+    more tokens than positions. For training, records include labels, which all rows have. Raises
+    UserError if the length is too small.
     """
     task = file.task
     check_length(task, max_seq_length)
@@ -80,13 +72,7 @@ def check_length(task: TextTask, max_seq_length: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RowEncoder:
-    """Encodes rows as records (see :class:`bert_tf.records.sequences.Encoder`).
-
-    Attributes:
-      max_seq_length: positions of a record.
-      num_targets: values of a label.
-      long_texts: what becomes of texts with more tokens than positions.
-    """
+    """Encodes rows as records (see :class:`bert_tf.records.sequences.Encoder`)."""
 
     max_seq_length: int
     num_targets: int
@@ -98,12 +84,7 @@ class RowEncoder:
         encoded = [sequences_of(row, tokenizer, size, self.long_texts) for row in items]
         sequences = [sequence for found, _ in encoded for sequence in found]
         labels = [row.label for row, (found, _) in zip(items, encoded) for _ in found]
-        inputs = padded_inputs(
-            [ids for ids, _ in sequences],
-            size,
-            pad_id=tokenizer.pad_id,
-            segments=[segments for _, segments in sequences],
-        )
+        inputs = inputs_of(sequences, size, tokenizer)
         features = {**inputs, "labels": targets_of(labels, self.num_targets)}
         counts = {"examples": len(items), "cut_examples": sum(is_cut for _, is_cut in encoded)}
         if self.long_texts.long_texts != WINDOWS:
@@ -123,9 +104,17 @@ def targets_of(labels: Sequence[Label | None], num_targets: int) -> np.ndarray:
     return found
 
 
+def inputs_of(
+    sequences: Sequence[TokenSequence], width: int, tokenizer: Tokenizer
+) -> dict[str, np.ndarray]:
+    """The network's inputs for sequences, [N, width] each."""
+    ids, segments = zip(*sequences)
+    return padded_inputs(ids, width, pad_id=tokenizer.pad_id, segments=segments)
+
+
 def sequences_of(
     row: Row, tokenizer: Tokenizer, max_seq_length: int, long_texts: LongTexts
-) -> tuple[list[tuple[list[int], list[int]]], bool]:
+) -> tuple[list[TokenSequence], bool]:
     """Encodes a row as ``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``.
 
     Returns: token ids and segment ids of each sequence, and whether the row was too long for one.

@@ -1,14 +1,18 @@
-"""Tasks with published files: GLUE (Wang et al. 2019), XNLI and ChemProt, a row for each."""
+"""Tasks with published files: GLUE (Wang et al. 2019), XNLI and ChemProt, and their reader."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from bert_tf.tasks.classification.text_task import OF_RATINGS, TextTask
-from bert_tf.util.errors import UserError
+from bert_tf.tasks.classification.text_task import OF_RATINGS, Part, Row, TextFile, TextTask
+from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import find_file, read_lines
 
 TRAIN, DEV, TEST = "train", "dev", "test"
+_TRAIN_FILE = "train_file"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +70,7 @@ class Sets:
 class GlueTask(TextTask):
     """A task with published files.
 
-    Attributes:
-      format: what the files look like.
-      sets: which files there are.
-      head: tasks with the same one can predict with each other's models; "" for the task's own.
+    Tasks with the same ``head`` can predict with each other's models; "" stands for the task's own.
     """
 
     first: str = "sentence"
@@ -239,3 +240,135 @@ def find_task(name: str, *, flag: str) -> str:
 
 def _normalized(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
+
+
+def find_split(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> list[Path]:
+    """The files of a split; raises UserError if the directory lacks one of them."""
+    advice = f"give the directory of {task.name}'s files"
+    if task.sets.part_column:
+        advice += ", or another language"
+    wanted = task.sets.names(split)
+    if not wanted:
+        other = next(name for name in task.same_head if name != task.name)
+        raise UserError(
+            f"--{flag}: {task.name} has no {split} set; train a model with --task_name={other} for "
+            "it."
+        )
+    return [find_file(data_dir, names, flag=flag, advice=advice) for names in wanted]
+
+
+def read_glue(
+    task: GlueTask, paths: Path | Sequence[Path], *, flag: str, needs_labels: bool
+) -> TextFile:
+    """Reads tab-separated files in UTF-8; quotation marks have no special meaning.
+
+    ``paths`` are the file, or the file of each part. A file with the column ``sets.part_column``
+    has several parts; rows of other parts than the task's are left out. Without ``needs_labels``
+    all labels are None. Raises UserError, which names ``flag`` and the line, if a file cannot be
+    read or has other columns, an invalid label or no rows.
+    """
+    paths = [paths] if isinstance(paths, Path) else paths
+    if flag == _TRAIN_FILE:
+        task = task.in_languages((task.sets.train_part,), task.sets.train_part)
+    found = [_read_file(task, path, flag, needs_labels) for path in paths]
+    if len(found) == 1 and "" not in found[0][0]:
+        parameters = {**task.parameters, task.sets.part_column: list(task.sets.parts)}
+        task = dataclasses.replace(task, parameters=parameters)
+    parts: list[Part] = []
+    rows: list[Row] = []
+    for path, name, (by_part, _) in zip(paths, task.sets.parts, found):
+        for own_name, its_rows in by_part.items():
+            place = slice(len(rows), len(rows) + len(its_rows))
+            parts.append(Part((own_name or name) if parts else "", path, place))
+            rows += its_rows
+    return TextFile(paths[0], task, rows, tuple(parts), sum(skipped for _, skipped in found))
+
+
+def _read_file(
+    task: GlueTask, path: Path, flag: str, needs_labels: bool
+) -> tuple[dict[str, list[Row]], int]:
+    """The rows by part, "" in a file without a column of parts, and the number of skipped lines."""
+    lines = read_lines(path, flag=flag)
+    needed = (*task.sentences, *((task.label,) if needs_labels and task.label else ()))
+    names, counts, first_row = _header(task, lines, needed, f"--{flag}: line 1 of {path}")
+    numbers = [names.index(name) for name in needed]
+    column, other_parts = task.sets.part_column, set()
+    part_number = names.index(column) if column in names else None
+    rows: dict[str, list[Row]] = {
+        part: [] for part in ([""] if part_number is None else task.sets.parts)
+    }
+    skipped = 0
+    for number, line in enumerate(lines[first_row:], start=first_row + 1):
+        cells = line.split("\t")
+        if len(cells) not in counts:
+            if task.format.skips_short_lines and needs_labels and len(cells) < counts[0]:
+                skipped += 1
+                continue
+            columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            raise UserError(
+                f"--{flag}: line {number} of {path} has {columns} instead of "
+                f"{' or '.join(map(str, counts))}; correct it, or give a file of "
+                f"{task.name}."
+            )
+        part = "" if part_number is None else cells[part_number]
+        if part not in rows:
+            other_parts.add(part)
+            continue
+        values = [cells[n] for n in numbers]
+        label = None
+        if needs_labels:
+            label = _label(task, values.pop(), where=f"--{flag}: line {number} of {path}")
+        rows[part].append(Row(values[0], values[1] if task.second else None, label))
+    for part, found in rows.items():
+        if not found and not part:
+            raise UserError(f"--{flag}: {path} has no examples.")
+        if not found:
+            others = f"; it has {', '.join(sorted(other_parts))}" if other_parts else ""
+            named_by = f"train_{column}" if flag == _TRAIN_FILE else column
+            raise UserError(f"--{named_by}={part}: {path} has no rows in this {column}{others}.")
+    return rows, skipped
+
+
+def _header(
+    task: GlueTask, lines: list[str], needed: tuple[str, ...], where: str
+) -> tuple[list[str], tuple[int, ...], int]:
+    """A file's columns, how many of them lines may have, and the index of the first row.
+
+    Raises UserError, beginning with ``where``, if it lacks a needed one.
+    """
+    form = task.format
+    given = lines[0].split("\t") if lines else []
+    names = [form.other_names.get(name, name) for name in given]
+    counts: tuple[int, ...] = (len(names),)
+    first_row = 1
+    if form.without_header and not set(task.sentences) <= set(names):
+        names, first_row = [*form.without_header, *form.optional], 0
+        counts = tuple({len(form.without_header): None, len(names): None})
+    missing = next((name for name in needed if name not in names), None)
+    if missing is not None:
+        others = [other for other, name in form.other_names.items() if name == missing]
+        raise UserError(
+            f"{where} has no column {' or '.join(map(repr, [missing, *others]))}; give a file of "
+            f"{task.name}."
+        )
+    return names, counts, first_row
+
+
+def _label(task: GlueTask, text: str, *, where: str) -> float:
+    """A class number or a score; ``where`` begins the message of a UserError."""
+    if not task.is_regression:
+        name = task.format.other_labels.get(text, text)
+        if name in task.classes:
+            return float(task.classes.index(name))
+        allowed = " or ".join(task.classes)
+    else:
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if task.lowest <= score <= task.highest:
+            return score
+        allowed = f"a number from {task.lowest:g} to {task.highest:g}"
+    raise UserError(
+        f"{where} has the label {short_repr(text)}, which must be {allowed}; correct it."
+    )

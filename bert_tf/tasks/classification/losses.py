@@ -59,10 +59,8 @@ class ClassificationLoss:
     def sums(self, logits: tf.Tensor, labels: tf.Tensor, *, options: ForwardOptions) -> Sums:
         """The loss of a batch, as sums.
 
-        Args:
-          logits: [B, classes] float32; [B, 1] for a regression.
-          labels: [B, targets] float32: class numbers, 0 or 1 for each class, or ratings.
-          options: ``policy.loss`` is the type of the cross entropy.
+        ``logits`` are [B, classes] float32, [B, 1] for a regression; ``labels`` [B, targets]
+        float32: class numbers, 0 or 1 for each class, or ratings.
         """
         weights = self.weights(labels)
         if self.kind == REGRESSION:

@@ -124,11 +124,7 @@ def counts_of(labels: np.ndarray, predicted: np.ndarray) -> Counts:
 
 
 def best_threshold(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """The probability from which a text should have a class, by micro F1.
-
-    Args:
-      labels: bool [N, classes].
-      probabilities: [N, classes].
+    """The probability from which a text should have a class, by micro F1, of [N, classes] each.
 
     Returns: the middle between the two probabilities that it separates; 0.5 without any positive.
     """
@@ -163,12 +159,9 @@ class CalibrationBin(NamedTuple):
 def calibration(
     confidence: np.ndarray, is_right: np.ndarray, *, bins: int = 10
 ) -> list[CalibrationBin]:
-    """The bins of confidence that have predictions.
+    """The ``bins`` of equal width of ``confidence`` [N] that have predictions.
 
-    Args:
-      confidence: [N], the probabilities of the predictions.
-      is_right: bool [N].
-      bins: their number, of equal width.
+    ``is_right`` is bool [N].
     """
     numbers = np.minimum((confidence * bins).astype(int), bins - 1)
     found = []

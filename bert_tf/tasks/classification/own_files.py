@@ -96,13 +96,7 @@ class _Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The examples of a table, with labels as they were given.
-
-    Attributes:
-      table: path, flag and columns; its rows are read.
-      columns: the columns that were read.
-      examples: in order.
-    """
+    """The examples of a table, whose rows are read, with labels as they were given."""
 
     table: Table
     columns: Columns
@@ -164,20 +158,15 @@ class Texts:
 
 
 def read_texts(path: Path, settings: TableSettings, *, flag: str, needs_labels: bool) -> Texts:
-    """Reads a table.
+    """Reads a table (see :func:`open_table`); without ``needs_labels`` all labels are None.
 
-    Args:
-      path: see :func:`bert_tf.tasks.classification.tables.open_table`.
-      settings: where it has texts and labels.
-      flag: the flag that named the file.
-      needs_labels: if False, labels are not read, and None in all examples.
-
-    Raises:
-      UserError: the file cannot be read, lacks a column or has no rows; a text is empty, or a label
-        is not one. The message names the line.
+    Raises UserError, which names ``flag`` and the line: the file cannot be read, lacks a column or
+    has no rows; a text is empty, or a label is not one.
     """
     table = open_table(path, flag=flag, has_header=settings.has_header)
-    label = _label_column(table, settings) if needs_labels else None
+    label = None
+    if needs_labels:
+        label = settings.label_column or _usual_column(table, _LABEL_COLUMNS, "label")
     text = _text_column(table, settings, label)
     pair = settings.pair_column or None
     places = [table.number_of(text, flag="text_column")]
@@ -244,10 +233,6 @@ def _text_column(table: Table, settings: TableSettings, label: str | None) -> st
     others = [name for name in table.columns if name not in used]
     usual = [*_TEXT_COLUMNS, *(others if len(others) == 1 else ())]
     return settings.text_column or _usual_column(table, usual, "text")
-
-
-def _label_column(table: Table, settings: TableSettings) -> str:
-    return settings.label_column or _usual_column(table, _LABEL_COLUMNS, "label")
 
 
 def _usual_column(table: Table, names: Sequence[str], what: str) -> str:

@@ -24,18 +24,16 @@ _BINS = 20
 
 def write_report(
     output_dir: Path, file: TextFile, answers: Answers, results: Mapping[str, float]
-) -> Path:
-    """Writes the page for a file with labels and what was predicted; returns its path."""
+) -> None:
+    """Writes the page for a file with labels and what was predicted."""
     labels = labels_of(file)
-    path = output_dir / REPORT_NAME
     sections = [
         _results(output_dir, file, results),
         *([_ratings(answers, labels)] if file.task.is_regression else _classes(answers, labels)),
         _mistakes(file, answers, labels),
     ]
     names = " and ".join(each.name for each in file.paths)
-    write_page(path, f"{file.task.name}: {names}", sections)
-    return path
+    write_page(output_dir / REPORT_NAME, f"{file.task.name}: {names}", sections)
 
 
 def _results(output_dir: Path, file: TextFile, results: Mapping[str, float]) -> Section:

@@ -24,10 +24,19 @@ from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.records.sequences import SequenceStage
-from bert_tf.tasks.classification.answers import Answers, labels_of, logits_of_texts
+from bert_tf.tasks.classification.answers import (
+    OWN_PREDICTIONS_NAME,
+    PROBABILITIES_NAME,
+    Answers,
+    labels_of,
+    logits_of_texts,
+    scores,
+    write_own_predictions,
+    write_part,
+)
 from bert_tf.tasks.classification.features import check_length, feature_stage
-from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask
-from bert_tf.tasks.classification.glue_files import find_split, read_glue
+from bert_tf.tasks.classification.flags import BALANCED, ClassificationSettings
+from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_split, read_glue
 from bert_tf.tasks.classification.losses import (
     ClassificationLoss,
     balanced_weights,
@@ -44,17 +53,8 @@ from bert_tf.tasks.classification.own_files import (
     read_texts,
     require_same_kind,
 )
-from bert_tf.tasks.classification.pooling import CLS, Pooling
-from bert_tf.tasks.classification.prediction import (
-    OWN_PREDICTIONS_NAME,
-    PROBABILITIES_NAME,
-    scores,
-    write_own_predictions,
-    write_part,
-)
 from bert_tf.tasks.classification.report import write_report
-from bert_tf.tasks.classification.settings import BALANCED, ClassificationSettings
-from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.task import CLS, ClassificationTask, Pooling
 from bert_tf.tasks.classification.text_task import TextFile, TextTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.checks import check_trains
@@ -64,10 +64,7 @@ from bert_tf.util.errors import UserError
 
 
 def run(settings: ClassificationSettings, *, pooling: Pooling = CLS) -> Results | None:
-    """Trains, evaluates and predicts as the settings say (see :func:`bert_tf.finetune.run.run`).
-
-    ``pooling`` is how the head reads the encoder.
-    """
+    """Trains, evaluates and predicts as the settings say; ``pooling`` is how the head reads."""
     return finetuning.run(functools.partial(TextClassification.open, pooling=pooling), settings)
 
 
@@ -81,10 +78,8 @@ class TextClassification(SequenceTask):
     development file.
 
     Attributes:
-      task: what the labels mean.
-      stored: what is stored of it with the model.
+      stored: what is stored of ``task`` with the model.
       thresholds_from: the records on which the thresholds of a resumed model were chosen.
-      pooling: how the head reads the encoder.
     """
 
     settings: ClassificationSettings

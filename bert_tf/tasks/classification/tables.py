@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import csv
 import dataclasses
+import functools
 import gzip
 import io
 import itertools
@@ -82,16 +83,11 @@ class Table:
 
 
 def open_table(path: Path, *, flag: str, has_header: bool = True) -> Table:
-    """Opens a table by the ending of its name.
+    """Opens a table by the ending of its name; text may be compressed.
 
-    Args:
-      path: a ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson`` or ``.parquet`` file; text may be
-        compressed.
-      flag: the flag by which the user named it.
-      has_header: whether the first line of CSV or TSV has the names of the columns.
-
-    Raises:
-      UserError: the file cannot be read, is none of these, is empty, or its header is malformed.
+    ``has_header`` says whether the first line of CSV or TSV has the names of the columns. Raises
+    UserError, which names ``flag``, if the file cannot be read, is of another kind, is empty, or
+    its header is malformed.
     """
     path = require_file(path, flag=flag)
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -144,11 +140,12 @@ def _read_separated(
         rows = itertools.chain([first], rows)
     if len(columns) == 1:
         _check_separator(path, flag, columns[0], separator)
-    return columns, LINE, _checked(rows, len(columns), path, flag)
+    return columns, LINE, rows
 
 
 def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
-    """The rows of a csv.reader; empty lines are left out."""
+    """The rows of a csv.reader, all of them as long as the first; empty lines are left out."""
+    count = 0
     while True:
         number = reader.line_num + 1
         try:
@@ -160,26 +157,14 @@ def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
             ) from error
         if cells is None:
             return
+        count = count or len(cells)
+        if cells and len(cells) != count:
+            raise UserError(
+                f"--{flag}: line {number} of {path} has {len(cells)} columns instead of {count}; "
+                "correct it."
+            )
         if cells:
             yield TableRow(number, cells)
-
-
-def _checked(rows: Iterator[TableRow], count: int, path: Path, flag: str) -> Iterator[TableRow]:
-    for row in rows:
-        if len(row.cells) != count:
-            raise UserError(
-                f"--{flag}: line {row.number} of {path} has {len(row.cells)} columns instead of "
-                f"{count}; correct it."
-            )
-        yield row
-
-
-def _read_csv(path: Path, flag: str, has_header: bool) -> _Opened:
-    return _read_separated(path, flag, has_header, ",")
-
-
-def _read_tsv(path: Path, flag: str, has_header: bool) -> _Opened:
-    return _read_separated(path, flag, has_header, "\t", quoting=csv.QUOTE_NONE)
 
 
 def _check_separator(path: Path, flag: str, column: str, wanted: str) -> None:
@@ -254,8 +239,8 @@ def _read_parquet(path: Path, flag: str, has_header: bool) -> _Opened:
 
 
 _READERS: dict[str, Callable[[Path, str, bool], _Opened]] = {
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".csv": functools.partial(_read_separated, separator=","),
+    ".tsv": functools.partial(_read_separated, separator="\t", quoting=csv.QUOTE_NONE),
     ".jsonl": _read_json,
     ".ndjson": _read_json,
     ".json": _read_json,

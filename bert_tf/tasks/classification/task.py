@@ -1,17 +1,17 @@
 """The task of classification or regression of sentences and sentence pairs.
 
-Devlin et al. 2019, section 4.1: a dense layer on the pooled output (``pooling.py``), with cross
-entropy for classes and squared error for regression.
+Devlin et al. 2019, section 4.1: a dense layer on the pooled output, with cross entropy for classes
+and squared error for regression. Dimensions: B sequences, S positions, D the width of the network.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.bert import bert_specs
+from bert_tf.model.bert import bert_specs, pooled_output
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS, Head, class_logits, class_specs
@@ -19,13 +19,70 @@ from bert_tf.model.losses import ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
-from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.model.token_rows import mask_of_positions
+from bert_tf.model.variables import Variables, VariableSpec, dense_specs
 from bert_tf.model_directory.classes import MULTI_LABEL
 from bert_tf.tasks.classification.losses import ClassificationLoss
-from bert_tf.tasks.classification.pooling import CLS, Pooling
 
 LABEL = "label"
 LABELS = "labels"
+
+
+class Pooling(Protocol):
+    """Pools the encoder's output into one vector per sequence; holds no tensors.
+
+    Attributes:
+      scope: scope of its variables, which checkpoints without a classification head may lack.
+    """
+
+    scope: str
+
+    def specs(self, config: BertConfig) -> list[VariableSpec]:
+        """Its variables, all under ``scope``."""
+
+    def positions_read(self, mask: tf.Tensor) -> tf.Tensor:
+        """The positions to read, [B, S] integers, from the mask of tokens [B, S].
+
+        At other positions the encoder's output is undefined.
+        """
+
+    def pool(
+        self,
+        sequence_output: tf.Tensor,
+        mask: tf.Tensor,
+        variables: Variables,
+        options: ForwardOptions,
+    ) -> tf.Tensor:
+        """Pools [B, S, D] float32 to [B, D]; ``variables`` are the network's, from the root."""
+
+
+class ClsPooling:
+    """BERT's pooler (Devlin et al. 2019): a dense layer with tanh at [CLS]."""
+
+    scope = "bert/pooler"
+
+    def specs(self, config: BertConfig) -> list[VariableSpec]:
+        """The variables of the dense layer."""
+        width = config.hidden_size
+        return dense_specs(f"{self.scope}/dense", inputs=width, outputs=width)
+
+    def positions_read(self, mask: tf.Tensor) -> tf.Tensor:
+        """The position of [CLS]."""
+        return mask_of_positions(mask, tf.zeros_like(mask[:, :1]))
+
+    def pool(
+        self,
+        sequence_output: tf.Tensor,
+        mask: tf.Tensor,
+        variables: Variables,
+        options: ForwardOptions,
+    ) -> tf.Tensor:
+        """The pooled output."""
+        del mask
+        return pooled_output(sequence_output, variables, policy=options.policy)
+
+
+CLS = ClsPooling()
 
 CLASSIFICATION_HEAD = Head(
     "classification head",
@@ -43,7 +100,6 @@ class ClassificationTask(EncoderTask):
     A :class:`bert_tf.tasks.distillation.losses.DistilledTask`; labels are [B] or [B, 1] float32.
 
     Attributes:
-      config: the network's configuration.
       num_classes: number of classes; 1 for a regression.
       pooling: how the head reads the encoder.
       loss: what the head is trained for.

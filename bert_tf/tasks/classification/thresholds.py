@@ -89,14 +89,8 @@ class ThresholdSettings(Settings):
 
         A run that trains chooses the one that is best for its development file, and so does a run
         of which the user wants it. On a file that only tests the model, it would make the scores
-        too good.
-
-        Args:
-          output_dir: the model's directory.
-          labels: bool [N, classes].
-          probabilities: [N, classes].
-          digest: that of the file's records.
-          trains: whether the run trains the model.
+        too good. ``labels`` are bool [N, classes], ``probabilities`` [N, classes]; ``digest`` is
+        that of the file's records.
         """
         # Imported here, because defining flags does not need numpy.
         from bert_tf.tasks.classification.metrics import best_threshold

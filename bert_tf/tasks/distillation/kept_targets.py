@@ -116,16 +116,14 @@ class TargetFiles:
 
         Raises UserError if they are damaged.
         """
-        found = np.stack([self._read_record(int(index)) for index in indices])
+        found = np.empty([len(indices), *self.shape], self.dtype)
+        for row, index in zip(found, indices.tolist()):
+            piece, place = divmod(index, _RECORDS_OF_A_PIECE)
+            record = record_in(_open_piece(self, piece)[place].tobytes())
+            if record is None:
+                raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
+            row[:] = np.frombuffer(record, self.dtype).reshape(self.shape)
         return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
-
-    def _read_record(self, index: int) -> np.ndarray:
-        """Returns the targets of one record, [P, K]."""
-        piece, place = divmod(index, _RECORDS_OF_A_PIECE)
-        record = record_in(_open_piece(self, piece)[place].tobytes())
-        if record is None:
-            raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
-        return np.frombuffer(record, self.dtype).reshape(self.shape)
 
     def write(self, piece: int, values: np.ndarray) -> None:
         """Writes the targets of all records of one piece, [N, P, K] of :attr:`dtype`."""
@@ -179,13 +177,7 @@ def _damaged(path: Path, problem: str) -> UserError:
 
 @dataclasses.dataclass(frozen=True)
 class TargetSource:
-    """What the targets are computed from.
-
-    Attributes:
-      task: the distillation task.
-      teacher: the opened teacher.
-      records: the training records, which store their masks, prepared for the teacher's network.
-    """
+    """What the targets are computed from; ``records`` are prepared for the teacher's network."""
 
     task: DistillationTask
     teacher: Teacher
@@ -197,16 +189,10 @@ def make_targets(
 ) -> TargetFiles:
     """Computes the targets that are missing from a directory, on all ranks together. Collective.
 
-    Args:
-      source: the task, teacher and records to compute the targets from.
-      directory: the cache directory, on a disk that all ranks share.
-      run: the run; a dry run writes nothing.
-      arithmetic: precision, layers and threads of the computation.
-
-    Raises:
-      UserError: if records have no stored masks, if the directory has targets of another teacher,
-        of other records or settings, if the disk is too full, or (before anything is written) if
-        ranks have different records.
+    The directory is on a disk that all ranks share; a dry run writes nothing. Raises UserError if
+    records have no stored masks, if the directory has targets of another teacher, of other records
+    or settings, if the disk is too full, or (before anything is written) if ranks have different
+    records.
     """
     info, classes = source.records.info, source.task.student.num_classes
     targets = source.task.most_targets()
@@ -214,7 +200,15 @@ def make_targets(
         raise UserError("--cache_teacher needs a task with a number of classes; drop the flag.")
     # Records without masks, which have no number of predictions, are refused below.
     found = TargetFiles(directory, info.num_records, info.max_predictions or 0, targets, classes)
-    contents = _contents(found, source)
+    contents = {
+        "data_sha256": info.data_digest,
+        "teacher_sha256": source.teacher.weights_digest,
+        "num_records": found.num_records,
+        "predictions": found.predictions,
+        "targets": targets,
+        "temperature": source.task.settings.temperature,
+        "min_target_probability": source.task.settings.min_target_probability,
+    }
     # Each rank computes the pieces of its own records.
     check_same_on_all_ranks(
         run.ranks, {_MESSAGE_NAMES.get(name, name): value for name, value in contents.items()}
@@ -238,20 +232,6 @@ def make_targets(
         _check_space(found, found.missing())
         write_sealed_json(directory / MANIFEST_NAME, contents)
         return _compute_missing(found, source, run, arithmetic)
-
-
-def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
-    """The manifest: what identifies the targets of a directory."""
-    settings = source.task.settings
-    return {
-        "data_sha256": source.records.info.data_digest,
-        "teacher_sha256": source.teacher.weights_digest,
-        "num_records": files.num_records,
-        "predictions": files.predictions,
-        "targets": files.targets,
-        "temperature": settings.temperature,
-        "min_target_probability": settings.min_target_probability,
-    }
 
 
 def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:
@@ -336,7 +316,8 @@ def _computed(
                 values = np.empty([len(files.records_of(piece)), *files.shape], files.dtype)
                 for first in range(0, len(values), _BATCH_SIZE):
                     rows = values[first : first + _BATCH_SIZE]
-                    _fill(rows, session.run(targets))
+                    for name, column in zip((CLASSES, PROBABILITIES), session.run(targets)):
+                        rows[name] = column.reshape([-1, *files.shape])[: len(rows)]
                     if progress is not None:
                         progress.advance(len(rows) * ranks.world_size)
                 yield values
@@ -353,9 +334,3 @@ def _reader(source: TargetSource, pieces: Sequence[int]) -> BatchReader:
         return np.minimum(np.arange(first, first + _BATCH_SIZE), last)
 
     return record_reader(source.records, indices, batch_size=_BATCH_SIZE)
-
-
-def _fill(rows: np.ndarray, found: SoftTargets) -> None:
-    """Copies the targets of a batch into the rows of its records, [B, P, K]."""
-    for name, values in ((CLASSES, found.classes), (PROBABILITIES, found.probabilities)):
-        rows[name] = values.reshape([_BATCH_SIZE, *rows.shape[1:]])[: len(rows)]

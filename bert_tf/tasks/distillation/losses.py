@@ -183,11 +183,8 @@ def attention_distances(
 ) -> tf.Tensor:
     """Squared differences of attention scores: mean over heads, sum over pairs of layers.
 
-    Args:
-      student, teacher: [B, N, S, S] for each of L layers, before the softmax.
-      input_mask: [B, S]; only scores between two tokens count.
-
-    Returns: [B] float32, summed over pairs of tokens.
+    Scores are [B, N, S, S] for each of L layers, before the softmax; only those between two tokens
+    of ``input_mask`` [B, S] count. Returns [B] float32, summed over pairs of tokens.
     """
     mask = tf.cast(input_mask, tf.float32)
     pairs = mask[:, :, tf.newaxis] * mask[:, tf.newaxis, :]
@@ -203,14 +200,10 @@ def attention_distances(
 def scaled_sums(
     values: tf.Tensor, weights: tf.Tensor | None, total: tf.Tensor, *, factor: float, metric: str
 ) -> Sums:
-    """The sums of a loss term that is ``factor`` times the reported ``metric``.
+    """The sums of a loss term of weight ``total`` that is ``factor`` times the reported ``metric``.
 
-    Args:
-      values: the loss of each target, token or sequence, any shape.
-      weights: of the same shape, None if all are equal.
-      total: scalar, the weight of the term.
-      factor: the weight of the term in the total loss.
-      metric: name under which the loss is reported, without that factor.
+    ``values`` are the losses of targets, tokens or sequences, ``weights`` of the same shape, or
+    None if all are equal.
     """
     loss = tf.reduce_sum(values if weights is None else values * weights)
     return Sums(loss=factor * loss, weight=total, metrics={metric: loss})

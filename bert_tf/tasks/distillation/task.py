@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -62,11 +63,8 @@ class DistillationOutputs(NamedTuple):
 class DistillationTask:
     """The student's own task, with additional loss terms that compare it with the teacher.
 
-    Implements :class:`bert_tf.model.task.Task`. Predictions and scores are the student's.
-
-    Attributes:
-      student, teacher: the same task for each of the two networks.
-      settings: which terms are used, and their weights.
+    Implements :class:`bert_tf.model.task.Task`. Predictions and scores are the student's; both
+    networks have the same task.
     """
 
     student: DistilledTask
@@ -93,7 +91,7 @@ class DistillationTask:
         """The student's terms, plus those of the teacher that have a nonzero weight."""
         name = self.student.loss_name
         labels = {term: (*metrics, name) for term, metrics in self.student.terms.items()}
-        return {**labels, **{term: (_METRICS[term],) for term in self._factors()}}
+        return {**labels, **{term: (_METRICS[term],) for term in self.factors}}
 
     def specs(self) -> list[VariableSpec]:
         """The variables of the student, of the projection and of the teacher."""
@@ -112,7 +110,7 @@ class DistillationTask:
         """
         if self.settings.teacher_cache:
             return []
-        if self._has(SOFT_TARGETS):
+        if SOFT_TARGETS in self.factors:
             return self.teacher.specs()
         return bert_specs(self.teacher.config, pooler=False)
 
@@ -120,7 +118,9 @@ class DistillationTask:
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> DistillationOutputs:
         """The forward passes of both networks; the teacher runs without dropout."""
-        read = self._positions_read(features)
+        # Where the encoders are read: at the positions of the heads, or at all if compared.
+        reads_all = COSINE in self.factors or HIDDEN in self.factors
+        read = None if reads_all else self.student.positions_read(features)
         encoded = bert_output(variables, self.config, features, options, read=read)
         heads = self.student.head_outputs(encoded.sequence_output, variables, features, options)
         if self.settings.teacher_cache:
@@ -129,19 +129,13 @@ class DistillationTask:
         known_heads = None
         with variables.scope(TEACHER) as scoped:
             known = bert_output(scoped, self.teacher.config, features, options, read=read)
-            if self._has(SOFT_TARGETS):
+            if SOFT_TARGETS in self.factors:
                 known_heads = self.teacher.head_outputs(
                     known.sequence_output, scoped, features, options
                 )
         if self._projects:
             encoded = _projected(encoded, variables[_PROJECTION])
         return DistillationOutputs(heads, encoded, known_heads, known)
-
-    def _positions_read(self, features: Features) -> tf.Tensor | None:
-        """Positions at which the encoders are read: those of the heads, or all if compared."""
-        if self._has(COSINE) or self._has(HIDDEN):
-            return None
-        return self.student.positions_read(features)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The student's weights, and the numbers of targets, tokens or token pairs."""
@@ -154,7 +148,7 @@ class DistillationTask:
             HIDDEN: tf.reduce_sum(tokens),
             ATTENTION: tf.reduce_sum(tf.square(tokens)),
         }
-        return {**weights, **{term: found[term] for term in self._factors()}}
+        return {**weights, **{term: found[term] for term in self.factors}}
 
     def losses(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -167,7 +161,7 @@ class DistillationTask:
             for term, sums in labels.items()
         }
         totals = self.weights(features)
-        for term, factor in self._factors().items():
+        for term, factor in self.factors.items():
             values, weights = self._compared(term, outputs, features, options)
             found[term] = scaled_sums(
                 values, weights, totals[term], factor=factor, metric=_METRICS[term]
@@ -264,12 +258,9 @@ class DistillationTask:
             bounds.append(int(1 / settings.min_target_probability))
         return None if len(bounds) == 1 else min(filter(None, bounds))
 
-    def compared_terms(self) -> list[str]:
-        """The terms that compare the student with its teacher."""
-        return list(self._factors())
-
-    def _factors(self) -> dict[str, float]:
-        """The factors of the teacher's terms, without those whose factor is 0."""
+    @functools.cached_property
+    def factors(self) -> dict[str, float]:
+        """The factors of the terms that compare the student with its teacher; none is 0."""
         settings = self.settings
         # Gradients of soft targets shrink with the square of the temperature (Hinton et al. 2015,
         # section 2.1).
@@ -286,14 +277,11 @@ class DistillationTask:
         is_regression = self.student.num_classes == 1
         return 1.0 if is_regression else self.settings.temperature
 
-    def _has(self, term: str) -> bool:
-        return term in self._factors()
-
     @property
     def _projects(self) -> bool:
         """Whether hidden states are compared and have different widths."""
         is_wider = self.teacher.config.hidden_size != self.config.hidden_size
-        return is_wider and (self._has(COSINE) or self._has(HIDDEN))
+        return is_wider and (COSINE in self.factors or HIDDEN in self.factors)
 
 
 def matching_layers(student: BertConfig, teacher: BertConfig) -> list[int]:

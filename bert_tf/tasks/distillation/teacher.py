@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
@@ -30,14 +29,9 @@ from bert_tf.util.errors import UserError
 
 # Sizes that must agree for a student to start from copied layers.
 _COPIED_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "hidden_act",
+    *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "hidden_act"),
 )
-
 
 # Settings that are paths, or that only decide where a run starts.
 _NOT_IN_LEDGER = ("teacher_checkpoint", "teacher_config_file", "teacher_cache", "student_layers")
@@ -49,9 +43,8 @@ class Teacher:
 
     Attributes:
       path: its checkpoint, as the user gave it.
-      config: its architecture.
-      files: the model files stored with its weights.
-      shapes: the shapes of its variables, by name.
+      files: those stored with its weights.
+      shapes: of its variables.
       weights_digest: a hash of its weights that does not depend on their format.
     """
 
@@ -67,8 +60,7 @@ def open_teacher(settings: DistillationSettings, run: Run) -> Teacher:
 
     Raises UserError if the checkpoint cannot be read or has no configuration.
     """
-    found = _open_teacher(settings) if run.ranks.is_chief else None
-    return run.ranks.broadcast(found)
+    return run.ranks.broadcast(_open_teacher(settings) if run.ranks.is_chief else None)
 
 
 def _open_teacher(settings: DistillationSettings) -> Teacher:
@@ -125,31 +117,20 @@ def student_config(settings: DistillationSettings, teacher: BertConfig) -> BertC
 def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run: Run) -> RunModel:
     """Adds the teacher to a run's model, and chooses the student's initial weights. Collective.
 
-    Args:
-      model: the model that would be trained without a teacher.
-      teacher: the opened teacher.
-      task: the student's task, the teacher's, and the losses.
-      run: the run.
-
-    Raises:
-      UserError: if the teacher has another vocabulary, lacks the head that soft targets need, has
-        sizes that the losses cannot compare, or lacks one of the chosen layers.
+    Raises UserError if the teacher has another vocabulary, lacks the head that soft targets need,
+    has sizes that the losses cannot compare, or lacks one of the chosen layers.
     """
     settings = task.settings
     _check_sizes(task, run)
     if run.ranks.is_chief:
         _check_files(model, teacher, task)
-    entries = {
-        name: value
-        for name, value in dataclasses.asdict(settings).items()
-        if name not in _NOT_IN_LEDGER
-    }
+    options = dataclasses.asdict(settings)
     section = {
         "teacher": teacher.path,
         "teacher_sha256": teacher.weights_digest,
         "teacher_layers": teacher.config.num_hidden_layers,
         "teacher_hidden_size": teacher.config.hidden_size,
-        **entries,
+        **{name: options[name] for name in options if name not in _NOT_IN_LEDGER},
     }
     return dataclasses.replace(
         model,
@@ -163,7 +144,7 @@ def with_teacher(model: RunModel, teacher: Teacher, task: DistillationTask, run:
 
 def _check_sizes(task: DistillationTask, run: Run) -> None:
     student, teacher = task.student, task.teacher
-    compared = task.compared_terms()
+    compared = task.factors
     if not compared:
         raise UserError(
             "no teacher loss is enabled: all of --alpha_ce, --alpha_cos, --alpha_hidden and "
@@ -200,7 +181,7 @@ def _check_sizes(task: DistillationTask, run: Run) -> None:
 def _check_files(model: RunModel, teacher: Teacher, task: DistillationTask) -> None:
     """Compares vocabularies, and checks that the teacher has the heads that are needed."""
     check_vocabulary(teacher, model.vocabulary)
-    if SOFT_TARGETS not in task.compared_terms():
+    if SOFT_TARGETS not in task.factors:
         return
     heads = task.teacher.heads
     of_others = variables_of_another_head(teacher.files.labels, heads)
@@ -273,9 +254,8 @@ def _check_layers(layers: Sequence[int], teacher: BertConfig, student: BertConfi
 def _differences(teacher: BertConfig, student: BertConfig) -> str:
     """The reason why weights cannot be copied; empty if they can."""
     before, now = (config.with_explicit_gelu() for config in (teacher, student))
-    changed: Iterable[tuple[str, Any, Any]] = (
-        (name, getattr(before, name), getattr(now, name)) for name in _COPIED_SIZES
-    )
     return ", ".join(
-        f"its {name} is {new} and its teacher's {old}" for name, old, new in changed if old != new
+        f"its {name} is {getattr(now, name)} and its teacher's {getattr(before, name)}"
+        for name in _COPIED_SIZES
+        if getattr(before, name) != getattr(now, name)
     )

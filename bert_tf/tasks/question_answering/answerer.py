@@ -13,10 +13,11 @@ from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, listed, parts_of
 from bert_tf.input.length_buckets import in_record_order
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.tasks.question_answering.answers import AnswerSettings, SpanCandidates, decode_answers
+from bert_tf.tasks.question_answering.answers import AnswerSettings, decode_answers
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.features import sequence_arrays
 from bert_tf.tasks.question_answering.windows import (
+    SpanCandidates,
     WindowSettings,
     fitting_windows,
     question_windows,
@@ -49,12 +50,7 @@ class FoundAnswer:
 
 
 class Answerer(SequencePredictor):
-    """A span model, with settings for choosing its answers.
-
-    Attributes:
-      windows: how contexts are cut into windows.
-      settings: how answers are chosen.
-    """
+    """A span model, with the ``windows`` of contexts and ``settings`` for choosing its answers."""
 
     def __init__(
         self,
@@ -113,7 +109,7 @@ class Answerer(SequencePredictor):
             is_impossible=False,
         )
         predictions = decode_answers(
-            SquadFile(path=Path(), version="", examples=(example,), unusable=()),
+            SquadFile(path=Path(), examples=(example,), unusable=()),
             self._tokenizer,
             self.windows,
             self._candidates(question, context, shows_progress=shows_progress),
@@ -149,7 +145,8 @@ class Answerer(SequencePredictor):
         context_ids = self._tokenizer.encode(context)
         windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
         if not windows:
-            return _no_candidates(self.settings.n_best_size)
+            indices, logits = np.zeros([0, 1], np.int32), np.zeros([0, 1], np.float32)
+            return SpanCandidates(indices, logits, indices, logits, logits[:, 0])
         width = self.padded(max(window.length for window in windows))
         pairs = [(window, context_ids) for window in windows]
         progress = Progress("answering", len(windows), "windows") if shows_progress else None
@@ -166,9 +163,3 @@ def kept_windows(model: CompleteModel) -> WindowSettings:
     usual = fitting_windows(model.config.max_position_embeddings)
     names = [field.name for field in dataclasses.fields(usual)]
     return dataclasses.replace(usual, **{n: model.kept[n] for n in names if n in model.kept})
-
-
-def _no_candidates(k: int) -> SpanCandidates:
-    """The candidates for a context without tokens."""
-    indices, logits = np.zeros([0, k], np.int32), np.zeros([0, k], np.float32)
-    return SpanCandidates(indices, logits, indices, logits, np.zeros([0], np.float32))

@@ -3,6 +3,8 @@
 The rules are those of google-research/bert's run_squad.py: the best pairs of a first and a last
 token over all windows of a question compete, in v2.0 with "no answer" too. Unlike there, an answer
 is the exact text between two characters of the paragraph, not reconstructed from tokens.
+
+Dimensions: N windows in total, W windows of a question, K candidates, M spans.
 """
 
 from __future__ import annotations
@@ -12,19 +14,19 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.spans import (
-    RankedAnswer,
+from bert_tf.tasks.question_answering.windows import (
     SpanCandidates,
-    possible_spans,
-    rank_answers,
+    Window,
+    WindowSettings,
+    has_max_context,
+    question_windows,
 )
-from bert_tf.tasks.question_answering.windows import Window, WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding, Tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, atomic_open
@@ -56,6 +58,15 @@ class Predictions:
     threshold: float = 0.0
 
 
+class RankedAnswer(NamedTuple):
+    """A possible answer; ``span`` is None if it is not taken from the context."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+    span: tuple[int, int] | None = None
+
+
 # google-research/bert's answer to a v1.1 question for which no span is possible.
 _NO_SPAN = RankedAnswer("empty", 0.0, 0.0)
 
@@ -67,28 +78,24 @@ def decode_answers(
     candidates: SpanCandidates,
     settings: AnswerSettings,
 ) -> Predictions:
-    """Decodes the answers to all questions of a file.
+    """Decodes the answers to all questions of a file from the network's output for its records.
 
-    Args:
-      squad: the questions.
-      tokenizer, windows: those that the records were made with.
-      candidates: the network's output for the records.
-      settings: how to choose answers.
-
-    Raises:
-      UserError: if logits are not finite, or candidates do not match the windows of the questions.
+    Raises UserError if logits are not finite, or candidates do not match the windows of the
+    questions.
     """
     _require_finite_scores(candidates)
     predictions = Predictions({}, {}, {}, {}, settings.null_score_diff_threshold)
     row = 0
-    for example, encoding, windows_of_question in _windows_by_question(squad, tokenizer, windows):
-        stop = row + len(windows_of_question)
-        question_candidates = SpanCandidates(*(values[row:stop] for values in candidates))
-        if len(question_candidates.null_logits) == len(windows_of_question):
-            _decode_question(
-                predictions, example, encoding, windows_of_question, question_candidates, settings
-            )
-        row = stop
+    for context, examples in itertools.groupby(squad.examples, key=lambda e: e.context):
+        encoding = tokenizer.encode_with_offsets(context)
+        for example in examples:
+            ids = tokenizer.encode(example.question)
+            of_question = question_windows(ids, len(encoding.ids), windows)
+            stop = row + len(of_question)
+            own = SpanCandidates(*(values[row:stop] for values in candidates))
+            if len(own.null_logits) == len(of_question):
+                _decode_question(predictions, example, encoding, of_question, own, settings)
+            row = stop
     if row != len(candidates.null_logits):
         raise UserError(
             f"the network gave scores for {len(candidates.null_logits)} windows, but the questions "
@@ -146,18 +153,6 @@ def _require_finite_scores(candidates: SpanCandidates) -> None:
         )
 
 
-def _windows_by_question(
-    squad: SquadFile, tokenizer: Tokenizer, settings: WindowSettings
-) -> Iterator[tuple[Example, Encoding, list[Window]]]:
-    """Yields questions with tokenized paragraph and windows, holding one paragraph at a time."""
-    for context, examples in itertools.groupby(squad.examples, key=lambda e: e.context):
-        encoding = tokenizer.encode_with_offsets(context)
-        for example in examples:
-            question_ids = tokenizer.encode(example.question)
-            windows = question_windows(question_ids, len(encoding.ids), settings)
-            yield example, encoding, windows
-
-
 def _decode_question(
     predictions: Predictions,
     example: Example,
@@ -209,3 +204,74 @@ def _describe(entries: Sequence[RankedAnswer]) -> list[dict[str, Any]]:
             description["start"], description["end"] = entry.span
         described.append(description)
     return described
+
+
+class Spans(NamedTuple):
+    """Pairs of tokens in the paragraph, [M] each, ordered by window, start and end."""
+
+    first: np.ndarray
+    last: np.ndarray
+    start_logits: np.ndarray
+    end_logits: np.ndarray
+
+
+def possible_spans(windows: Sequence[Window], candidates: SpanCandidates, max_length: int) -> Spans:
+    """All pairs of a first and a last token in the same window that can be an answer."""
+    starts, starts_usable = _context_tokens(
+        windows, candidates.start_indices, candidates.start_logits
+    )
+    ends, ends_usable = _context_tokens(windows, candidates.end_indices, candidates.end_logits)
+    if len(windows) > 1:
+        ranges = [(window.first_token, window.num_tokens) for window in windows]
+        for window, slot in np.argwhere(starts_usable).tolist():
+            token = int(starts[window, slot])
+            starts_usable[window, slot] = has_max_context(ranges, window, token)
+    lengths = ends[:, np.newaxis, :] - starts[:, :, np.newaxis] + 1  # [W, K, K]
+    is_possible = (lengths >= 1) & (lengths <= max_length)
+    is_possible &= starts_usable[:, :, np.newaxis] & ends_usable[:, np.newaxis, :]
+    places, start, end = np.nonzero(is_possible)
+    return Spans(
+        starts[places, start],
+        ends[places, end],
+        candidates.start_logits[places, start].astype(np.float64),
+        candidates.end_logits[places, end].astype(np.float64),
+    )
+
+
+def _context_tokens(
+    windows: Sequence[Window], indices: np.ndarray, logits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions converted to tokens of the paragraph, [W, K] int64, and a mask of valid ones."""
+    offsets = np.array([window.context_offset for window in windows], np.int64)[:, np.newaxis]
+    firsts = np.array([window.first_token for window in windows], np.int64)[:, np.newaxis]
+    counts = np.array([window.num_tokens for window in windows], np.int64)[:, np.newaxis]
+    in_window = indices - offsets
+    is_usable = (in_window >= 0) & (in_window < counts) & np.isfinite(logits)
+    return in_window + firsts, is_usable
+
+
+def rank_answers(
+    spans: Spans, encoding: Encoding, context: str, null: RankedAnswer | None
+) -> Iterator[RankedAnswer]:
+    """Yields all distinct answers, best first; ties in the order of spans, ``null`` last."""
+    scores = spans.start_logits + spans.end_logits
+    seen = set()
+    for index in np.argsort(-scores, kind="stable").tolist():
+        if null and null.start_logit + null.end_logit > scores[index]:
+            yield null
+            null = None
+        first, last = spans.first[index], spans.last[index]
+        start, end = _strip(context, encoding.starts[first], encoding.ends[last])
+        text = context[start:end]
+        if text and text not in seen:
+            seen.add(text)
+            logits = float(spans.start_logits[index]), float(spans.end_logits[index])
+            yield RankedAnswer(text, *logits, (start, end))
+    if null:
+        yield null
+
+
+def _strip(context: str, start: int, end: int) -> tuple[int, int]:
+    """Removes white space, which tokens may include, from both ends of a range."""
+    text = context[start:end]
+    return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())

@@ -30,14 +30,12 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A question.
+    """A question about ``context``, a paragraph that its questions share as a single string.
 
     Attributes:
-      question_id: its id, unique in a file.
-      question: the text.
-      context: the paragraph; a single string shared by all its questions.
-      title: the title of the article.
-      paragraph: index of the paragraph in the file, from 0.
+      question_id: unique in a file.
+      title: of the article.
+      paragraph: index in the file, from 0.
       answers: empty if the question cannot be answered or the file has no answers.
       is_impossible: whether the paragraph has no answer.
     """
@@ -57,7 +55,6 @@ class SquadFile:
 
     Attributes:
       path: the file.
-      version: the version that the file states; may be empty.
       examples: at least one.
       unusable: ids of questions whose first answer is not within ``MOST_MOVED`` characters of its
         offset in the context.
@@ -67,7 +64,6 @@ class SquadFile:
     """
 
     path: Path
-    version: str
     examples: tuple[Example, ...]
     unusable: tuple[str, ...]
     moved: tuple[str, ...] = ()
@@ -118,18 +114,12 @@ class SquadFile:
 def read_squad(
     path: PathLike, *, flag: str, version_2_with_negative: bool, needs_answers: bool
 ) -> SquadFile:
-    """Reads a SQuAD file.
+    """Reads a SQuAD file, v1.1 or v2.0; training ``needs_answers``.
 
-    Args:
-      path: JSON, v1.1 or v2.0.
-      flag: the flag that names the file, for messages.
-      version_2_with_negative: whether unanswerable questions are expected. If the file has answers,
-        questions with none that do not say whether they are impossible are unanswerable, too.
-      needs_answers: whether answers are required, as for training.
-
-    Raises:
-      UserError: if the file cannot be read, is not a SQuAD file, has no questions, duplicate ids or
-        unexpected unanswerable questions, or lacks required answers.
+    With ``version_2_with_negative``, questions without answers that do not say whether they are
+    impossible are unanswerable, too, if the file has answers. Raises UserError, which names
+    ``flag``, if the file cannot be read, is not a SQuAD file, has no questions, duplicate ids or
+    unexpected unanswerable questions, or lacks required answers.
     """
     path = require_file(path, flag=flag)
     reader = _Reader(path, flag, needs_answers=needs_answers, v2=version_2_with_negative)
@@ -148,7 +138,6 @@ def read_squad(
         )
     squad = SquadFile(
         path=path,
-        version=str(content.get("version", "")),
         examples=examples,
         unusable=tuple(
             e.question_id for e in examples if e.answers and not _is_at(e.context, *e.answers[0])
@@ -180,6 +169,7 @@ def _nearest(context: str, text: str, start: int) -> int:
     return next((start + n for n in distances if _is_at(context, text, start + n)), start)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Reader:
     """Reads the contents of a file; errors name the place, such as ``data[3].paragraphs[1]``.
 
@@ -187,17 +177,16 @@ class _Reader:
     ``unmarked`` those of questions without answers that do not say whether they are impossible.
     """
 
-    def __init__(self, path: Path, flag: str, *, needs_answers: bool, v2: bool):
-        self._path = path
-        self._flag = flag
-        self._needs_answers = needs_answers
-        self._v2 = v2
-        self.moved: list[str] = []
-        self.unmarked: set[str] = set()
+    path: Path
+    flag: str
+    needs_answers: bool
+    v2: bool
+    moved: list[str] = dataclasses.field(default_factory=list)
+    unmarked: set[str] = dataclasses.field(default_factory=set)
 
     def load(self) -> dict[str, Any]:
         """Loads the whole file; validates only its outermost structure."""
-        content = read_json(self._path, what=f"--{self._flag}")
+        content = read_json(self.path, what=f"--{self.flag}")
         if not isinstance(content, dict):
             raise self._error("it is not an object with 'data'")
         return content
@@ -239,7 +228,7 @@ class _Reader:
         is_unmarked = not answers and "is_impossible" not in question
         if is_unmarked:
             self.unmarked.add(question_id)
-        if self._needs_answers and not (is_impossible or answers or (is_unmarked and self._v2)):
+        if self.needs_answers and not (is_impossible or answers or (is_unmarked and self.v2)):
             raise self._error(
                 f"{place} ({question_id}) has no answer; training needs one, or "
                 "--version_2_with_negative and 'is_impossible'"
@@ -255,7 +244,7 @@ class _Reader:
         return self._value(question, "id", str, place)
 
     def _answers(self, question: dict[str, Any], place: str) -> tuple[Answer, ...]:
-        if "answers" not in question and not self._needs_answers:
+        if "answers" not in question and not self.needs_answers:
             return ()
         return tuple(
             Answer(
@@ -292,6 +281,6 @@ class _Reader:
 
     def _error(self, problem: str) -> UserError:
         return UserError(
-            f"--{self._flag}: {self._path} is not a SQuAD file: {problem}; "
+            f"--{self.flag}: {self.path} is not a SQuAD file: {problem}; "
             "correct it or give another file."
         )

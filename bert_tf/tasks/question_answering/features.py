@@ -50,16 +50,8 @@ def feature_stage(
     (questions excluded from training because their answer was not found in the context) and
     ``moved_answers`` (questions whose answer was up to ``MOST_MOVED`` characters from its offset).
 
-    Args:
-      squad: the questions; for training, those with unusable answers are left out.
-      tokenizer_files: the tokenizer.
-      windows: lengths.
-      training: whether records have the positions of the first answer; if not, all questions are
-        included, without positions.
-      num_workers, questions_per_worker: see :class:`SequenceStage`.
-
-    Raises:
-      UserError: if lengths are impossible.
+    For training, records have the positions of the first answer, and questions with unusable ones
+    are left out; otherwise all are included. Raises UserError if lengths are impossible.
     """
     windows.validate()
     unusable = frozenset(squad.unusable) if training else frozenset()
@@ -120,9 +112,7 @@ def note_on_unusable(squad: SquadFile) -> str:
 class ParagraphEncoder:
     """Encodes the questions of paragraphs (see :class:`bert_tf.records.sequences.Encoder`).
 
-    Attributes:
-      windows: lengths.
-      training: whether to look for the tokens of the first answers.
+    For ``training``, it looks for the tokens of the first answers.
     """
 
     windows: WindowSettings
@@ -133,7 +123,9 @@ class ParagraphEncoder:
         counts = dict.fromkeys(
             ("questions", "windows", "cut_questions", "impossible_questions", "unusable_answers"), 0
         )
-        rows = _Rows(tokenizer, self.windows.max_seq_length)
+        windows: list[tuple[Window, np.ndarray]] = []
+        positions: list[tuple[int, int]] = []
+        impossible: list[bool] = []
         for examples in items:
             context = tokenizer.encode_with_offsets(examples[0].context)
             context_ids = np.array(context.ids, np.int32)
@@ -149,10 +141,19 @@ class ParagraphEncoder:
                 counts["questions"] += 1
                 counts["cut_questions"] += len(ids) > self.windows.max_query_length
                 counts["impossible_questions"] += example.is_impossible
-                windows = question_windows(ids, len(context_ids), self.windows)
-                rows.add(windows, context_ids, answer, example.is_impossible)
-        counts["windows"] = len(rows)
-        return Encoded(rows.features(), counts)
+                for window in question_windows(ids, len(context_ids), self.windows):
+                    windows.append((window, context_ids))
+                    positions.append(_answer_positions(window, answer))
+                    impossible.append(example.is_impossible)
+        counts["windows"] = len(windows)
+        answers = np.array(positions, np.int64).reshape(-1, 2)
+        features = {
+            **sequence_arrays(windows, tokenizer, self.windows.max_seq_length),
+            "start_positions": answers[:, :1],
+            "end_positions": answers[:, 1:],
+            "is_impossible": np.array(impossible, np.int64)[:, None],
+        }
+        return Encoded(features, counts)
 
 
 def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:
@@ -165,42 +166,10 @@ def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | Non
     return (first, last) if first <= last else None
 
 
-class _Rows:
-    """Collects windows for the features of one batch of records."""
-
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
-        self._tokenizer = tokenizer
-        self._max_seq_length = max_seq_length
-        self._windows: list[tuple[Window, np.ndarray]] = []
-        self._positions: list[tuple[int, int]] = []
-        self._impossible: list[bool] = []
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def add(
-        self,
-        windows: Sequence[Window],
-        context_ids: np.ndarray,
-        answer: tuple[int, int] | None,
-        is_impossible: bool,
-    ) -> None:
-        """Adds the windows of a question; ``answer`` is its first and last token in the context."""
-        for window in windows:
-            first, last = map(window.position, answer or (-1, -1))
-            self._windows.append((window, context_ids))
-            self._positions.append((0, 0) if first is None or last is None else (first, last))
-            self._impossible.append(is_impossible)
-
-    def features(self) -> dict[str, np.ndarray]:
-        """Arrays [N, L] for the features of the records, except unique_ids."""
-        answers = np.array(self._positions, np.int64).reshape(-1, 2)
-        return {
-            **sequence_arrays(self._windows, self._tokenizer, self._max_seq_length),
-            "start_positions": answers[:, :1],
-            "end_positions": answers[:, 1:],
-            "is_impossible": np.array(self._impossible, np.int64)[:, None],
-        }
+def _answer_positions(window: Window, answer: tuple[int, int] | None) -> tuple[int, int]:
+    """The positions of an answer's first and last token; [CLS] if the window lacks one of them."""
+    first, last = map(window.position, answer or (-1, -1))
+    return (0, 0) if first is None or last is None else (first, last)
 
 
 def sequence_arrays(

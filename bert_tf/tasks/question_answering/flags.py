@@ -26,9 +26,6 @@ _IGNORED = {
     "triton_engine_count": int,
 }
 
-# Hugging Face's name for the weight of the loss on labels.
-_LABEL_FLAG = "alpha_squad"
-
 
 def define_squad_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_squad.py."""
@@ -37,7 +34,7 @@ def define_squad_flags(values: flags.FlagValues) -> None:
         define,
         _define_squad_flags,
         examples="windows",
-        label_flag=_LABEL_FLAG,
+        label_flag="alpha_squad",  # Hugging Face's name
         max_seq_length={
             "default": 384,
             "help_text": "Maximum number of tokens in question and context together.",

@@ -14,13 +14,13 @@ from bert_tf.finetune.evaluation import FileEvaluation
 from bert_tf.finetune.report import REPORT_NAME, Log, run_charts
 from bert_tf.tasks.question_answering.answers import Predictions, best_span_texts
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
-from bert_tf.tasks.question_answering.scores import QuestionScore, question_scores
-from bert_tf.tasks.question_answering.settings import SquadSettings
-from bert_tf.tasks.question_answering.thresholds import (
+from bert_tf.tasks.question_answering.metrics import (
     ThresholdPoint,
     best_threshold,
     threshold_curve,
 )
+from bert_tf.tasks.question_answering.scores import QuestionScore, question_scores
+from bert_tf.tasks.question_answering.settings import SquadSettings
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
@@ -60,7 +60,7 @@ _DEVIATIONS = 1.96  # 95 % of a normal distribution lies within so many of its m
 
 
 class AnsweredQuestion(NamedTuple):
-    """A question, the answer's scores, and how the page shows both."""
+    """The scores of a question's answer, and how the page shows both."""
 
     score: QuestionScore
     shown: page.Example
@@ -71,10 +71,9 @@ def answered_questions(
 ) -> list[AnsweredQuestion]:
     """Every question with its answer and the scores by the rules of SQuAD v1.1 or v2.0."""
     scores = question_scores(squad, predictions.answers, version_2=version_2)
-    by_id = {score.question_id: score for score in scores}
     return [
         AnsweredQuestion(score, shown_question(example, score, predictions))
-        for example, score in ((each, by_id[each.question_id]) for each in squad.examples)
+        for example, score in zip(squad.examples, scores)
     ]
 
 
@@ -157,13 +156,9 @@ def report_run(
     job: Job,
     by_seed: Mapping[int, Results],
 ) -> None:
-    """Writes the report of a run whose questions have answers, and logs its main result.
+    """Writes the report of an executed job whose questions have answers, and logs its main result.
 
-    Args:
-      settings: what the user requested, with lengths lowered where necessary.
-      train, squad: the questions for training, and those that were answered.
-      job: the job, already executed.
-      by_seed: the results of each seed so far.
+    ``train`` and ``squad`` are the questions for training, and those that were answered.
     """
     evaluation = job.data.evaluation
     if not isinstance(evaluation, FileEvaluation) or evaluation.answers is None:
@@ -249,18 +244,11 @@ def write_report(
     evaluations: Log,
     by_seed: Mapping[int, Mapping[str, float]],
 ) -> None:
-    """Writes the page, atomically.
+    """Writes the page, atomically, of at least one question.
 
-    Args:
-      path: where to.
-      title: its title.
-      questions: the questions, at least one.
-      results: the scores, in percent, under the keys of the official scripts.
-      details: the model, its training and the data.
-      curve: the scores by threshold; empty for SQuAD 1.1.
-      threshold: the threshold of the predictions, if there is a curve.
-      training, evaluations: the lines of log.jsonl and eval_log.jsonl.
-      by_seed: the results of each seed so far.
+    ``results`` are in percent, under the keys of the official scripts; ``curve`` is empty for SQuAD
+    1.1, otherwise ``threshold`` is that of the predictions. ``training`` and ``evaluations`` are
+    the lines of log.jsonl and eval_log.jsonl.
     """
     figures = {name: f"{results[key]:.2f}" for key, name in _FIGURES.items() if key in results}
     if curve:

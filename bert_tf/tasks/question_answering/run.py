@@ -12,13 +12,18 @@ from bert_tf.finetune.run import as_stored
 from bert_tf.finetune.settings import PREDICT, TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.record import require_record, write_record
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
 from bert_tf.tasks.question_answering.features import feature_stage, most_windows, note_on_unusable
 from bert_tf.tasks.question_answering.scores import note_on_unit, scored_by
-from bert_tf.tasks.question_answering.settings import SquadSettings
+from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
+from bert_tf.tasks.question_answering.windows import (
+    SpanCandidates,
+    WindowSettings,
+    fitting_windows,
+)
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
     from bert_tf.tasks.question_answering.answers import Predictions
 
 UNUSABLE_NAME = "unusable_answers.json"
+FIRST_OF = "questions_in_file"  # only if not all of them are answered
+
+_THRESHOLD = "null_score_diff_threshold"
 
 
 def run(settings: SquadSettings) -> Results | None:
@@ -57,7 +65,7 @@ class QuestionAnswering(SequenceTask):
     @classmethod
     def open(cls, settings: SquadSettings, run: Run) -> QuestionAnswering:
         """Reads the files of a run. Raises UserError for bad input."""
-        settings = as_stored(settings, run, stores=["null_score_diff_threshold"])
+        settings = as_stored(settings, run, stores=[_THRESHOLD])
         files = {}
         if settings.run.do_train:
             files[TRAIN] = train = _read(settings, TRAIN)
@@ -124,16 +132,57 @@ class QuestionAnswering(SequenceTask):
     # A run that only trains does not load what answers and scores.
 
     def decode(self, predicted: Predicted) -> Predictions:
-        """The answers, with the threshold that is best for them if the user wants it."""
-        from bert_tf.tasks.question_answering.prediction import decode
+        """The answers, with the threshold that is best for them if the user wants it.
 
-        return decode(predicted, self.settings)
+        Raises UserError as :func:`decode_answers`.
+        """
+        from bert_tf.tasks.question_answering.answers import best_span_texts, decode_answers
+        from bert_tf.tasks.question_answering.metrics import best_threshold, threshold_curve
+
+        settings, squad = self.settings, predicted.file
+        tokenizer = predicted.tokenizer_files.load()
+        candidates = SpanCandidates(**predicted.outputs)
+
+        def answered(chosen: AnswerSettings) -> Predictions:
+            return decode_answers(squad, tokenizer, settings.windows, candidates, chosen)
+
+        found = answered(settings.answers)
+        can_tune = settings.answers.version_2_with_negative and squad.is_scored
+        if not (can_tune and settings.tune_threshold):
+            return found
+        curve = threshold_curve(squad, best_span_texts(squad, found), found.null_odds)
+        best = best_threshold(curve).threshold
+        return answered(dataclasses.replace(settings.answers, null_score_diff_threshold=best))
 
     def score(self, predicted: Predicted, answers: Predictions, output_dir: Path) -> Results:
-        """Writes the answers and returns their scores; empty if the file has no answers."""
-        from bert_tf.tasks.question_answering.prediction import score
+        """Writes the answers and returns their scores; empty if the file has no answers.
 
-        return score(predicted.file, answers, self.settings, output_dir)
+        A threshold that was given or chosen is stored with the model.
+        """
+        from bert_tf.tasks.question_answering.answers import best_span_texts, write_predictions
+        from bert_tf.tasks.question_answering.metrics import evaluate, official_best
+
+        settings, squad = self.settings, predicted.file
+        version_2 = settings.answers.version_2_with_negative
+        is_given = _THRESHOLD not in settings.run.command.defaulted
+        if version_2 and (settings.tune_threshold or is_given):
+            record = require_record(output_dir)
+            kept = {**record.settings, _THRESHOLD: answers.threshold}
+            if kept != record.settings:
+                write_record(dataclasses.replace(record, settings=kept))
+        write_predictions(output_dir, answers, version_2_with_negative=version_2)
+        if not squad.is_scored:
+            return {}
+        # The scores are those of predictions.json, under the rules it was made with: the answer can
+        # be "" even in a file without unanswerable questions.
+        scores = evaluate(squad, answers.answers, version_2=version_2)
+        if squad.first_of is not None:
+            scores[FIRST_OF] = squad.first_of
+        if not version_2:
+            return scores
+        # Every question's best span is known, so the best thresholds can be computed too.
+        spans = best_span_texts(squad, answers)
+        return {**scores, **official_best(squad, spans, answers.null_odds)}
 
     def conclude(self, job: Job, by_seed: Mapping[int, Results]) -> None:
         """Writes the report, and logs its main result."""

@@ -79,17 +79,9 @@ def question_scores(
 ) -> list[QuestionScore]:
     """The scores of every question, in the order of the data.
 
-    In v1.1 a question without a prediction scores 0; in v2.0 it is left out, as in the official
-    scripts.
-
-    Args:
-      squad: the data.
-      answers: question id -> answer; "" for no answer.
-      version_2: whether to use the rules of v2.0, also for data without unanswerable questions,
-        rather than those of v1.1.
-
-    Raises:
-      UserError: if a question has no true answer, which v1.1 requires.
+    ``answers`` are by question id, "" for no answer. In v1.1 a question without a prediction scores
+    0; in v2.0 it is left out, as in the official scripts. Raises UserError if a question has no
+    true answer, which v1.1 requires.
     """
     if not version_2:
         squad.require_answers()

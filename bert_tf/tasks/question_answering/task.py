@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -22,9 +22,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
-
-if TYPE_CHECKING:
-    from bert_tf.tasks.question_answering.spans import SpanCandidates
+from bert_tf.tasks.question_answering.windows import SpanCandidates
 
 POSITION = "position"
 
@@ -46,11 +44,8 @@ class SpanLogits(NamedTuple):
 class SpanTask(EncoderTask):
     """Predicts the first and last position of an answer: two targets per sequence, one loss term.
 
-    Implements :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
-
-    Attributes:
-      config: the network's configuration.
-      num_candidates: number of best positions to return.
+    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`, whose predictions are the
+    ``num_candidates`` best positions.
     """
 
     config: BertConfig
@@ -111,14 +106,9 @@ def span_candidates(
 ) -> SpanCandidates:
     """The K best first and last positions in every context.
 
-    Args:
-      logits: start and end logits, [B, S] each.
-      features: ``input_mask``, ``segment_ids`` [B, S]; the context is the second segment without
-        its final [SEP].
-      k: the number of candidates K, at least 1.
+    Logits, ``input_mask`` and ``segment_ids`` are [B, S]; the context is the second segment without
+    its final [SEP].
     """
-    from bert_tf.tasks.question_answering.spans import SpanCandidates
-
     mask = features["input_mask"]
     _, S = shape_of(mask)
     last = tf.reduce_sum(mask, axis=-1, keepdims=True) - 1
@@ -170,12 +160,8 @@ def span_sums(
 
     The loss of an example is the mean of the cross entropies of its two positions, as in
     google-research/bert, but only over positions with a token, so that padding has no effect. Each
-    of the two positions counts half in loss and accuracy.
-
-    Args:
-      logits: [B, S] each.
-      features: ``input_mask`` [B, S]; ``start_positions`` and ``end_positions`` [B, 1] or [B].
-      options: the policy's ``loss`` is the data type of the cross entropy.
+    of the two positions counts half in loss and accuracy. ``start_positions`` and
+    ``end_positions`` are [B, 1] or [B].
     """
     # Two targets per example, each with half the weight.
     scores = position_scores(logits, features)

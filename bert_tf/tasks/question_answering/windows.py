@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from bert_tf.text.tokenizer import windows_of
 from bert_tf.util.errors import UserError
@@ -94,11 +95,7 @@ class Window:
 def cut_windows(
     num_question_ids: int, num_context_tokens: int, settings: WindowSettings
 ) -> list[tuple[int, int]]:
-    """Splits a paragraph into the windows for a question.
-
-    Args:
-      num_question_ids: length of the question, which may exceed max_query_length.
-      num_context_tokens: length of the paragraph.
+    """Splits a paragraph into the windows for a question, which may exceed max_query_length.
 
     Returns: (first token, number of tokens) per window; empty for a paragraph without tokens.
     """
@@ -120,20 +117,31 @@ def has_max_context(windows: Sequence[tuple[int, int]], window_index: int, token
     """Whether a window is the one in which a token has the most context.
 
     Context is the number of tokens to the left or right of the token, whichever is smaller, plus a
-    hundredth of the window's length; of equal windows the first one counts.
-
-    Args:
-      windows: the windows of a question, from :func:`cut_windows`.
-      window_index: the window.
-      token: a token of the paragraph in that window.
+    hundredth of the window's length; of equal windows the first one counts. ``windows`` are those
+    of a question, from :func:`cut_windows`.
     """
-    best_index, best_score = None, -1.0
-    for index, (first, length) in enumerate(windows):
-        left = token - first
-        right = first + length - 1 - token
-        if left < 0 or right < 0:
-            continue
-        score = min(left, right) + 0.01 * length
-        if score > best_score:
-            best_index, best_score = index, score
-    return best_index == window_index
+
+    def context(index: int) -> float:
+        first, length = windows[index]
+        left, right = token - first, first + length - 1 - token
+        return min(left, right) + 0.01 * length if left >= 0 <= right else -1.0
+
+    return max(range(len(windows)), key=context) == window_index
+
+
+class SpanCandidates(NamedTuple):
+    """The best positions in the context of each window, best first; ties in order of position.
+
+    Holds arrays for all N windows in record order, or tensors for a batch in a graph; K candidates.
+
+    Attributes:
+      start_indices, end_indices: [N, K] int32 positions in the sequence.
+      start_logits, end_logits: [N, K] float32, -inf in unused slots.
+      null_logits: [N] float32, start plus end logit of [CLS], which represents "no answer".
+    """
+
+    start_indices: Any
+    start_logits: Any
+    end_indices: Any
+    end_logits: Any
+    null_logits: Any

@@ -38,13 +38,7 @@ Result = Mapping[str, Any]
 
 
 def write_results(output_dir: Path, about: Mapping[str, Any], results: Sequence[Result]) -> None:
-    """Writes ``perplexity.json`` and ``perplexity.tsv``.
-
-    Args:
-      output_dir: an existing directory.
-      about: definitions, settings and counts, the same for all results.
-      results: one per checkpoint.
-    """
+    """Writes ``perplexity.json`` and ``perplexity.tsv``; ``about`` is the same for all results."""
     write_json(output_dir / RESULTS_NAME, {**about, "results": list(results)})
     columns = _columns_of(results)
     with atomic_open(output_dir / TABLE_NAME) as file:

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -77,10 +76,6 @@ class Perplexity:
     interval_per_token: tuple[float, float] | None = None
     interval_per_word: tuple[float, float] | None = None
     draws: tuple[float, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The attributes as JSON values."""
-        return dataclasses.asdict(self)
 
 
 def pseudo_perplexity(scores: CopyScores, sequences: Sequences) -> Perplexity:

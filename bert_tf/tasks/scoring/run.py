@@ -43,8 +43,7 @@ from bert_tf.tasks.scoring.sequences import (
 )
 from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
 from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
-from bert_tf.tasks.scoring.work import Batch, CopyScores, Work, WorkSettings, sum_losses
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.tasks.scoring.work import Batch, CopyScores, Work, sum_losses
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.text.unknown_share import CountingTokenizer
 from bert_tf.train.arithmetic import Arithmetic, entries_of_plan, kept_arithmetic
@@ -107,17 +106,21 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
         else None,
     )
     plan = _plan(settings, run, arithmetic, model, sequences, found, length)
+    begins_word = None
+    if settings.whole_words:
+        begins_word = np.array(model.tokenizer.word_starts(range(model.tokenizer.vocab_size)))
     work = Work(
         sequences.sequences,
-        WorkSettings(
-            settings.metrics, settings.batch_tokens, settings.num_draws, settings.run.seed
-        ),
         MaskingSettings(
             settings.masks,
             model.tokenizer.vocab_size,
             describe_vocabulary(model.tokenizer).special_ids,
         ),
-        begins_word=_word_beginnings(model.tokenizer) if settings.whole_words else None,
+        metrics=settings.metrics,
+        batch_tokens=settings.batch_tokens,
+        num_draws=settings.num_draws,
+        seed=settings.run.seed,
+        begins_word=begins_word,
     )
     about = {
         "definitions": definitions(
@@ -184,11 +187,6 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
     return sequences
 
 
-def _word_beginnings(tokenizer: Tokenizer) -> np.ndarray:
-    """Whether each entry of the vocabulary begins a word: bool [vocabulary]."""
-    return np.array(tokenizer.word_starts(range(tokenizer.vocab_size)))
-
-
 def _summary(sequences: Sequences) -> list[str]:
     """A summary for users of what is scored and what is not."""
     words = "words unknown" if sequences.words is None else f"{sequences.words:,} words"
@@ -244,10 +242,7 @@ def _plan(
 
 @dataclasses.dataclass(frozen=True)
 class _Evaluation:
-    """Everything that scores are computed from but for the weights.
-
-    ``plan`` is what scores depend on.
-    """
+    """Everything that scores are computed from but for the weights; they depend on ``plan``."""
 
     settings: ScoringSettings
     run: Run
@@ -354,9 +349,10 @@ class _Evaluation:
             scores, first = CopyScores(losses[first:last], counts[first:last]), last
             if metric == PSEUDO:
                 likelihoods = log_likelihoods(scores, copies, self.sequences)
-                result[metric] = pseudo_perplexity(scores, self.sequences).to_dict()
+                perplexity = pseudo_perplexity(scores, self.sequences)
             else:
-                result[metric] = masked_perplexity(scores, copies, self.sequences).to_dict()
+                perplexity = masked_perplexity(scores, copies, self.sequences)
+            result[metric] = dataclasses.asdict(perplexity)
         directory = self._directory(checkpoint)
         outputs.write_texts(directory / outputs.TEXTS_NAME, self.sequences, likelihoods)
         if likelihoods is not None and can_draw():

@@ -281,7 +281,7 @@ def read_texts(files: Sequence[Path], settings: TextSettings, *, flag: str) -> l
             texts += _blocks(lines, settings.text_unit)
     if not texts:
         raise UserError(f"--{flag}: {files[0]} contains no text; give a file with text.")
-    return [_without_markers(text) for text in texts] if settings.wikitext else texts
+    return [_WIKITEXT_SIGN.sub(r"\1", text) for text in texts] if settings.wikitext else texts
 
 
 def sampled(contents: Iterable[bytes], *, fraction: float, seed: int) -> np.ndarray:
@@ -307,10 +307,6 @@ def _blocks(lines: Iterable[str], unit: str) -> Iterator[str]:
             yield " ".join(block)
         elif not is_blank:
             yield from block
-
-
-def _without_markers(text: str) -> str:
-    return _WIKITEXT_SIGN.sub(r"\1", text)
 
 
 def _column(path: Path, lines: Sequence[str], column: str, *, flag: str) -> Iterator[str]:

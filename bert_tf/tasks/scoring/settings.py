@@ -53,12 +53,8 @@ class TextSettings(Settings):
 class ScoringSettings(Settings):
     """The settings of an evaluation of a masked language model's perplexity.
 
-    Attributes:
-      bert_config_file: None uses the file stored with the weights.
-      tokenizer_files: override the files stored with the weights.
-      input_files: texts, tables or records.
-      has_records: whether they are pre-training records.
-      masks: of these only the fraction of masked tokens has a flag.
+    ``bert_config_file`` (if not None) and ``tokenizer_files`` override those stored with the
+    weights; of ``masks`` only the fraction of masked tokens has a flag.
     """
 
     bert_config_file: Path | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
@@ -11,24 +10,22 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.chosen_positions import output_at_positions
 from bert_tf.model.config import BertConfig
+from bert_tf.model.encoder_task import PredictingTask
 from bert_tf.model.heads import MASKED_LM_HEAD, masked_lm_scores, masked_lm_specs
 from bert_tf.model.losses import score_losses
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables, VariableSpec
 
-MASKED_LM = "masked_lm"
 LOSSES = "losses"
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoringTask:
+class ScoringTask(PredictingTask):
     """Losses of the masked language model at chosen positions of sequences without padding.
 
-    Implements :class:`bert_tf.model.task.Task`. Features are ``input_ids`` and ``segment_ids``
-    [B, S], where chosen tokens are hidden, and ``masked_lm_positions`` and ``masked_lm_ids``
-    [B, P], the tokens to score; all are integers.
+    Features are ``input_ids`` and ``segment_ids`` [B, S], where chosen tokens are hidden, and
+    ``masked_lm_positions`` and ``masked_lm_ids`` [B, P], the tokens to score; all are integers.
 
     Computes only what these losses need: the last layer and the head run at the chosen positions
     only and, with native layers, logits are never materialised.
@@ -38,7 +35,6 @@ class ScoringTask:
 
     heads: ClassVar = (MASKED_LM_HEAD,)
     inputs: ClassVar = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids")
-    terms: ClassVar[Terms] = {MASKED_LM: ()}
 
     def specs(self) -> list[VariableSpec]:
         """The variables of BERT without its pooler, and of the head."""
@@ -60,26 +56,9 @@ class ScoringTask:
             losses, _ = score_losses(scores, labels, options=options)
         return tf.reshape(losses, tf.shape(positions))
 
-    def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """The number of scored tokens."""
-        return {MASKED_LM: tf.cast(tf.size(features["masked_lm_ids"]), tf.float32)}
-
-    def losses(
-        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
-    ) -> dict[str, Sums]:
-        """The sum of all losses."""
-        del options
-        weight = self.weights(features)[MASKED_LM]
-        return {MASKED_LM: Sums(loss=tf.reduce_sum(outputs), weight=weight, metrics={})}
-
     def predictions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
         """``losses`` [B, P] float32."""
         del features, options
         return {LOSSES: outputs}
-
-    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """Empty: perplexities are computed from the predictions."""
-        del sums
-        return {}

@@ -24,23 +24,6 @@ from bert_tf.tasks.scoring.settings import MASKED, PSEUDO
 
 
 @dataclasses.dataclass(frozen=True)
-class WorkSettings:
-    """Which copies to make.
-
-    Attributes:
-      metrics: a subset of ``settings.METRICS``.
-      batch_tokens: maximum number of tokens in a batch, which has at least one copy.
-      num_draws: number of draws of masks for the masked perplexity.
-      seed: seed of the masks.
-    """
-
-    metrics: tuple[str, ...]
-    batch_tokens: int
-    num_draws: int
-    seed: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Copies:
     """The copies for a metric.
 
@@ -116,28 +99,34 @@ class Work:
     def __init__(
         self,
         sequences: Sequence[TokenSequence],
-        settings: WorkSettings,
         masking: MaskingSettings,
         *,
+        metrics: tuple[str, ...],
+        batch_tokens: int,
+        num_draws: int,
+        seed: int,
         begins_word: np.ndarray | None = None,
     ) -> None:
-        """Plans the batches; ``masking`` has the settings for drawing masks.
+        """Plans the batches.
 
-        ``begins_word`` is bool [vocabulary], whether an entry begins a word, to mask all pieces of
-        a word together for the pseudo-perplexity; None masks one token at a time.
+        Args:
+          sequences: the sequences to score.
+          masking, num_draws, seed: how masks are drawn for the masked perplexity.
+          metrics: a subset of ``settings.METRICS``.
+          batch_tokens: maximum number of tokens in a batch, which has at least one copy.
+          begins_word: bool [vocabulary], whether an entry begins a word, to mask all pieces of a
+            word together for the pseudo-perplexity; None masks one token at a time.
         """
-        self._sequences = sequences
-        self._begins_word = begins_word
-        self._settings = settings
-        self._masking = masking
+        self._sequences, self._begins_word = sequences, begins_word
+        self._masking, self._num_draws, self._seed = masking, num_draws, seed
         lengths = np.array([len(sequence.ids) for sequence in sequences])
         order = np.argsort(-lengths, kind="stable")
         makers = {PSEUDO: self._each_position, MASKED: self._each_draw}
-        self.copies = {metric: makers[metric](order) for metric in settings.metrics}
+        self.copies = {metric: makers[metric](order) for metric in metrics}
         self.batches = [
             Batch(metric, start, stop, length)
             for metric, copies in self.copies.items()
-            for start, stop, length in _cut(lengths[copies.sequence], settings.batch_tokens)
+            for start, stop, length in _cut(lengths[copies.sequence], batch_tokens)
         ]
 
     def inputs(self, batch: Batch) -> BatchInputs:
@@ -167,7 +156,7 @@ class Work:
         masked = mask_batch(
             ids,
             np.full(len(ids), batch.length),
-            keys=example_keys(self._settings.seed, variants, numbers),
+            keys=example_keys(self._seed, variants, numbers),
             settings=self._masking.with_options(max_predictions_per_seq=max(1, most)),
             counted=tokens,
         )
@@ -198,7 +187,7 @@ class Work:
         return np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
 
     def _each_draw(self, order: np.ndarray) -> Copies:
-        draws = self._settings.num_draws
+        draws = self._num_draws
         # A sequence's draws are adjacent, so that copies of equal length stay together.
         return Copies(np.repeat(order, draws), np.tile(np.arange(draws), len(order)))
 

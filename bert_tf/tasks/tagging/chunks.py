@@ -1,4 +1,4 @@
-"""Entities in labelled sentences, counted and scored as conlleval does.
+"""Entities in labelled sentences, counted and scored as conlleval does, and matched.
 
 conlleval is the program that scores CoNLL's shared tasks on chunks and names (Tjong Kim Sang and
 Buchholz 2000; Tjong Kim Sang and De Meulder 2003): a predicted entity is correct if the labels have
@@ -8,7 +8,8 @@ one of the same type with the same first and last word.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Callable, NamedTuple
 
 OUTSIDE = "O"
@@ -18,6 +19,22 @@ ONLY_TYPE = "_"
 _LABEL = re.compile(r"(?P<prefix>[BIESMLU])(?:-(?P<type>.+))?")
 # Prefixes of BMES and BILOU, and those of IOBES with the same meaning.
 _AS_IOBES = {"M": "I", "L": "E", "U": "S"}
+
+# What became of an entity.
+CORRECT, WRONG_BOUNDARIES, WRONG_TYPE, MISSED, SPURIOUS = (
+    "correct",
+    "wrong boundaries",
+    "wrong type",
+    "missed",
+    "spurious",
+)
+OUTCOMES = {
+    CORRECT: "the words and the type are right",
+    WRONG_BOUNDARIES: "the type is right, and some of the words",
+    WRONG_TYPE: "another type, at some or all of the words",
+    MISSED: "in the labels only",
+    SPURIOUS: "in the predictions only",
+}
 
 
 class Entity(NamedTuple):
@@ -34,10 +51,6 @@ class Counts(NamedTuple):
     labelled: int = 0
     predicted: int = 0
     correct: int = 0
-
-    def plus(self, other: Counts) -> Counts:
-        """The sum of two counts."""
-        return Counts(*map(int.__add__, self, other))
 
     @property
     def scores(self) -> dict[str, float]:
@@ -111,16 +124,81 @@ def count_entities(
 
     ``find`` returns the entities of a sentence.
     """
-    counts: dict[str, Counts] = {}
+    tally: Counter[tuple[str, int]] = Counter()
     for of_labels, of_predictions in zip(labelled, predicted):
-        known, found = set(find(of_labels)), set(find(of_predictions))
-        for place, entities in enumerate((known, found, known & found)):
-            for entity in entities:
-                one = Counts(*(int(number == place) for number in range(3)))
-                counts[entity.type] = counts.get(entity.type, Counts()).plus(one)
-    return dict(sorted(counts.items()))
+        true, found = set(find(of_labels)), set(find(of_predictions))
+        for place, entities in enumerate((true, found, true & found)):
+            tally.update((entity.type, place) for entity in entities)
+    types = sorted({kind for kind, _ in tally})
+    return {kind: Counts(*(tally[kind, place] for place in range(3))) for kind in types}
 
 
 def total(counts: Iterable[Counts]) -> Counts:
     """The counts summed over all types."""
     return Counts(*map(sum, zip(Counts(), *counts)))
+
+
+class Match(NamedTuple):
+    """An entity of the labels and the one predicted in its place; None if there is none."""
+
+    labelled: Entity | None
+    predicted: Entity | None
+
+    @property
+    def outcome(self) -> str:
+        """A key of ``OUTCOMES``."""
+        if self.labelled is None:
+            return SPURIOUS
+        if self.predicted is None:
+            return MISSED
+        if self.labelled == self.predicted:
+            return CORRECT
+        return WRONG_BOUNDARIES if self.labelled.type == self.predicted.type else WRONG_TYPE
+
+    @property
+    def entities(self) -> list[Entity]:
+        """The labelled and the predicted entity, where they exist."""
+        return [entity for entity in self if entity is not None]
+
+
+def match_entities(labelled: Sequence[Entity], predicted: Sequence[Entity]) -> list[Match]:
+    """Matches the entities of a sentence, in the order of their first words.
+
+    An entity has at most one partner, with which it shares a word. The same words come first, then
+    the same type, then more words in common, then the order in the sentence.
+    """
+
+    def rank(pair: tuple[Entity, Entity]) -> tuple[bool, bool, int]:
+        one, other = pair
+        same_words = (one.start, one.end) == (other.start, other.end)
+        common = min(one.end, other.end) - max(one.start, other.start)
+        return not same_words, one.type != other.type, -common
+
+    left, free = set(labelled), set(predicted)
+    found = []
+    for one, other in sorted(_with_common_words(labelled, predicted), key=rank):
+        if one in left and other in free:
+            found.append(Match(one, other))
+            left.remove(one)
+            free.remove(other)
+    found += [Match(one, None) for one in left]
+    found += [Match(None, other) for other in free]
+    return sorted(found, key=lambda match: min(entity.start for entity in match.entities))
+
+
+def _with_common_words(
+    labelled: Sequence[Entity], predicted: Sequence[Entity]
+) -> Iterator[tuple[Entity, Entity]]:
+    """The pairs of entities that share words, in the order of the sentence.
+
+    Both arguments are in that order and free of overlaps, so the time is linear: a file without
+    blank lines is a single sentence.
+    """
+    first = 0
+    for one in labelled:
+        while first < len(predicted) and predicted[first].end <= one.start:
+            first += 1
+        for number in range(first, len(predicted)):
+            if predicted[number].start >= one.end:
+                break
+            yield one, predicted[number]

@@ -35,18 +35,9 @@ def feature_stage(
     """The stage that makes the records of a file.
 
     The ``counts`` of the records are ``sentences``, ``words``, ``sequences`` (N), and
-    ``cut_sentences``, the number of sentences that do not fit in one sequence.
-
-    Args:
-      file: the sentences.
-      tokenizer_files: the tokenizer.
-      windows: lengths.
-      labels: the model's labels by class number; None for records without labels. Words with
-        other labels get class 0, and must be excluded from the loss.
-      num_workers, sentences_per_batch, sentences_per_worker: see :class:`SequenceStage`.
-
-    Raises:
-      UserError: if the length is too small.
+    ``cut_sentences``, the number of sentences that do not fit in one sequence. ``labels`` are the
+    model's by class number, None for records without; words with other labels get class 0, and must
+    be excluded from the loss. Raises UserError if the length is too small.
     """
     windows.validate()
     # Windows without overlap are what earlier versions made, whose manifests have no stride.
@@ -104,9 +95,7 @@ def sequences_of(
 class SentenceEncoder:
     """Encodes sentences as records (see :class:`bert_tf.records.sequences.Encoder`).
 
-    Attributes:
-      windows: lengths.
-      numbers: label -> class; empty for records without labels.
+    ``numbers`` are the classes of labels, none for records without labels.
     """
 
     windows: WindowSettings

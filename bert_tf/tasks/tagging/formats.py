@@ -80,16 +80,11 @@ def find_split(data_dir: Path, split: str, *, flag: str) -> Path:
 
 
 def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
-    """Reads a file in UTF-8.
+    """Reads a file in UTF-8; without ``needs_labels``, only its words.
 
-    Args:
-      path: the file.
-      flag: the flag by which the user named it.
-      needs_labels: if False, only the words are read.
-
-    Raises:
-      UserError: if the file cannot be read, has JSON or no sentences, or has a line without a word,
-        without a label, or with more or fewer columns than the first; the message names the line.
+    Raises UserError, which names ``flag`` and the line, if the file cannot be read, has JSON or no
+    sentences, or has a line without a word, without a label, or with more or fewer columns than the
+    first.
     """
     lines = read_lines(path, flag=flag)
     if _is_json_object(lines[0]):
@@ -112,7 +107,9 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
         if not cells[0]:
             raise UserError(f"{where} has no word before its first tab; correct it.")
         if needs_labels:
-            _check_label(cells, where=where)
+            if len(cells) == 1 or not cells[-1]:
+                word = short_repr(cells[0])
+                raise UserError(f"{where} has the word {word} without a label; correct it.")
             sentences[-1].labels.append(cells[-1])
         width = width or len(cells)
         if len(cells) != width:
@@ -151,12 +148,6 @@ def _is_json_object(line: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and bool(value)
-
-
-def _check_label(cells: Sequence[str], *, where: str) -> None:
-    """Raises UserError for a line without a label."""
-    if len(cells) == 1 or not cells[-1]:
-        raise UserError(f"{where} has the word {short_repr(cells[0])} without a label; correct it.")
 
 
 def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:

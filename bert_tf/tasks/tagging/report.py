@@ -12,26 +12,24 @@ import numpy as np
 
 from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
 from bert_tf.tasks.tagging.chunks import (
-    ONLY_TYPE,
-    Counts,
-    Entity,
-    are_of_entities,
-    count_entities,
-    entities_of,
-    total,
-    words_as_entities,
-)
-from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
-from bert_tf.tasks.tagging.outcomes import (
     CORRECT,
     MISSED,
+    ONLY_TYPE,
     OUTCOMES,
     SPURIOUS,
     WRONG_BOUNDARIES,
     WRONG_TYPE,
+    Counts,
+    Entity,
     Match,
+    are_of_entities,
+    count_entities,
+    entities_of,
     match_entities,
+    total,
+    words_as_entities,
 )
+from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 from bert_tf.util.pages.page import Section, Table, badge, hint, mark, write_page
 
 _MOST_SENTENCES = 30
@@ -60,18 +58,12 @@ def write_report(
     predicted: Sequence[Sequence[str]],
     losses: np.ndarray,
     results: Mapping[str, float],
-) -> Path:
-    """Writes the page for a file with labels and what was predicted; returns its path.
+) -> None:
+    """Writes the page for a file with labels and what was predicted.
 
     In a file whose labels do not mark entities, such as parts of speech, every word is treated as
-    an entity whose type is its label.
-
-    Args:
-      output_dir: directory of the run.
-      file: the sentences.
-      predicted: the predicted labels of each sentence.
-      losses: the words' cross entropies, [words of all sentences] float32.
-      results: the results of the evaluation.
+    an entity whose type is its label. ``losses`` are the words' cross entropies, [words of all
+    sentences] float32.
     """
     has_entities = are_of_entities(file.labels)
     find = entities_of if has_entities else words_as_entities
@@ -92,9 +84,7 @@ def write_report(
         _types(counts, judged, unit="entities" if has_entities else "words"),
         _worst(judged, shows_correct=has_entities),
     ]
-    path = output_dir / REPORT_NAME
-    write_page(path, f"Labels of {file.path.name}", sections)
-    return path
+    write_page(output_dir / REPORT_NAME, f"Labels of {file.path.name}", sections)
 
 
 def _types(counts: Mapping[str, Counts], judged: Sequence[_Judged], *, unit: str) -> Section:
@@ -165,9 +155,8 @@ def _card(judged: _Judged, shows_correct: bool) -> str:
     """A sentence with its marks, under its line in the file."""
     matches = [m for m in judged.matches if shows_correct or m.outcome != CORRECT]
     count = f"{judged.num_wrong} of {len(judged.matches)} wrong"
-    return hint(f"line {judged.sentence.first_line:,}: {count}") + marked(
-        judged.sentence.words, matches
-    )
+    place = hint(f"line {judged.sentence.first_line:,}: {count}")
+    return place + marked(judged.sentence.words, matches)
 
 
 def marked(words: Sequence[str], matches: Sequence[Match]) -> str:

@@ -37,6 +37,7 @@ from bert_tf.tasks.tagging.chunks import (
     without_type,
 )
 from bert_tf.tasks.tagging.features import feature_stage
+from bert_tf.tasks.tagging.flags import TaggingSettings
 from bert_tf.tasks.tagging.formats import (
     TaggedFile,
     check_labels,
@@ -46,7 +47,6 @@ from bert_tf.tasks.tagging.formats import (
     with_predictions,
 )
 from bert_tf.tasks.tagging.report import write_report
-from bert_tf.tasks.tagging.settings import TaggingSettings
 from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, LABELS, TAGGING_HEAD, TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.checks import check_has_heads, check_trains
@@ -72,14 +72,11 @@ class Tagging(SequenceTask):
     The results are ``eval_accuracy`` of words and ``eval_loss``, the mean cross entropy of words
     whose label the model has. If the file's labels mark entities, there are also
     ``eval_precision``, ``eval_recall`` and ``eval_f1``, and a file with the scores of each type.
-
-    Attributes:
-      labels: by class number.
     """
 
     settings: TaggingSettings
     files: Mapping[str, TaggedFile]
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # by class number
 
     # Where classification has the name of a GLUE task.
     name: ClassVar[str] = "labels of words"
@@ -149,7 +146,8 @@ class Tagging(SequenceTask):
         counts = None
         if self._has_entities:
             counts = count_entities((sentence.labels for sentence in file.sentences), labels)
-            write_json(output_dir / ENTITIES_NAME, entity_table(counts))
+            table = {kind: {**each.scores, **each._asdict()} for kind, each in counts.items()}
+            write_json(output_dir / ENTITIES_NAME, table)
         known = [label in self.labels for s in file.sentences for label in s.labels]
         loss = float(losses[known].mean(dtype=np.float64))
         results = {**scores(file, labels, counts), "eval_loss": loss}
@@ -196,11 +194,6 @@ def scores(
     found = {} if counts is None else total(counts.values()).scores
     found["accuracy"] = correct / file.num_words
     return {f"eval_{name}": value for name, value in found.items()}
-
-
-def entity_table(counts: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
-    """The scores and counts of every entity type."""
-    return {kind: {**found.scores, **found._asdict()} for kind, found in counts.items()}
 
 
 def _check_files(

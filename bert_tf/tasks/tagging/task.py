@@ -36,12 +36,8 @@ class TaggingTask(EncoderTask):
 
     A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Among the inputs is ``word_starts``
     [B, S], 1 at the first piece of a word; labels are ``label_ids`` [B, S], the classes of the
-    words at these positions, 0 elsewhere.
-
-    Attributes:
-      config: the network's configuration.
-      num_classes: number of labels.
-      initial_bias: what the head's bias starts from, [num_classes], or one value for all.
+    words at these positions, 0 elsewhere. The head's bias starts from ``initial_bias``,
+    [num_classes], or one value for all.
     """
 
     config: BertConfig

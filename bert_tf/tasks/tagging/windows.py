@@ -67,11 +67,8 @@ def windows_of_words(num_pieces: Sequence[int], settings: WindowSettings) -> lis
 
     Every word is scored in exactly one window, and each window scores at least one word. The
     context of a word is the number of tokens to its left or right in the window, whichever is
-    smaller; of equal windows the first one counts.
-
-    Args:
-      num_pieces: each word's number of tokens, from 1 to ``settings.room``.
-      settings: lengths.
+    smaller; of equal windows the first one counts. ``num_pieces`` are the words' numbers of tokens,
+    from 1 to ``settings.room``.
     """
     offsets = [0, *itertools.accumulate(num_pieces)]
     spans = _spans(offsets, settings)

@@ -178,7 +178,7 @@ def _check_layers(layers: tuple[int, ...], config: BertConfig) -> None:
 
 def _check_widths(chosen: ChosenVectors, modules: SentenceModules, config: BertConfig) -> None:
     """Raises UserError unless each dense layer takes what precedes it."""
-    width = dataclasses.replace(chosen, dense=()).width(config)
+    width = len(chosen.pooling) * config.hidden_size
     for layer in chosen.dense:
         if layer.kernel.shape[0] != width:
             raise UserError(

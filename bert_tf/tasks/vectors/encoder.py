@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from bert_tf.inference.sequences import BATCH_SIZE, SequencePredictor, Text, listed, parts_of
+from bert_tf.inference.sequences import SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.vectors.chosen import ChosenVectors, choose_vectors
 from bert_tf.tasks.vectors.settings import TOKENS, VECTORS, VectorSettings
@@ -16,16 +16,9 @@ from bert_tf.tasks.vectors.texts import TokenSequence
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 
-if TYPE_CHECKING:
-    from bert_tf.model.options import ForwardOptions
 
-
-class TextEncoder:
-    """A network with its weights that turns texts into vectors.
-
-    Attributes:
-      maker: turns texts into sequences of tokens.
-    """
+class TextEncoder(SequencePredictor):
+    """A network with its weights; ``maker`` makes sequences of texts, of which it makes vectors."""
 
     def __init__(
         self,
@@ -33,10 +26,7 @@ class TextEncoder:
         settings: VectorSettings | ChosenVectors | None = None,
         *,
         max_seq_length: int | None = None,
-        batch_size: int = BATCH_SIZE,
-        options: ForwardOptions | None = None,
-        threads: int | None = None,
-        gpu: int | None = None,
+        **options: Any,
     ) -> None:
         """Restores the weights.
 
@@ -47,11 +37,7 @@ class TextEncoder:
             not read.
           max_seq_length: tokens to which longer texts are cut; None for what the directory says, or
             else the network's positions.
-          batch_size: maximum number of sequences per batch.
-          options: how layers are computed, from ``inference.flags.options_from_flags``; None for
-            float32, with native operations on CPUs if they are built.
-          threads: number of threads; None for one per core.
-          gpu: index of the GPU to use if there are several.
+          **options: further arguments of :class:`SequencePredictor`.
 
         Raises:
           UserError: the weights do not belong to the model, it has fewer positions, or it lacks a
@@ -67,15 +53,7 @@ class TextEncoder:
         self.maker = chosen.maker(model)
         self._chosen = chosen
         self._no_vectors = 0, len(chosen.layers), chosen.width(model.config)
-        self._predictor = SequencePredictor(
-            chosen.task(model),
-            model.checkpoint,
-            chosen.max_seq_length,
-            batch_size=batch_size,
-            options=options,
-            threads=threads,
-            gpu=gpu,
-        )
+        super().__init__(chosen.task(model), model.checkpoint, chosen.max_seq_length, **options)
 
     def encode(self, texts: Sequence[Text]) -> np.ndarray:
         """The pooled vectors of texts or pairs, in their order.
@@ -117,10 +95,10 @@ class TextEncoder:
         Sequences of similar length share batches.
         """
         lengths = np.array([len(sequence.ids) for sequence in sequences], np.int64)
-        width = self._predictor.padded(int(lengths.max(initial=0)))
+        width = self.padded(int(lengths.max(initial=0)))
         features = self.maker.batch(sequences, width)
         found: list[np.ndarray] = [np.empty(0)] * len(sequences)
-        for numbers, predictions in self._predictor.batches(features):
+        for numbers, predictions in self.batches(features):
             values = predictions[VECTORS]
             ends = np.cumsum(lengths[numbers])[:-1]
             parts: Iterable[np.ndarray] = (
@@ -129,7 +107,3 @@ class TextEncoder:
             for number, part in zip(numbers, parts):
                 found[number] = part
         return found
-
-    def close(self) -> None:
-        """Frees the network's memory; the encoder cannot be used any more."""
-        self._predictor.close()

@@ -9,12 +9,13 @@ lines would take longer to write than to compute. Here the digits come from tabl
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import ClassVar, NamedTuple, Union
 
 import numpy as np
 
@@ -49,21 +50,21 @@ class Encoded(NamedTuple):
     rows: int
 
 
+@dataclasses.dataclass(frozen=True)
 class JsonLines:
     """google-research/bert's lines of ``extract_features.py``, one per text.
 
     If tokens are pooled, a line has ``layers`` instead of ``features``, which lists tokens.
 
     Attributes:
+      layers: as the user numbered them.
       tokens_file: the second file, for an array of tokens; otherwise None.
     """
 
-    tokens_file: Path | None = None
+    layers: Sequence[int]
+    tokenizer: Tokenizer
 
-    def __init__(self, layers: Sequence[int], tokenizer: Tokenizer) -> None:
-        """``layers`` are the layers as the user numbered them."""
-        self._layers = layers
-        self._tokenizer = tokenizer
+    tokens_file: ClassVar[None] = None
 
     def encode(
         self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
@@ -89,7 +90,7 @@ class JsonLines:
         rows = iter(rows_as_json(values.reshape(-1, values.shape[-1])))
         if values.ndim == 2:
             return b'%s"layers": [%s]}\n' % (start, self._one(rows))
-        tokens = self._tokenizer.convert_ids_to_tokens(sequence.ids.tolist())
+        tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids.tolist())
         features = [
             b'{"token": %s, "layers": [%s]}' % (json.dumps(token).encode(), self._one(rows))
             for token in tokens
@@ -99,7 +100,7 @@ class JsonLines:
     def _one(self, rows: Iterator[bytes]) -> bytes:
         """The layers of one token or text; takes as many of the rows."""
         return b", ".join(
-            b'{"index": %d, "values": [%s]}' % (layer, next(rows)) for layer in self._layers
+            b'{"index": %d, "values": [%s]}' % (layer, next(rows)) for layer in self.layers
         )
 
 

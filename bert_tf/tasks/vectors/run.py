@@ -226,10 +226,7 @@ def _lines(texts: Texts, chosen: ChosenVectors, width: int) -> list[range]:
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """Everything that the vectors are computed and written from.
-
-    ``lines`` are the numbers of the lines of each piece.
-    """
+    """All that vectors are computed from; ``lines`` are the numbers of each piece's lines."""
 
     settings: FeatureSettings
     run: Run

@@ -76,12 +76,8 @@ class VectorSettings(Settings):
 class FeatureSettings(Settings):
     """The settings of run_features.py.
 
-    Attributes:
-      bert_config_file: None uses the file stored with the weights.
-      tokenizer_files: override the files stored with the weights.
-      input_file: the texts, one or a pair per line.
-      output_file: where the vectors are written; an array if the name ends in ``.npy``, otherwise
-        JSON lines.
+    ``bert_config_file`` (if not None) and ``tokenizer_files`` override those stored with the
+    weights.
     """
 
     bert_config_file: Path | None

@@ -6,7 +6,6 @@ Dimensions: B sequences, S positions, L chosen layers, D = hidden_size, T tokens
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
@@ -15,11 +14,11 @@ from bert_tf.checkpoint.sentence_modules import DenseLayer
 from bert_tf.model.bert import bert_output, bert_specs
 from bert_tf.model.chosen_positions import output_at_positions
 from bert_tf.model.config import BertConfig
+from bert_tf.model.encoder_task import PredictingTask
 from bert_tf.model.heads import Head
 from bert_tf.model.layers import activate
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.tasks.vectors.settings import (
@@ -37,18 +36,14 @@ _LEAST_SQUARE, _LEAST_WEIGHT = 1e-24, 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorTask:
+class VectorTask(PredictingTask):
     """Vectors of tokens or texts; a network without heads, which is not trained.
 
-    Implements :class:`bert_tf.model.task.Task`. Features are ``input_ids``, ``input_mask`` and
-    ``segment_ids`` [B, S] integers.
+    Features are ``input_ids``, ``input_mask`` and ``segment_ids`` [B, S] integers.
 
     Attributes:
-      config: the network's sizes.
       layers: the chosen layers, counted from 0.
-      pooling: some of ``settings.POOLINGS``, whose vectors follow each other.
-      normalize: whether vectors are scaled to unit length.
-      dense: layers on pooled vectors.
+      pooling, normalize, dense: as in :class:`bert_tf.tasks.vectors.chosen.ChosenVectors`.
       not_pooled: the number of first tokens that are not pooled, since they are a prompt's.
     """
 
@@ -61,7 +56,6 @@ class VectorTask:
 
     heads: ClassVar[tuple[Head, ...]] = ()
     inputs: ClassVar = ("input_ids", "input_mask", "segment_ids")
-    terms: ClassVar[Terms] = {}
 
     def specs(self) -> list[VariableSpec]:
         """The variables of BERT without its pooler."""
@@ -99,29 +93,12 @@ class VectorTask:
         is_token = tf.logical_and(is_token, places >= self.not_pooled)
         return tf.concat([_pool(name, hidden, is_token) for name in self.pooling], axis=-1)
 
-    def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """Empty: there is no loss."""
-        del features
-        return {}
-
-    def losses(
-        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
-    ) -> dict[str, Sums]:
-        """Empty: there is no loss."""
-        del outputs, features, options
-        return {}
-
     def predictions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
         """``vectors``, the outputs."""
         del features, options
         return {VECTORS: outputs}
-
-    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """Empty: nothing is scored."""
-        del sums
-        return {}
 
 
 def _pool(name: str, hidden: tf.Tensor, is_token: tf.Tensor) -> tf.Tensor:

@@ -104,22 +104,14 @@ class TokenSequence(NamedTuple):
     is_cut: bool
 
 
+@dataclasses.dataclass(frozen=True)
 class SequenceMaker:
-    """Makes sequences of up to ``max_seq_length`` tokens."""
+    """Makes sequences of up to ``max_seq_length`` tokens; ``prompt`` precedes every text."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        max_seq_length: int,
-        *,
-        prompt: str = "",
-        lower_case: bool = False,
-    ) -> None:
-        """``prompt`` precedes every text; texts may be lower-cased before they are tokenized."""
-        self._tokenizer = tokenizer
-        self._max_seq_length = max_seq_length
-        self._prompt = prompt
-        self._lower_case = lower_case
+    tokenizer: Tokenizer
+    max_seq_length: int
+    prompt: str = ""
+    lower_case: bool = False  # texts before they are tokenized
 
     def sequence(self, texts: Sequence[str]) -> TokenSequence:
         """``[CLS] text [SEP]`` or, for a pair, ``[CLS] text [SEP] other text [SEP]``.
@@ -127,13 +119,14 @@ class SequenceMaker:
         Texts that are too long lose their ends, as in google-research/bert. Raises UserError if a
         pair has no room for a token of each text.
         """
-        tokenizer, room = self._tokenizer, self._max_seq_length - 1 - len(texts)
+        tokenizer, room = self.tokenizer, self.max_seq_length - 1 - len(texts)
         if room < len(texts):
             raise UserError(
-                f"--max_seq_length={self._max_seq_length} has no room for a pair of texts; give at "
+                f"--max_seq_length={self.max_seq_length} has no room for a pair of texts; give at "
                 "least 5."
             )
-        parts = [tokenizer.encode(text) for text in self._read(texts)]
+        prompted = [f"{self.prompt}{texts[0]}", *texts[1:]]
+        parts = [tokenizer.encode(t.lower() if self.lower_case else t) for t in prompted]
         counts = [len(part) for part in parts]
         # A second text without tokens is left out, as in google-research/bert.
         if len(parts) == 2 and not counts[1]:
@@ -146,16 +139,11 @@ class SequenceMaker:
             ids += [*part[:count], tokenizer.sep_id]
         return TokenSequence(np.array(ids, np.int32), first, is_cut)
 
-    def _read(self, texts: Sequence[str]) -> list[str]:
-        """The texts with the prompt, in the casing in which they are tokenized."""
-        found = [f"{self._prompt}{texts[0]}", *texts[1:]]
-        return [text.lower() for text in found] if self._lower_case else found
-
     def batch(self, sequences: Sequence[TokenSequence], length: int) -> dict[str, np.ndarray]:
         """The network's inputs for sequences, padded to ``length`` tokens: [B, length] each."""
         return padded_inputs(
             [sequence.ids for sequence in sequences],
             length,
-            pad_id=self._tokenizer.pad_id,
+            pad_id=self.tokenizer.pad_id,
             segments=[np.arange(len(s.ids)) >= s.first for s in sequences],
         )

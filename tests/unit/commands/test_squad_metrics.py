@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.metrics import (
+    best_threshold,
     evaluate,
     questions_without_answer,
     read_answers,
+    threshold_curve,
 )
 from bert_tf.tasks.question_answering.scores import (
     normalize_answer,
     question_scores,
     scored_by,
 )
-from bert_tf.tasks.question_answering.thresholds import best_threshold, threshold_curve
 from bert_tf.util.errors import UserError
 from tests.helpers.naive_squad_metric import (
     naive_best,

@@ -18,8 +18,7 @@ from bert_tf.tasks.classification.flags import (
     classification_settings,
     define_classification_flags,
 )
-from bert_tf.tasks.classification.pooling import CLS, Pooling
-from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.task import CLS, ClassificationTask, Pooling
 from bert_tf.util.errors import UserError
 from tests.helpers import squad_files
 from tests.helpers.glue_files import write_data

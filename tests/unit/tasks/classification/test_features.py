@@ -7,8 +7,7 @@ import pytest
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.classification.features import feature_stage, sequences_of
-from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.glue_files import read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
 from bert_tf.tasks.classification.text_task import Row

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.glue_files import find_split, read_glue
+from bert_tf.tasks.classification.glue import GLUE_TASKS, find_split, read_glue
 from bert_tf.tasks.classification.text_task import Row
 from bert_tf.util.errors import UserError
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.tasks.classification.answers import Answers
+from bert_tf.tasks.classification.answers import Answers, scores
 from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.prediction import scores
 from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.text_task import Row, TextFile
 from tests.helpers.pages import charts_of
@@ -21,7 +20,8 @@ def page_of(task, logits, labels, directory):
     answers = Answers(GLUE_TASKS[task], np.array(logits, np.float32))
     results = scores(answers, np.array(labels))
     file = TextFile(Path("dev.tsv"), GLUE_TASKS[task], rows)
-    return write_report(directory, file, answers, results).read_text(encoding="utf-8")
+    write_report(directory, file, answers, results)
+    return (directory / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture

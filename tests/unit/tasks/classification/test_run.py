@@ -13,22 +13,21 @@ from sklearn.metrics import accuracy_score, f1_score
 from bert_tf.finetune.run import open_run
 from bert_tf.model_directory.classes import SINGLE_LABEL, Classes
 from bert_tf.tasks.classification import run as classification
-from bert_tf.tasks.classification.answers import Answers
-from bert_tf.tasks.classification.flags import (
-    classification_settings,
-    define_classification_flags,
-)
-from bert_tf.tasks.classification.glue import GLUE_TASKS
-from bert_tf.tasks.classification.glue_files import read_glue
-from bert_tf.tasks.classification.losses import balanced_weights, best_constant
-from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
-from bert_tf.tasks.classification.prediction import (
+from bert_tf.tasks.classification.answers import (
+    Answers,
     predictions_name,
     scores,
     write_own_predictions,
     write_predictions,
     write_probabilities,
 )
+from bert_tf.tasks.classification.flags import (
+    classification_settings,
+    define_classification_flags,
+)
+from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
+from bert_tf.tasks.classification.losses import balanced_weights, best_constant
+from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
 from bert_tf.tasks.classification.run import TextClassification
 from bert_tf.tasks.classification.text_task import Part
 from bert_tf.train.run import begin

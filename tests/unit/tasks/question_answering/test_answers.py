@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from bert_tf.tasks.question_answering.answers import (
     Predictions,
     SpanCandidates,
+    Spans,
     best_span_texts,
     decode_answers,
+    rank_answers,
     write_predictions,
 )
 from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_squad
 from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.spans import Spans, rank_answers
 from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer import Encoding
 from bert_tf.text.tokenizer_files import load_tokenizer
@@ -46,7 +47,7 @@ def squad_of(*contexts, questions=1):
         for paragraph, context in enumerate(contexts)
         for number in range(questions)
     ]
-    return SquadFile(Path("squad.json"), "", tuple(examples), ())
+    return SquadFile(Path("squad.json"), tuple(examples), ())
 
 
 # The network's output and the rules, both position by position.

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.tasks.question_answering import report
 from bert_tf.tasks.question_answering.examples import Answer
-from bert_tf.tasks.question_answering.thresholds import ThresholdPoint
+from bert_tf.tasks.question_answering.metrics import ThresholdPoint
 from tests.helpers.pages import charts_of, data_of, tables_of
 from tests.helpers.squad_answers import answered
 

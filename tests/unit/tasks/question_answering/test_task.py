@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.tasks.question_answering.task import SpanLogits, span_candidates
-from tests.unit.tasks.question_answering.test_graph import (
+from tests.unit.tasks.question_answering.test_span_head import (
     LENGTHS,
     B,
     S,

@@ -8,7 +8,7 @@ import pytest
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.tasks.scoring.sequences import TokenSequence
-from bert_tf.tasks.scoring.work import BatchInputs, Work, WorkSettings, sum_losses
+from bert_tf.tasks.scoring.work import BatchInputs, Work, sum_losses
 
 CLS, SEP, MASK = 2, 3, 4
 MASKING = MaskingSettings(
@@ -34,8 +34,7 @@ def sequences():
 def test_all_pieces_of_a_word_are_masked_together(sequences):
     begins_word = np.arange(50) % 3 != 0
     begins_word[[CLS, SEP]] = True
-    settings = WorkSettings(metrics=("pseudo",), batch_tokens=60, num_draws=1, seed=9)
-    work = Work(sequences, settings, MASKING, begins_word=begins_word)
+    work = work_of(sequences, batch_tokens=60, num_draws=1, begins_word=begins_word)
     seen = collections.defaultdict(list)
     for batch in work.batches:
         inputs = work.inputs(batch)
@@ -59,7 +58,7 @@ def test_all_pieces_of_a_word_are_masked_together(sequences):
 
 def work_of(sequences, **changes):
     settings = {"metrics": ("pseudo",), "batch_tokens": 30, "num_draws": 3, "seed": 9, **changes}
-    return Work(sequences, WorkSettings(**settings), MASKING)
+    return Work(sequences, MASKING, **settings)
 
 
 def test_every_scored_position_is_masked_once(sequences):

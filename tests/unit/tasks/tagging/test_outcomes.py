@@ -5,8 +5,15 @@ import collections
 import hypothesis
 import pytest
 
-from bert_tf.tasks.tagging.chunks import Entity, count_entities, entities_of, total
-from bert_tf.tasks.tagging.outcomes import OUTCOMES, Match, match_entities
+from bert_tf.tasks.tagging.chunks import (
+    OUTCOMES,
+    Entity,
+    Match,
+    count_entities,
+    entities_of,
+    match_entities,
+    total,
+)
 from tests.unit.tasks.tagging.test_chunks import sentences_with_predictions
 
 LABELS = ["O", "B-A", "I-A", "B-B", "I-B"]

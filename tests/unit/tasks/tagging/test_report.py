@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.tasks.tagging.chunks import Entity
+from bert_tf.tasks.tagging.chunks import Entity, Match
 from bert_tf.tasks.tagging.formats import read_tagged
-from bert_tf.tasks.tagging.outcomes import Match
 from bert_tf.tasks.tagging.report import marked, write_report
 from tests.helpers.pages import tables_of
 
@@ -38,7 +37,8 @@ def page_of(tmp_path: Path, content: str, predicted: list[list[str]]) -> str:
     (tmp_path / "dev.txt").write_text(content)
     file = read_tagged(tmp_path / "dev.txt", flag="eval_file", needs_labels=True)
     losses = np.linspace(0, 1, file.num_words, dtype=np.float32)
-    return write_report(tmp_path, file, predicted, losses, RESULTS).read_text()
+    write_report(tmp_path, file, predicted, losses, RESULTS)
+    return (tmp_path / "report.html").read_text()
 
 
 def cards_of(page: str) -> list[str]:
