@@ -16,9 +16,9 @@ from tools.flag_reference import ROOT, as_markdown, output_argument, write_if_ch
 
 # Where tasks and exports declare settings; none of these imports TensorFlow.
 _MODULES_OF_TASKS = (
-    *("settings.py", "replaced_tokens/objective.py"),
+    *("settings.py", "replaced_tokens/objective.py", "tagging/flags.py"),
     *("classification/long_texts.py", "classification/own_files.py"),
-    "classification/thresholds.py",
+    *("classification/thresholds.py", "classification/flags.py"),
 )
 
 

@@ -16,7 +16,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model_directory.complete import find_model
 from bert_tf.native import library
 from bert_tf.tasks.question_answering.export import ExportableSpans
-from bert_tf.tuning import choice, native_ops
+from bert_tf.tuning import choice
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.util.errors import UserError
 from tests.helpers import rounding
@@ -121,7 +121,7 @@ def test_required_operations_that_are_not_built(monkeypatch, parts):
     def fail():
         raise library.MissingLibrary("they are not built")
 
-    monkeypatch.setattr(native_ops, "native_operations", fail)
+    monkeypatch.setattr(choice, "native_operations", fail)
     assert not prediction_options(policy_for("fp32"), None).native_layers
     with pytest.raises(UserError, match=r"^--native_ops: they are not built; drop the flag"):
         predictor_of(parts, native_ops=True)

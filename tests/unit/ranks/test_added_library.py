@@ -101,7 +101,10 @@ def weights_after_updates(ranks, size, *, shard):
     )
     points = np.random.default_rng(3).normal(size=[UPDATES, size * ranks.world_size, 4])
     mine = points[:, ranks.rank * size : (ranks.rank + 1) * size].astype(np.float32)
-    with tf.Graph().as_default(), tf.Session() as session:
+    # Threads of its own: in those of a process whose first session has one, a rank that waits for
+    # the other one keeps it from running.
+    threads = tf.ConfigProto(use_per_session_threads=True, inter_op_parallelism_threads=2)
+    with tf.Graph().as_default(), tf.Session(config=threads) as session:
         fed = tf.placeholder(tf.float32, [size, 4])
         job = job_of(
             task,
