@@ -95,7 +95,8 @@ def test_the_record_knows_the_network_where_its_file_was_replaced(settings):
     (settings.run.output_dir / "bert_config.json").write_text(json.dumps(other))
     refuse(
         changed(settings, config={"num_attention_heads": 4}),
-        "bert_config.json differs from .*: num_attention_heads 2 -> 4",
+        "bert_config.json differs from",
+        "num_attention_heads 2 -> 4",
     )
 
 
