@@ -193,12 +193,12 @@ def tagging(tmp_path_factory):
 # Ends an evaluation before the result of its second checkpoint.
 STOPS = """
 import runpy, sys
-from bert_tf.tasks.scoring import run
-write = run.write_sealed_json
+from bert_tf.durable import sealed_json
+write = sealed_json.write_sealed_json
 def stop(path, content):
-    if content["step"] == 4: sys.exit(3)
+    if path.name == "result.json" and content["step"] == 4: sys.exit(3)
     write(path, content)
-run.write_sealed_json = stop
+sealed_json.write_sealed_json = stop
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
