@@ -7,11 +7,11 @@ tests/end_to_end/test_import_budget.py; what is counted here includes what is im
 functions, which a reader meets as well.
 """
 
-import ast
 from collections import Counter
 
 import pytest
 
+from tests.helpers.imports import imports_of
 from tests.helpers.programs import ROOT
 
 # Lines of each package; "" is bert_tf/__init__.py alone.
@@ -57,21 +57,12 @@ def room_of(path):
     return inside[0] if len(inside) > 1 else ""
 
 
-def imported(path):
-    """The modules that a file names in import statements, wherever these stand."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def files_of(module):
-    """The files that importing a module of bert_tf runs; none for names inside of modules."""
-    parts = module.split(".")
-    packages = [ROOT.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1)]
-    return [p for p in (*packages, ROOT.joinpath(*parts).with_suffix(".py")) if p.is_file()]
+def files_of(name):
+    """The files that importing a name of bert_tf runs: its module and the packages above it."""
+    parts = name.split(".")
+    places = [ROOT.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+    files = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
+    return [path for path in files if path.is_file()]
 
 
 def reached_from(script):
@@ -81,8 +72,8 @@ def reached_from(script):
         path = waiting.pop()
         if path not in seen:
             seen.add(path)
-            modules = [name for name in imported(path) if name.split(".")[0] == "bert_tf"]
-            waiting += (file for module in modules for file in files_of(module))
+            names = [name for name in imports_of(path) if name.split(".")[0] == "bert_tf"]
+            waiting += (file for name in names for file in files_of(name))
     return {path: lines_of(path) for path in seen}
 
 

@@ -1,12 +1,12 @@
 """Imports point one way and have no effects."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.imports import imports_of
 from tests.helpers.programs import ROOT, environment
 
 # The rooms from the bottom up. A room imports those below it only.
@@ -91,15 +91,6 @@ def may_import(own, room):
         if room not in shared:
             return False
     return ROOMS.index(room) < ROOMS.index(own)
-
-
-def imports_of(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
