@@ -190,8 +190,8 @@ def open_source(path: PathLike) -> Source:
       path: a model directory or a weights file: a TensorFlow checkpoint's path with or without
         suffixes, ``.safetensors``, ``.bin`` or ``.pt``, or the index of a sharded model.
 
-    Raises UserError if there is no checkpoint of a known format, or it is truncated, damaged or
-    belongs to another network.
+    Raises UserError if the path has no checkpoint in a known format, or a truncated or damaged one,
+    or one of another network.
     """
     path = Path(path)
     weights = find_pytorch_weights(path)

@@ -90,11 +90,11 @@ class FileEvaluation:
 
     def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
         """See :class:`bert_tf.train.evaluation.Evaluation`."""
-        predictions, rate = self._collect(outputs)
+        parts, rate = self._collect(outputs)
         results = None
         if self._ranks.is_chief:
             results = {
-                **self._scores(predictions, output_dir),
+                **self._scores(in_record_order(parts, len(self._records)), output_dir),
                 RATE: rate,
                 "global_step": find_start(output_dir).step,
             }
@@ -113,8 +113,8 @@ class FileEvaluation:
 
     def _collect(
         self, outputs: Iterable[Mapping[str, np.ndarray]]
-    ) -> tuple[dict[str, np.ndarray], float]:
-        """The predictions of all records, on every rank, and records per second over all ranks."""
+    ) -> tuple[list[tuple[np.ndarray, dict[str, np.ndarray]]], float]:
+        """The records of each batch of all ranks and their predictions; records per second."""
         progress = None
         if self._ranks.is_chief:
             progress = Progress("prediction", len(self._records), self._task.unit)
@@ -145,4 +145,4 @@ class FileEvaluation:
             ):
                 say(line)
         rate = done / steady_seconds if steady_seconds else 0.0
-        return in_record_order(everything, len(self._records)), rate
+        return everything, rate

@@ -71,7 +71,7 @@ def export_saved_model(
     """Exports a model as a SavedModel, which only TensorFlow is needed to load.
 
     Args:
-      export_dir: the directory with all versions, of which the new one's is returned.
+      export_dir: the directory of all versions; the new version's is returned.
       version: number of the new version; None for one more than the highest existing.
       precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation;
         weights are always float32.

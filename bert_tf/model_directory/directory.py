@@ -223,18 +223,18 @@ def _check_record(
                 "names and which says how the model reads texts; restore it."
             )
         return
-    differences = record.config.differences(config).function if config is not None else {}
-    if differences:
+    if config is not None and (differences := record.config.differences(config).function):
         raise UserError(
             f"{config_file} differs from {record.path}: {', '.join(differences.values())}; restore "
             "the file that was changed."
         )
-    trained = run_record.ledger.get("data", {}) if run_record is not None else {}
+    if run_record is None:
+        return
     classes = record.classes and record.classes.digest
-    if trained.get(CLASSES_DIGEST_KEY, classes) != classes:
+    if run_record.ledger.get("data", {}).get(CLASSES_DIGEST_KEY, classes) != classes:
         raise UserError(
-            f"{record.path} names other classes than those of the training in "
-            f"{run_record and run_record.path}; restore the file that was changed."
+            f"{record.path} names other classes than those of the training in {run_record.path}; "
+            "restore the file that was changed."
         )
 
 

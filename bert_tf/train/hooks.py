@@ -108,7 +108,7 @@ class NonFiniteGuard(StepHook):
         features: Features,
         explain: Callable[[tf.Session, SkippedUpdate], Exception],
     ) -> None:
-        """Stops after ``limit`` consecutive skipped updates, of which the last had ``features``.
+        """Stops after ``limit`` consecutive skipped updates; ``features`` are the last one's.
 
         ``explain`` returns the exception to raise after a skipped update. Collective.
         """

@@ -175,7 +175,7 @@ def begin(
 
     Args:
       settings, runtime: what the user requested.
-      plan_dir: the directory of the plan of which the run is a phase; None for a single run.
+      plan_dir: the directory of a plan whose phase this run is; None for a single run.
     """
     rehearsal = REHEARSAL.get()
     environment.quiet_tensorflow(verbose=runtime.verbose)

@@ -148,8 +148,8 @@ def prediction_lines(
 ) -> list[str]:
     """The lines that describe the totals of a prediction.
 
-    ``batch_seconds`` are those of one rank, of which the first is mostly start-up; numbers of
-    sequences are over all ranks, the steady ones without the first batch of each.
+    ``batch_seconds`` are one rank's; the first is mostly start-up. Numbers of sequences are over
+    all ranks; ``steady_sequences`` leave out each rank's first batch.
     """
     lines = [
         f"prediction took {seconds:.2f} s for {sequences} sequences: {sequences / seconds:.4g} "
