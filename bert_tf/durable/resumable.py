@@ -85,7 +85,9 @@ class ArrayParts:
     def write(self, part: int, result: Mapping[str, np.ndarray]) -> None:
         """Writes the file of a part; UserError if the disk is full."""
         buffer = io.BytesIO()
-        np.savez(buffer, **result)
+        # Any: NumPy's types take each keyword for a possible allow_pickle.
+        arrays: Mapping[str, Any] = result
+        np.savez(buffer, **arrays)
         content = buffer.getvalue()
         self._directory.mkdir(parents=True, exist_ok=True)
         with atomic_open(self.path(part), "wb", durable=True) as file:

@@ -281,7 +281,9 @@ def _to_save(job: Job, skipped: SkippedUpdate, one: Gradients) -> tuple[bytes, d
     start = batch.number * size
     of_rank = job.training.records_at(run, job.plan, skipped.data_position)
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **batch.features)
+    # Any: NumPy's types take each keyword for a possible allow_pickle.
+    arrays: Mapping[str, Any] = batch.features
+    np.savez_compressed(buffer, **arrays)
     description = {
         "step": skipped.step,
         "rank": run.ranks.rank,
