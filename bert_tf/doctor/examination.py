@@ -11,8 +11,7 @@ from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.machine import judge_disk, judge_memory
 from bert_tf.doctor.records import judge_records, judge_size_for_gpus, open_records
 from bert_tf.doctor.schedule import judge_updates
-from bert_tf.ranks.ranks import Ranks
-from bert_tf.ranks.single import PlannedRanks
+from bert_tf.ranks.ranks import PlannedRanks, Ranks
 from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.execute import DryRun, dry_runs
 from bert_tf.train.job import Job

@@ -35,7 +35,7 @@ def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> Forw
     """
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.model.options import ForwardOptions
-    from bert_tf.ranks.single import SingleProcess
+    from bert_tf.ranks.ranks import SingleProcess
     from bert_tf.tuning.choice import reason_against_native_ops
     from bert_tf.tuning.hardware import probe_hardware
 
@@ -80,7 +80,7 @@ def chosen_options(
     and if native operations are required but missing.
     """
     # Imported here, because defining flags does not need TensorFlow.
-    from bert_tf.ranks.single import SingleProcess
+    from bert_tf.ranks.ranks import SingleProcess
     from bert_tf.tuning.choice import choose
 
     choice = choose(

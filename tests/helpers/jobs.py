@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.execute import GivenBatches
 from bert_tf.train.job import Job, JobData, RunModel

@@ -12,7 +12,7 @@ from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
     code_digest,
 )
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.util.errors import UserError
 
 

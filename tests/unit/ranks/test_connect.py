@@ -10,8 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.horovod import HorovodRanks
-from bert_tf.ranks.ranks import Ranks, threads_per_rank
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import Ranks, SingleProcess, threads_per_rank
 from bert_tf.util.errors import UserError
 
 LAUNCHER_VARIABLES = (

@@ -7,7 +7,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.native import library
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train.arithmetic import choose_arithmetic
 from bert_tf.tuning import choice
 from bert_tf.tuning.choice import choose

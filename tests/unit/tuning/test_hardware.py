@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tuning.hardware import (
     AMX,
     Hardware,

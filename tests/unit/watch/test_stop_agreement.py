@@ -1,10 +1,14 @@
 """All ranks stop after the same update, whoever is asked and whenever."""
 
 import threading
+import types
+from multiprocessing import Pipe
 
 import pytest
 
-from bert_tf.watch.watch import StopAgreement
+from bert_tf.watch.join import Peers
+from bert_tf.watch.watch import RankWatch
+from tests.helpers.thread_ranks import LIMIT
 
 UPDATES = 60
 
@@ -15,22 +19,20 @@ class Job:
     def __init__(self, size):
         self.size = size
         self.together = threading.Barrier(size)
+        ends = {rank: Pipe() for rank in range(1, size)}
+        connections = [{rank: own for rank, (own, _) in ends.items()}]
+        connections += [{0: other} for _, other in ends.values()]
+        hosts = dict.fromkeys(range(size), "here")
         self.ranks = [
-            StopAgreement(
-                range(1, size) if rank == 0 else [0],
-                decides=rank == 0,
-                tell=lambda message, rank=rank: self.deliver(rank, message),
+            RankWatch(
+                types.SimpleNamespace(rank=rank, world_size=size),
+                Peers(own, hosts),
+                None,
+                timeout_seconds=LIMIT,
             )
-            for rank in range(size)
+            for rank, own in enumerate(connections)
         ]
         self.stopped = [None] * size
-
-    def deliver(self, sender, message):
-        """From rank 0 to all, from the others to it; in a thread, so at any time later."""
-        receivers = range(1, self.size) if sender == 0 else [0]
-        for receiver in receivers:
-            handle = self.ranks[receiver].handle
-            threading.Thread(target=handle, args=[sender, dict(message)], daemon=True).start()
 
     def train(self, rank, asked_at):
         for update in range(1, UPDATES + 1):
@@ -42,6 +44,8 @@ class Job:
                 return
 
     def run(self, asked):
+        for watch in self.ranks:
+            watch.start()
         threads = [
             threading.Thread(target=self.train, args=[rank, asked.get(rank)], daemon=True)
             for rank in range(self.size)
@@ -51,6 +55,8 @@ class Job:
         for thread in threads:
             thread.join(60)
             assert not thread.is_alive()
+        for watch in self.ranks:
+            watch.stop()
         return self.stopped
 
 
@@ -74,7 +80,9 @@ def test_whoever_is_asked_all_stop_after_one_update(asked, repetition):
 
 def test_a_rank_that_is_done_is_not_waited_for():
     job = Job(2)
-    job.ranks[0].leave(1)
-    job.deliver = lambda *_: None
+    job.ranks[0].start()
+    job.ranks[1].start()
+    job.ranks[1].stop()
     assert job.ranks[0].stop_after(1, 10) is None
     assert job.ranks[0].stop_after(2, 10) == 10
+    job.ranks[0].stop()
