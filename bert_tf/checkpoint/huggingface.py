@@ -14,9 +14,8 @@ from bert_tf.checkpoint import names
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
-from bert_tf.model_directory.record import write_record
-from bert_tf.model_directory.writing import record_of, write_tokenizer_config
-from bert_tf.text.names import TOKENIZER_JSON_NAME
+from bert_tf.model_directory.record import record_of, write_record, write_tokenizer_config
+from bert_tf.text.tokenizer import TOKENIZER_JSON_NAME
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.errors import UserError

@@ -17,7 +17,7 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.util.files import PathLike, atomic_directory, explain_write_errors, make_output_dir

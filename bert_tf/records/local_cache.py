@@ -64,7 +64,7 @@ class LocalCopies:
 
 @dataclasses.dataclass(frozen=True)
 class _Original:
-    """A file to copy: the file read for a record file, and its side file if there is one.
+    """A record file to copy, and its side file if there is one.
 
     Attributes:
       digest: its checksum in a manifest; None without one.
@@ -104,7 +104,7 @@ def local_copies(
     released when the process ends or calls this again.
 
     Args:
-      files: the opened files; if they are read from an uncompressed copy, that is copied.
+      files: the opened files.
       directory: the cache, which any number of runs may use at the same time.
       most_bytes: size limit for all sets in it; None for the disk's free space.
 
@@ -138,15 +138,15 @@ def _originals(files: Sequence[RecordFile]) -> list[_Original]:
     manifests = {parent: find_manifest(parent) for parent in {file.path.parent for file in files}}
     found = []
     for number, file in enumerate(files):
-        manifest, side_file = manifests[file.path.parent], offsets_path(file.content)
+        manifest, side_file = manifests[file.path.parent], offsets_path(file.path)
         entries = {entry.name: entry for entry in manifest.outputs} if manifest else {}
-        entry = entries.get(file.path.name) if file.content == file.path else None
+        entry = entries.get(file.path.name)
         found.append(
             _Original(
                 # Files of several directories may have the same name.
                 name=f"{number:05d}-{file.path.name}",
-                path=file.content,
-                num_bytes=file.content.stat().st_size,
+                path=file.path,
+                num_bytes=file.path.stat().st_size,
                 digest=entry.digest if entry else None,
                 side_file=side_file if side_file.is_file() else None,
             )

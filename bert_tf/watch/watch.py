@@ -151,18 +151,18 @@ class RankWatch:
             self._end_job({self._rank: failure_of(error)}, advice="start again")
 
     def _watch_others(self) -> None:
-        ranks = {connection: rank for rank, connection in self._others.items()}
+        listened_to = dict(self._others)
         next_beat, before = 0.0, time.monotonic()
         while not self._stopping.is_set():
-            ready = wait(list(ranks), _POLL_SECONDS)
+            ready = wait(listened_to.values(), _POLL_SECONDS)
             now = time.monotonic()
             if now - before > self._timeout / 2:
                 # This process itself was stopped and may not have read what others sent.
                 self._heard = dict.fromkeys(self._others, now)
             before = now
-            for connection in ready:
-                if not self._read(ranks[connection], connection, now):
-                    del ranks[connection]
+            for rank, connection in list(listened_to.items()):
+                if connection in ready and not self._read(rank, connection, now):
+                    del listened_to[rank]
             if now >= next_beat:
                 next_beat = now + self._beat_seconds
                 self._tell_all("beat")

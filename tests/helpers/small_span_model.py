@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import VariableSpec, create_variables
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.question_answering.task import SQUAD_SCOPE, SpanTask, squad_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 

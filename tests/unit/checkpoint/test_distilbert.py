@@ -16,7 +16,7 @@ from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.pretraining.mask_filler import MaskFiller
