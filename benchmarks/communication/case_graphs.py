@@ -18,8 +18,7 @@ from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import StepJob
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.task import Network, create_network
-from bert_tf.ranks.connect import connect
-from bert_tf.ranks.ranks import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess, connect
 from bert_tf.tuning.choice import Choice
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan

@@ -7,10 +7,18 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bert_tf.ranks.connect import connect
 from bert_tf.ranks.horovod import HorovodRanks
-from bert_tf.ranks.ranks import Ranks, SingleProcess, threads_per_rank
+from bert_tf.ranks.ranks import (
+    Part,
+    Ranks,
+    SingleProcess,
+    connect,
+    part_of,
+    threads_per_rank,
+)
 from bert_tf.util.errors import UserError
 
 LAUNCHER_VARIABLES = (
@@ -167,3 +175,28 @@ def test_rank_0_acts_first_then_one_rank_of_each_other_host(rank, local_rank, ev
     ranks.rank, ranks.local_rank = rank, local_rank
     ranks.once_on_each_host(lambda: found.append("act"))
     assert found == events
+
+
+WORLD_SIZES = st.integers(1, 70)
+
+
+@given(size=st.integers(0, 2000), world_size=WORLD_SIZES)
+def test_parts_have_every_element_once_and_in_order(size, world_size):
+    parts = [part_of(size, rank, world_size) for rank in range(world_size)]
+    elements = [element for part in parts for element in range(part.start, part.end)]
+    assert elements == list(range(size))
+    sizes = [part.size for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "world_size", "expected"),
+    [
+        (7, 3, [Part(0, 3), Part(3, 2), Part(5, 2)]),
+        (2, 4, [Part(0, 1), Part(1, 1), Part(2, 0), Part(2, 0)]),
+        (5, 1, [Part(0, 5)]),
+    ],
+)
+def test_parts_by_hand(size, world_size, expected):
+    assert [part_of(size, rank, world_size) for rank in range(world_size)] == expected
