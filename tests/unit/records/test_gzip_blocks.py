@@ -249,7 +249,9 @@ def test_joined_files(path, tmp_path):
 )
 def test_the_header_alone_is_no_file(tmp_path, start):
     (tmp_path / "a").write_bytes(start + bytes(8))
-    with pytest.raises(UserError, match=rf"{tmp_path}/a is (truncated|damaged|compressed)|record 0 of"):
+    with pytest.raises(
+        UserError, match=rf"{tmp_path}/a is (truncated|damaged|compressed)|record 0 of"
+    ):
         RecordSet([tmp_path / "a"])
 
 
