@@ -151,7 +151,7 @@ def read_record(directory: Path) -> ModelRecord | None:
     path = directory / MODEL_RECORD_NAME
     if not path.is_file():
         return None
-    content = read_sealed_json(path, what="model record", advice=_ADVICE, required=True)
+    content = read_sealed_json(path, what="model record", advice=_ADVICE)
     try:
         record = _record(content, directory)
     except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
