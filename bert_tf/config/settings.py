@@ -323,11 +323,6 @@ class StepSettings(Settings):
         """
         return self.num_train_steps is None
 
-    def scaled_by_ranks(self, *, by_default: bool) -> bool:
-        """Whether the steps of a new run are divided by the number of ranks."""
-        given = self.scale_steps_by_ranks
-        return by_default if given is None else given
-
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationSettings(Settings):

@@ -25,7 +25,7 @@ from bert_tf.train.disk import checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
-from bert_tf.train.plan import Plan, check_fit, resolve, resolve_batches, scales_steps
+from bert_tf.train.plan import Plan, resolve
 from bert_tf.train.run import REHEARSAL, Run, begin
 from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
@@ -67,17 +67,14 @@ def prepare(opened: Opened, run: Run) -> Job:
     Whatever does not depend on the records is checked before they are made. Raises UserError if
     settings contradict each other, the run to resume or the weights.
     """
-    optimization, trains = opened.optimization, run.settings.do_train
-    scaled = scales_steps(run, optimization)
-    batch = resolve_batches(optimization, run.ranks.world_size, run.start, scaled=scaled)
-    if trains:
-        check_fit(optimization, batch, opened.max_records)
+    requested = opened.optimization
+    plan = resolve(run, requested, opened.max_records, is_bound=True)
     arithmetic = choose_arithmetic(run, opened.model.config, skip_padding=opened.is_padded)
-    check_start(run, opened.model, optimization, arithmetic)
+    check_start(run, opened.model, plan, arithmetic)
     data = opened.make_data(run, arithmetic)
-    record_count = 1 if data.training is None else data.training.num_records
-    plan = resolve(optimization, batch, record_count, trains=trains)
-    return Job(run, plan, arithmetic, opened.model, data, optimization)
+    if data.training is not None:
+        plan = resolve(run, requested, data.training.num_records)
+    return Job(run, plan, arithmetic, opened.model, data)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,7 +346,7 @@ def _is_finished(job: Job, trainer: Trainer) -> bool:
         end = f"beyond the last step ({total})" if start.step > total else "the last step"
         run.message(
             f"nothing to train: {start.checkpoint} is at step {start.step}, {end}; raise "
-            f"{job.length_flag} to train further."
+            f"{job.plan.length_flag} to train further."
         )
         return True
     if start.checkpoint is None:

@@ -165,7 +165,7 @@ def _micro_batches(job: Job, skipped: SkippedUpdate) -> list[MicroBatch]:
         for start in range(0, rank_batch_size, size)
     ]
     weights = _term_weights(job, parts)
-    if job.optimization.batch.loss_normalization == "micro_batch":
+    if job.plan.requested.batch.loss_normalization == "micro_batch":
         divisor = float(len(parts) * plan.world_size)
         denominators = [_denominators(of_part, divisor) for of_part in weights]
     else:
@@ -245,7 +245,7 @@ def gradients_of(
         sums = network.losses(fed, dropout=dropout)
         losses = {t: s.loss / tf.maximum(s.weight, LEAST_WEIGHT) for t, s in sums.items()}
         objective = scale * tf.add_n([sums[term].loss / divisors[term] for term in divisors])
-        rate_factor = job.optimization.rate_factor
+        rate_factor = job.plan.requested.rate_factor
         trained = [v for v in network.variables.trainable() if rate_factor(v.op.name)]
         # Squares of float32 numbers are always finite in float64.
         wide = [tf.cast(g, tf.float64) for g in as_tables(tf.gradients(objective, trained))]

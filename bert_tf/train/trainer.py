@@ -15,12 +15,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
-from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, OptimizationSettings, RuntimeSettings
+from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, RuntimeSettings
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, ledger, loop
 from bert_tf.train.hooks import NonFiniteError, SkippedUpdate
 from bert_tf.train.job import Job
+from bert_tf.train.plan import Plan
 from bert_tf.train.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.train.start_point import ResumingSaver, find_start
 from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
@@ -312,8 +313,8 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
 
     ``features`` are this rank's part of a global batch, [accumulation steps x micro batch, ...].
     """
-    run, plan, optimization = job.run, job.plan, job.optimization
-    arithmetic = job.arithmetic
+    run, plan, arithmetic = job.run, job.plan, job.arithmetic
+    requested = plan.requested
     step = tf.train.get_or_create_global_step().read_value()
     learning_rate = plan.schedule.rate(step + plan.steps.schedule_offset)
     return build_train_op(
@@ -321,37 +322,37 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
         features,
         plan=plan.batch,
         optimizer=_optimizer(
-            optimization,
+            plan,
             learning_rate,
             progress=(step + plan.steps.schedule_offset) / plan.steps.num_train_steps
-            if optimization.trained_from
+            if requested.trained_from
             else 0.0,
             kernels=arithmetic.kernels,
             ranks=run.ranks,
             product_type=arithmetic.options.policy.dense,
-            shard_state=optimization.shard_optimizer_state,
+            shard_state=requested.shard_optimizer_state,
         ),
         learning_rate=learning_rate,
         loss_scale=_loss_scale(run.runtime, needed=arithmetic.scales_loss),
         ranks=run.ranks,
         settings=UpdateSettings(
-            clip_norm=optimization.clip_norm,
-            loss_normalization=optimization.batch.loss_normalization,
-            allreduce_every_micro_batch=optimization.allreduce_every_micro_batch,
+            clip_norm=requested.clip_norm,
+            loss_normalization=requested.batch.loss_normalization,
+            allreduce_every_micro_batch=requested.allreduce_every_micro_batch,
             most_rows=plan.batch.micro_batch_size * job.training.max_seq_length,
             seed=job.settings.seed,
         ),
     )
 
 
-def create_run_state(network: Network, optimization: OptimizationSettings) -> None:
+def create_run_state(network: Network, plan: Plan) -> None:
     """Creates the variables that training saves in addition to the weights, like build_update.
 
     Leaves out those that checkpoints may lack (``start_point.OPTIONAL_STATE``). For a graph that is
     never run: neither the forward nor the backward pass is built.
     """
     tf.train.get_or_create_global_step()
-    _optimizer(optimization, learning_rate=0.0).create_slots(network.variables.trainable())
+    _optimizer(plan, learning_rate=0.0).create_slots(network.variables.trainable())
 
 
 def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
@@ -366,20 +367,17 @@ def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
     )
 
 
-def _optimizer(
-    optimization: OptimizationSettings,
-    learning_rate: tf.Tensor | float,
-    **how: Any,
-) -> Optimizer:
-    """The optimizer of the settings; ``how`` has the arguments for its computation."""
+def _optimizer(plan: Plan, learning_rate: tf.Tensor | float, **how: Any) -> Optimizer:
+    """The optimizer of a plan; ``how`` has the arguments for its computation."""
+    requested = plan.requested
     return Optimizer(
-        optimization.optimizer,
+        requested.optimizer,
         learning_rate,
-        weight_decay=optimization.weight_decay,
-        rate_factor=optimization.rate_factor,
-        trained_from=optimization.start_of,
+        weight_decay=requested.weight_decay,
+        rate_factor=requested.rate_factor,
+        trained_from=requested.start_of,
         **how,
-        **optimization.optimizer_options,
+        **requested.optimizer_options,
     )
 
 

@@ -138,7 +138,7 @@ def parsed(tmp_path, monkeypatch):
 
 
 def settled(optimization):
-    """As a new run with --horovod does (``plan.scales_steps``)."""
+    """As a new run with --horovod does (``plan.resolve``)."""
     if optimization.steps.scale_steps_by_ranks is None:
         return with_values(optimization, scale_steps_by_ranks=True)
     return optimization
