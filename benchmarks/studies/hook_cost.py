@@ -40,7 +40,13 @@ class Turns:
         from bert_tf.train.layer_summaries import LayerSummaries
         from bert_tf.train.run_log import RunLog
 
-        guard = NonFiniteGuard(outputs, limit=1, features=features, explain=self._fail)
+        job = types.SimpleNamespace(
+            arithmetic=types.SimpleNamespace(scales_loss=False),
+            settings=types.SimpleNamespace(
+                recovery=types.SimpleNamespace(max_skipped_updates=None)
+            ),
+        )
+        guard = NonFiniteGuard(outputs, job, network=None, features=features)
         summaries = LayerSummaries(outputs, every_steps=1, log=RunLog(directory))
         self._hooks = {PLAIN: [], WITH_BATCH: [guard], WITH_SUMMARY: [guard, summaries]}
         self._session, self._outputs = session, outputs
@@ -54,13 +60,15 @@ class Turns:
         hooks = self._hooks[variant]
         fetches = [hook.before_run(self._context).fetches for hook in hooks]
         plain = {"is_finite": self._outputs.is_finite, "norm": self._outputs.gradient_norm}
-        _, _, *found = self._session.run([self._outputs.train_op, plain, *fetches])
+        _, results, *found = self._session.run([self._outputs.train_op, plain, *fetches])
+        if not results["is_finite"]:
+            self._fail()
         for hook, results in zip(hooks, found):
             hook.after_run(self._context, types.SimpleNamespace(results=results))
         return time.perf_counter() - started
 
-    def _fail(self, *_: object) -> Exception:
-        return ValueError("an update was skipped, so the times are meaningless")
+    def _fail(self) -> None:
+        raise ValueError("an update was skipped, so the times are meaningless")
 
 
 def measure() -> Iterator[Result]:

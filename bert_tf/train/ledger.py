@@ -15,7 +15,7 @@ from typing import Any
 
 import bert_tf
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME, read_run_record
+from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.job import Job
@@ -23,7 +23,6 @@ from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule
-from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
@@ -293,14 +292,3 @@ def git_commit() -> str | None:
         if done.returncode:
             return None
     return done.stdout.strip()
-
-
-def add_to_run_json(output_dir: Path, entries: Mapping[str, Any]) -> None:
-    """Adds entries to ``run.json`` that become known only while the job runs."""
-    record = read_run_record(output_dir)
-    if record is None:
-        raise UserError(
-            f"run record: {output_dir / RUN_RECORD_NAME} no longer exists; do not remove it during "
-            "the run."
-        )
-    write_json(record.path, {**record.content, **entries})

@@ -33,7 +33,7 @@ from bert_tf.model.sums import LEAST_WEIGHT
 from bert_tf.model.task import Network, create_network
 from bert_tf.model.variables import load_value
 from bert_tf.ranks.ranks import as_tables
-from bert_tf.train.hooks import NonFiniteError, SkippedUpdate
+from bert_tf.train.hooks import SkippedUpdate
 from bert_tf.train.job import Job
 from bert_tf.tuning.session import session_config
 from bert_tf.util.digest import digest_of
@@ -125,10 +125,8 @@ class _Findings:
     saved: Mapping[str, tuple[bytes, dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
 
-def explain(
-    job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
-) -> NonFiniteError:
-    """Diagnoses a skipped update, and saves its batch on rank 0. Collective.
+def explain(job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate) -> str:
+    """What was not finite in a skipped update, whose batch is saved on rank 0. Collective.
 
     ``network`` is the training graph's; its weights are read from ``session``.
     """
@@ -150,7 +148,7 @@ def explain(
             where = f"; the batch could not be saved: {error}"
     row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
     scale = f", loss scale {skipped.loss_scale:g}" if job.arithmetic.scales_loss else ""
-    return NonFiniteError(
+    return (
         f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "
         f"(learning rate {skipped.learning_rate:.3g}{scale}): {_sentence(everywhere)}{where}"
     )

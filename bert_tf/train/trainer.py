@@ -8,23 +8,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
-from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, RuntimeSettings
+from bert_tf.config.settings import RuntimeSettings
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
-from bert_tf.train import evaluation, hooks, ledger, loop
-from bert_tf.train.hooks import NonFiniteError, SkippedUpdate
+from bert_tf.train import evaluation, hooks, loop
+from bert_tf.train.hooks import NonFiniteError
 from bert_tf.train.job import Job
 from bert_tf.train.plan import Plan
+from bert_tf.train.progress import ProgressHook, StartUp, Throughput, training_lines
 from bert_tf.train.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.train.start_point import ResumingSaver, find_start
-from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
 from bert_tf.tuning.hardware import peak_gpu_bytes
 from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
@@ -41,7 +41,7 @@ class Trainer:
         """Stores the job; creates neither graphs nor files."""
         self._job = job
         self._last_results: evaluation.Results | None = None
-        self._times = UpdateTimes()
+        self._throughput = Throughput()
         if job.arithmetic.options.compiled and not job.run.runtime.verbose:
             from bert_tf.model.compilation import silence_first_compilation
 
@@ -69,7 +69,7 @@ class Trainer:
             stop.restore()
             raise
         log = job.run.log
-        if log is not None and self._times.updates:
+        if log is not None and self._throughput.updates:
             self._report_totals(log, time.monotonic() - started)
         if stop.agreed:
             if log is not None:
@@ -82,15 +82,14 @@ class Trainer:
             raise SystemExit(128 + stop.agreed)
 
     def _report_totals(self, log: RunLog, seconds: float) -> None:
-        totals = training_totals(
-            self._times,
-            seconds=seconds,
+        totals = self._throughput.totals(
+            seconds,
             has_loss_scale=self._job.arithmetic.scales_loss,
             peak_gpu_bytes=peak_gpu_bytes(self._job.arithmetic.session.gpu),
         )
         for line in training_lines(totals):
             log.message(line)
-        self._record({"training": totals})
+        log.record({"training": totals})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
@@ -211,33 +210,22 @@ class Trainer:
     ) -> list[tf.train.SessionRunHook]:
         job, run, settings = self._job, self._job.run, self._job.settings
         is_compiled = job.arithmetic.options.compiled
-        warm_up = WarmUp()
-        default_limit = DEFAULT_MAX_SKIPPED if job.arithmetic.scales_loss else 1
         session_hooks: list[tf.train.SessionRunHook] = [
             *run.ranks.broadcast_hooks(),
             *self._receive_slots(outputs, saver),
             *self._layer_summaries(outputs),
-            hooks.ProgressHook(
+            ProgressHook(
                 outputs,
                 job,
-                warm_up=warm_up,
-                times=self._times,
+                self._throughput,
                 batch_shape=_compiled_shape(features, job.plan.batch) if is_compiled else None,
             ),
-            hooks.NonFiniteGuard(
-                outputs,
-                limit=settings.recovery.max_skipped_updates or default_limit,
-                features=features,
-                explain=functools.partial(_explain, job, network),
-            ),
+            hooks.NonFiniteGuard(outputs, job, network, features),
         ]
         if run.log is not None or outputs.slots:
             session_hooks.append(hooks.CheckpointHook(outputs, job, saver))
         if run.log is not None:
-            if not self._times.updates:
-                session_hooks.append(hooks.FirstUpdate(self._record))
-            if is_compiled:
-                session_hooks.append(hooks.CompilationReport(warm_up, run.log, self._record))
+            session_hooks.append(StartUp(run.log, self._throughput, is_compiled=is_compiled))
         every = settings.evaluation.eval_every_steps
         if every is not None:
             evaluate = self._evaluate_during_training
@@ -276,9 +264,6 @@ class Trainer:
         from bert_tf.train.shared_slots import ReceiveSlots
 
         return [ReceiveSlots(outputs.slots, saver, self._job.run.ranks)]
-
-    def _record(self, entries: Mapping[str, Any]) -> None:
-        ledger.add_to_run_json(self._job.settings.output_dir, entries)
 
 
 def initialise_weights(job: Job, network: Network) -> None:
@@ -379,14 +364,6 @@ def _optimizer(plan: Plan, learning_rate: tf.Tensor | float, **how: Any) -> Opti
         **how,
         **requested.optimizer_options,
     )
-
-
-def _explain(
-    job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
-) -> NonFiniteError:
-    from bert_tf.train.nonfinite import explain
-
-    return explain(job, network, session, skipped)
 
 
 def _compiled_shape(features: Features, batch: BatchPlan) -> tf.Tensor:

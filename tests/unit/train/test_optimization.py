@@ -309,9 +309,9 @@ def test_a_run_has_the_loss_scale_of_its_precision(train, monkeypatch, precision
     limits = []
 
     class Guard(hooks.NonFiniteGuard):
-        def __init__(self, outputs, *, limit, **others):
-            limits.append(limit)
-            super().__init__(outputs, limit=limit, **others)
+        def __init__(self, *of_update):
+            super().__init__(*of_update)
+            limits.append(self._limit)
 
     monkeypatch.setattr(hooks, "NonFiniteGuard", Guard)
     requested = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
