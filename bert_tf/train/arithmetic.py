@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.config.settings import RuntimeSettings
+from bert_tf.config.settings import LossScaleSettings, RuntimeSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.train.run import Run
 from bert_tf.tuning.choice import choose
-from bert_tf.tuning.hardware import needs_loss_scale
 from bert_tf.tuning.session import SessionSettings
 from bert_tf.update.kernels import Kernels, kernels_for
+from bert_tf.util.errors import UserError
 
 # Entries of a plan that several starts keep.
 _PRECISION, _NATIVE_OPS = "--precision", "--native_ops"
@@ -44,39 +45,64 @@ def choose_arithmetic(
     run: Run,
     config: BertConfig,
     *,
-    runtime: RuntimeSettings | None = None,
     skip_padding: bool = False,
+    earlier: Mapping[str, Any] | None = None,
 ) -> Arithmetic:
     """Decides the precision and operations that the user left open. Collective.
 
     A resumed run, and an evaluation of what it trained, keep the precision that it began with.
-    ``runtime`` has the user's choices; None for those of ``run``. Raises UserError if native
+    ``earlier`` are the :func:`entries_of_plan` of an earlier start, which are kept as well. Raises
+    UserError for float16 on a CPU, for loss scale settings without float16, and if native
     operations are required but missing.
     """
-    runtime = runtime or run.runtime
+    runtime, earlier = run.runtime, earlier or {}
+    precision, native_ops = runtime.numerics.precision, runtime.native_ops
+    if precision == "auto":
+        precision = earlier.get(_PRECISION, "auto")
+    if native_ops is None:
+        native_ops = earlier.get(_NATIVE_OPS)
     choice = choose(
         config,
         hardware=run.hardware,
         ranks=run.ranks,
-        precision=runtime.numerics.precision,
-        native_ops=False if runtime.use_xla else runtime.native_ops,
+        precision=precision,
+        native_ops=False if runtime.use_xla else native_ops,
         policy_changes=runtime.numerics.policy_changes,
+        allow_slow_fp16=runtime.numerics.allow_slow_fp16,
         before=run.precision_before,
         recompute=runtime.recompute,
         compiled=bool(runtime.use_xla),
         skip_padding=skip_padding,
     )
+    scales_loss = needs_loss_scale(runtime, choice.options.policy)
+    if run.settings.do_train and not scales_loss:
+        _check_no_loss_scale(runtime.numerics.loss_scale, choice.precision)
     for warning in choice.warnings:
         run.warn(warning, part="precision")
-    against_native_ops = "compiled by XLA" if runtime.use_xla else choice.against_native_ops
     return Arithmetic(
         precision=choice.precision,
         options=choice.options,
-        kernels=kernels_for(against_native_ops),
+        kernels=kernels_for("compiled by XLA" if runtime.use_xla else choice.against_native_ops),
         session=run.session_settings(),
-        scales_loss=needs_loss_scale(runtime, choice.options.policy),
+        scales_loss=scales_loss,
         because=choice.because,
     )
+
+
+def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy) -> bool:
+    """Whether gradients pass through float16: in the network or in communication."""
+    compressed = runtime.library is not None and runtime.communication.compression == "fp16"
+    return bool(policy.classes_in("fp16")) or compressed
+
+
+def _check_no_loss_scale(scale: LossScaleSettings, precision: str) -> None:
+    usual = LossScaleSettings()
+    for name in ("static", "minimum", "window"):
+        if getattr(scale, name) != getattr(usual, name):
+            raise UserError(
+                f"{scale.given(name)} is for gradients that pass through float16, but with "
+                f"--precision={precision} none do; drop it or give --precision=fp16."
+            )
 
 
 def kept_arithmetic(run: Run, config: BertConfig, plan: Mapping[str, Any] | None) -> Arithmetic:
@@ -85,15 +111,7 @@ def kept_arithmetic(run: Run, config: BertConfig, plan: Mapping[str, Any] | None
     ``plan`` has, on rank 0, the entries that an earlier start kept; None if there was none.
     Collective. Prints what is chosen. Raises UserError as ``choose_arithmetic`` does.
     """
-    earlier = run.ranks.broadcast(plan)
-    runtime = run.runtime
-    if earlier is not None and runtime.numerics.precision == "auto":
-        precision = earlier.get(_PRECISION, "auto")
-        numerics = dataclasses.replace(runtime.numerics, precision=precision)
-        runtime = dataclasses.replace(runtime, numerics=numerics)
-    if earlier is not None and runtime.native_ops is None:
-        runtime = dataclasses.replace(runtime, native_ops=earlier.get(_NATIVE_OPS))
-    arithmetic = choose_arithmetic(run, config, runtime=runtime)
+    arithmetic = choose_arithmetic(run, config, earlier=run.ranks.broadcast(plan))
     layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
     ranks = "1 rank" if run.ranks.world_size == 1 else f"{run.ranks.world_size} ranks"
     run.message(

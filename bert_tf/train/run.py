@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import bert_tf
-from bert_tf.config.settings import LossScaleSettings, RunSettings, RuntimeSettings
+from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
@@ -28,20 +28,15 @@ from bert_tf.train.start_point import StartPoint, find_resumed_start, find_start
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
-    choose_policy,
     comparable_policy_changes,
-    decide_precision,
-    needs_loss_scale,
     probe_hardware,
     settled,
-    with_kept_precision,
 )
 from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note, say, say_note
 from bert_tf.util.directory_lock import hold_directory
-from bert_tf.util.errors import UserError
 from bert_tf.util.files import check_output_dir, check_output_file
 from bert_tf.util.temporary import remove_abandoned
 from bert_tf.watch.interface import NoWatch, Watch
@@ -167,11 +162,10 @@ class Run:
 def begin(
     settings: RunSettings, runtime: RuntimeSettings, *, plan_dir: Path | None = None
 ) -> Iterator[Run]:
-    """Connects the ranks, finds the checkpoint to resume from and checks the precision.
+    """Connects the ranks, finds the checkpoint to resume from and settles what hardware decides.
 
     The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
-    or code, if the output directory cannot be used, for float16 on a CPU, and for loss scale
-    settings without float16.
+    or code, and if the output directory cannot be used.
 
     Args:
       settings, runtime: what the user requested.
@@ -260,10 +254,8 @@ def _begin(
     record = ranks.broadcast(_find_record(settings, start) if ranks.is_chief else None)
     kept = ranks.broadcast(_kept_settings(settings, start) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, probe_hardware())
-    decided = settled(runtime, hardware)
-    notes: list[str] = []
-    if "precision" in kept and not settings.do_train:
-        decided, notes = with_kept_precision(decided, kept, settings.command, hardware)
+    of_model = None if settings.do_train else kept
+    decided, notes = settled(runtime, hardware, kept=of_model, command=settings.command)
     log = None
     if ranks.is_chief:
         log = RunLog(
@@ -273,28 +265,10 @@ def _begin(
             dllog_path=settings.log.dllog_path,
         )
     run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end, kept)
-    _check_precision(run)
     run.report(notes, part="precision")
     if decided.use_xla and not hardware.has_gpu:
         run.warn("--use_xla on a CPU is slower than without; it is for GPUs", part="precision")
     return run
-
-
-def _check_precision(run: Run) -> None:
-    """Raises UserError for a precision or a loss scale that does not suit the run."""
-    runtime, hardware = run.runtime, run.hardware
-    requested = runtime.numerics.precision
-    precision, _ = decide_precision(requested, hardware, before=run.precision_before)
-    policy = choose_policy(runtime, precision, hardware)
-    if needs_loss_scale(runtime, policy) or not run.settings.do_train:
-        return
-    scale, usual = runtime.numerics.loss_scale, LossScaleSettings()
-    for name in ("static", "minimum", "window"):
-        if getattr(scale, name) != getattr(usual, name):
-            raise UserError(
-                f"{scale.given(name)} is for gradients that pass through float16, but with "
-                f"--precision={precision} none do; drop it or give --precision=fp16."
-            )
 
 
 def _find_start(settings: RunSettings) -> StartPoint:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions, has_native_form
-from bert_tf.model.precision import policy_for
+from bert_tf.model.precision import PRECISIONS, PrecisionPolicy, policy_for
 from bert_tf.native import library
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.tuning.hardware import (
-    Hardware,
-    check_computed,
-    decide_precision,
-    probe_hardware,
-    slow_policy_warnings,
-)
+from bert_tf.tuning.hardware import Hardware, probe_hardware
 from bert_tf.util.errors import UserError
+
+# Narrower networks are quick in any precision, and float32 keeps more digits.
+LEAST_WIDTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +46,7 @@ def choose(
     precision: str = "auto",
     native_ops: bool | None = None,
     policy_changes: Mapping[str, str] | None = None,
+    allow_slow_fp16: bool = True,
     before: str | None = None,
     recompute: bool = False,
     compiled: bool = False,
@@ -62,19 +60,21 @@ def choose(
       precision: ``auto`` or one of ``precision.PRECISIONS``.
       native_ops: None uses native operations on CPUs if they are built; True requires them.
       policy_changes: class of operation -> type, where it differs from the precision's.
-      before: as in :func:`decide_precision`.
+      allow_slow_fp16: False raises UserError for float16 on a CPU.
+      before: the precision of the run to resume, or that trained the weights; None if there was
+        none. ``auto`` keeps it unless it is slow on this hardware.
       recompute, compiled, skip_padding: as in :class:`ForwardOptions`.
 
-    Raises UserError as :func:`reason_against_native_ops`, :func:`decide_precision` and
-    :func:`check_computed` do.
+    Raises UserError for an unknown precision, for bfloat16 on a processor that does not compute it,
+    and if native operations are required but missing.
     """
     hardware = hardware or probe_hardware()
     reason = reason_against_native_ops(native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
-    precision, because = decide_precision(
-        precision, hardware, hidden_size=config.hidden_size, before=before
-    )
-    policy = policy_for(precision).changed(policy_changes or {})
-    check_computed(policy, hardware)
+    precision, because = _decided(precision, hardware, config.hidden_size, before)
+    changes = policy_changes or {}
+    policy = policy_for(precision).changed(changes)
+    if not hardware.has_gpu:
+        _check_computed(policy, changes, hardware, allow_slow_fp16=allow_slow_fp16)
     return Choice(
         precision,
         because,
@@ -86,7 +86,7 @@ def choose(
             compiled=compiled,
         ),
         reason,
-        tuple(slow_policy_warnings(policy, hardware)),
+        tuple(_slow_types(policy, hardware)),
     )
 
 
@@ -123,3 +123,65 @@ def _local_problem(has_gpu: bool) -> str | None:
     except library.MissingLibrary as error:
         return str(error)
     return None
+
+
+def _decided(
+    requested: str, hardware: Hardware, hidden_size: int, before: str | None
+) -> tuple[str, str | None]:
+    """The precision, the same for the same network on the same kind of hardware.
+
+    Also returns what it follows from, for the ledger; None if the user gave it.
+    """
+    if requested != "auto":
+        if requested not in PRECISIONS:
+            choices = ", ".join(("auto", *PRECISIONS))
+            raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
+        return requested, None
+    fastest = hardware.native_precisions()
+    if before in fastest:
+        return before, "the run's precision before"
+    if not hardware.has_gpu and hidden_size < LEAST_WIDTH:
+        return "fp32", f"a network less than {LEAST_WIDTH} wide"
+    return fastest[0], hardware.describe()
+
+
+def _check_computed(
+    policy: PrecisionPolicy,
+    changes: Mapping[str, str],
+    hardware: Hardware,
+    *,
+    allow_slow_fp16: bool,
+) -> None:
+    """Raises UserError for types that a CPU cannot compute, or only very slowly."""
+    in_float16 = policy.classes_in("fp16")
+    if in_float16 and not allow_slow_fp16:
+        from_file = [name for name in in_float16 if name in changes]
+        requested, instead = "--precision=fp16", "--precision=auto"
+        if from_file:
+            requested = f"float16 for {', '.join(from_file)} (--precision_policy)"
+            instead = "float32 or bfloat16 there"
+        raise UserError(
+            f"{requested} on a CPU is hundreds of times slower than fp32, because TensorFlow only "
+            f"emulates it there; use {instead}, or --allow_slow_fp16 for a test."
+        )
+    if policy.classes_in("bf16") and not hardware.processor.computes_bfloat16:
+        raise UserError(
+            f"TensorFlow crashes in bfloat16 products on this machine, {hardware.processor.name}; "
+            "lift the limit, or use float32."
+        )
+
+
+def _slow_types(policy: PrecisionPolicy, hardware: Hardware) -> Iterator[str]:
+    """A sentence for every precision of the policy that is slower than float32."""
+    native = hardware.native_precisions()
+    where = "GPU" if hardware.has_gpu else "CPU"
+    for name in PRECISIONS:
+        if name in native or not policy.classes_in(name):
+            continue
+        if name == "bf16" and not hardware.has_gpu:
+            yield f"this is {hardware.describe()}; fp32 is faster here"
+        else:
+            yield (
+                f"this {where} only emulates {name} products, very slowly; {native[0]} is faster "
+                "here"
+            )

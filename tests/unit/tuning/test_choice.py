@@ -1,14 +1,18 @@
 """The precision and operations that users leave open: the same on every start, under any load."""
 
-import pytest
+import dataclasses
 
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.precision import policy_for
+from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.native import library
 from bert_tf.ranks.single import SingleProcess
-from bert_tf.train.arithmetic import choose_arithmetic
+from bert_tf.train.arithmetic import choose_arithmetic, needs_loss_scale
 from bert_tf.tuning import choice
 from bert_tf.tuning.choice import choose
 from bert_tf.tuning.hardware import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN, Hardware
@@ -18,6 +22,7 @@ from tests.helpers.jobs import begun
 from tests.helpers.settings import runtime_settings
 
 BASE = BertConfig(vocab_size=100)
+NEW_GPU, OLD_GPU = Hardware((9, 0), 1), Hardware((7, 0), 1)
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +149,96 @@ def test_compiled_code_has_tensorflows_operations():
     assert isinstance(found.kernels, TensorFlowKernels)
     assert found.options.compiled
     assert not found.options.native_layers
+
+
+def policy_on(hardware, **wanted):
+    return choose(BASE, ranks=SingleProcess(1), hardware=hardware, **wanted).options.policy
+
+
+def test_float16_on_a_cpu_is_refused_unless_requested_twice():
+    with pytest.raises(UserError, match=r"--precision=fp16 on a CPU .*--precision=auto,"):
+        policy_on(Hardware(), precision="fp16", allow_slow_fp16=False)
+    allowed = policy_on(Hardware(), precision="fp16", allow_slow_fp16=True)
+    assert allowed == policy_for("fp16")
+
+
+FLOAT16_LOGITS = {"logits": "float16", "loss": "float32"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_float16_for_one_class_on_a_cpu_is_refused_too(precision):
+    settings = {"precision": precision, "policy_changes": FLOAT16_LOGITS}
+    expected = (
+        r"^float16 for logits \(--precision_policy\) on a CPU .*use float32 or bfloat16 there"
+    )
+    with pytest.raises(UserError, match=expected):
+        policy_on(Hardware(), **settings, allow_slow_fp16=False)
+    expected = dataclasses.replace(policy_for(precision), logits=tf.float16)
+    assert policy_on(Hardware(), **settings, allow_slow_fp16=True) == expected
+    assert policy_on(OLD_GPU, **settings) == expected
+
+
+def test_a_file_may_take_the_float16_out_of_a_precision():
+    changes = {"dense": "bfloat16", "attention": "float32"}
+    policy = policy_on(Hardware(), precision="fp16", policy_changes=changes, allow_slow_fp16=False)
+    assert policy == PrecisionPolicy(dense=tf.bfloat16)
+
+
+def test_missing_classes_keep_the_type_of_what_auto_found():
+    changes = {"softmax": "bfloat16", "dense": "float32"}
+    policy = policy_on(NEW_GPU, precision="auto", policy_changes=changes, allow_slow_fp16=False)
+    assert policy == PrecisionPolicy(attention=tf.bfloat16, softmax=tf.bfloat16)
+    policy = policy_on(Hardware(), precision="auto", policy_changes=changes, allow_slow_fp16=False)
+    assert policy == PrecisionPolicy(softmax=tf.bfloat16)
+
+
+BOTH_HALVES = PrecisionPolicy(dense=tf.float16, loss=tf.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "changes", "parts"),
+    [
+        (OLD_GPU, {"softmax": "bfloat16"}, ["emulates bf16"]),
+        (NEW_GPU, {"softmax": "bfloat16"}, []),
+        (Hardware(processor=AMX), {"dense": "float16", "loss": "bfloat16"}, ["emulates fp16"]),
+        (
+            Hardware(),
+            {"dense": "float16", "loss": "bfloat16"},
+            ["bfloat16 products are emulated", "emulates fp16"],
+        ),
+    ],
+)
+def test_each_type_that_is_slow_has_a_warning(hardware, changes, parts):
+    found = choose(
+        BASE, ranks=SingleProcess(1), hardware=hardware, precision="fp32", policy_changes=changes
+    ).warnings
+    assert len(found) == len(parts)
+    for warning, part in zip(found, parts):
+        assert part in warning
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (policy_for("fp16"), True),
+        (policy_for("bf16"), False),
+        (policy_for("fp32"), False),
+        (BOTH_HALVES, True),
+    ],
+)
+def test_loss_scaling_goes_with_float16(policy, expected):
+    assert needs_loss_scale(runtime_settings(), policy) == expected
+
+
+def test_loss_scaling_goes_with_compressed_gradients():
+    half = CommunicationSettings(compression="fp16")
+    for horovod in (False, True):
+        settings = runtime_settings(library="horovod" if horovod else None, communication=half)
+        assert needs_loss_scale(settings, policy_for("fp32")) == horovod
+
+
+def test_explicit_precision_is_kept_and_an_unknown_one_refused():
+    found = choose(BASE, ranks=SingleProcess(1), precision="fp16", before="fp32")
+    assert (found.precision, found.because) == ("fp16", None)
+    with pytest.raises(UserError, match=r"--precision=fp8 is unknown; choose one of auto, fp32"):
+        choose(BASE, ranks=SingleProcess(1), precision="fp8")
