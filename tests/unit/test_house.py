@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 
+from bert_tf.commands.scripts import SCRIPTS
 from tests.helpers.imports import imports_of
 from tests.helpers.programs import ROOT
 
@@ -67,7 +68,9 @@ def files_of(name):
 
 def reached_from(script):
     """The script and the files of bert_tf that it reaches through imports, with their lines."""
-    waiting, seen = [ROOT / script], set()
+    [row] = [row for row in SCRIPTS.values() if row.file == script]
+    task = files_of(f"bert_tf.tasks.{row.task}.run")
+    waiting, seen = [ROOT / script, *task, *files_of(row.flags_module)], set()
     while waiting:
         path = waiting.pop()
         if path not in seen:
