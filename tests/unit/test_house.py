@@ -24,8 +24,8 @@ MOST_LINES = {
     "compat": 1_659,
     "config": 1_292,
     "doctor": 625,
-    "durable": 1_275,
-    "finetune": 1_700,
+    "durable": 1_277,
+    "finetune": 1_642,
     "inference": 1_183,
     "input": 1_914,
     "model": 2_665,
@@ -34,17 +34,17 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_422,
     "serving": 533,
-    "tasks": 14_282,
+    "tasks": 14_283,
     "text": 2_725,
-    "train": 4_868,
+    "train": 4_870,
     "tuning": 537,
     "update": 2_902,
     "util": 2_364,
     "watch": 772,
 }
-MOST_FILES = 335
+MOST_FILES = 334
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (189, 30_889)}
+MOST_REACHED = {"run_pretraining.py": (189, 30_893)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
