@@ -19,8 +19,8 @@ from tests.helpers.programs import ROOT
 MOST_LINES = {
     "": 7,
     "checkpoint": 3_102,
-    "cli": 866,
-    "commands": 1_871,
+    "cli": 873,
+    "commands": 1_719,
     "compat": 1_659,
     "config": 1_292,
     "doctor": 625,
@@ -30,7 +30,7 @@ MOST_LINES = {
     "input": 1_914,
     "model": 2_665,
     "model_directory": 980,
-    "native": 229,
+    "native": 227,
     "ranks": 1_136,
     "records": 2_422,
     "serving": 533,
@@ -42,9 +42,9 @@ MOST_LINES = {
     "util": 2_364,
     "watch": 772,
 }
-MOST_FILES = 334
+MOST_FILES = 326
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (189, 30_893)}
+MOST_REACHED = {"run_pretraining.py": (188, 30_960)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
