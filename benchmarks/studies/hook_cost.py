@@ -80,7 +80,7 @@ def measure() -> Iterator[Result]:
     from bert_tf.model.task import create_network
     from bert_tf.ranks.single import SingleProcess
     from bert_tf.tasks.pretraining.task import PretrainingTask
-    from bert_tf.tuning.session import SessionSettings, session_config
+    from bert_tf.tuning.arithmetic import SessionSettings, session_config
     from bert_tf.update.batch_plan import BatchPlan
     from bert_tf.update.kernels import kernels_for
     from bert_tf.update.loss_scale import LossScale

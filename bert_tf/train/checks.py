@@ -14,11 +14,11 @@ from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import RunModel
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.train.trainer import create_run_state
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.update.loss_scale import SCALE
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike

@@ -19,7 +19,6 @@ from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train import ledger
-from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
 from bert_tf.train.checks import check_start
 from bert_tf.train.disk import checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
@@ -29,6 +28,7 @@ from bert_tf.train.plan import Plan, resolve
 from bert_tf.train.run import REHEARSAL, Run, begin
 from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.files import write_json
 
@@ -69,7 +69,7 @@ def prepare(opened: Opened, run: Run) -> Job:
     """
     requested = opened.optimization
     plan = resolve(run, requested, opened.max_records, is_bound=True)
-    arithmetic = choose_arithmetic(run, opened.model.config, skip_padding=opened.is_padded)
+    arithmetic = run.choose_arithmetic(opened.model.config, skip_padding=opened.is_padded)
     check_start(run, opened.model, plan, arithmetic)
     data = opened.make_data(run, arithmetic)
     if data.training is not None:
@@ -253,7 +253,7 @@ def _write_files(job: Job, run_ledger: Ledger | None) -> None:
     has_files = run.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
     precision = {
         "precision": job.arithmetic.precision,
-        "precision_policy": dict(run.runtime.numerics.policy_changes),
+        "precision_policy": dict(job.arithmetic.policy_changes),
     }
     if run_ledger is not None or not has_files:
         job.model.write_files(directory, precision)

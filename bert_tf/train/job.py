@@ -16,10 +16,10 @@ from bert_tf.model.task import Task
 from bert_tf.model_directory.record import write_record
 from bert_tf.model_directory.writing import record_of, write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 

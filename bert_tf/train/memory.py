@@ -118,7 +118,7 @@ def _gradient_bytes(one_copy: int, job: Job) -> int:
     if job.plan.batch.accumulation_steps == 1:
         return _GRADIENT_COPIES * one_copy
     most = _COPIES_WITH_SUMS * one_copy
-    if job.arithmetic.kernels.operations is None:
+    if job.arithmetic.against_native_ops is not None:
         return most
     return min(most, _NATIVE_COPIES_WITH_SUMS * one_copy + _FREE_BYTES)
 

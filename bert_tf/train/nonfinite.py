@@ -35,7 +35,7 @@ from bert_tf.model.variables import load_value
 from bert_tf.ranks.ranks import as_tables
 from bert_tf.train.hooks import SkippedUpdate
 from bert_tf.train.job import Job
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null

@@ -25,6 +25,14 @@ from bert_tf.ranks.launched import binding_warning, check_alone
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint, find_resumed_start, find_start
+from bert_tf.tuning.arithmetic import (
+    NATIVE_ENTRY,
+    PRECISION_ENTRY,
+    Arithmetic,
+    SessionSettings,
+    choose,
+    session_settings,
+)
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
@@ -32,7 +40,6 @@ from bert_tf.tuning.hardware import (
     probe_hardware,
     settled,
 )
-from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note, say, say_note
@@ -99,10 +106,54 @@ class Run:
 
     def session_settings(self) -> SessionSettings:
         """How this rank's sessions execute."""
-        return SessionSettings(
-            threads=self.ranks.threads,
-            gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
+        return session_settings(self.ranks, self.hardware)
+
+    def choose_arithmetic(
+        self,
+        config: BertConfig,
+        *,
+        skip_padding: bool = False,
+        earlier: Mapping[str, Any] | None = None,
+    ) -> Arithmetic:
+        """Decides the precision and operations that the user left open. Collective.
+
+        A resumed run, and an evaluation of what it trained, keep the precision that it began with;
+        ``earlier`` are ``Arithmetic.entries`` to keep as well. Raises UserError for float16 on a
+        CPU, for loss scale settings without float16, and if native operations are required but
+        missing.
+        """
+        runtime, earlier = self.runtime, earlier or {}
+        precision, native_ops = runtime.numerics.precision, runtime.native_ops
+        arithmetic = choose(
+            config,
+            hardware=self.hardware,
+            ranks=self.ranks,
+            precision=earlier.get(PRECISION_ENTRY, "auto") if precision == "auto" else precision,
+            native_ops=earlier.get(NATIVE_ENTRY) if native_ops is None else native_ops,
+            policy_changes=runtime.numerics.policy_changes,
+            allow_slow_fp16=runtime.numerics.allow_slow_fp16,
+            before=self.precision_before,
+            recompute=runtime.recompute,
+            compiled=bool(runtime.use_xla),
+            skip_padding=skip_padding,
+            sends_float16=runtime.sends_float16,
         )
+        if self.settings.do_train and not arithmetic.scales_loss:
+            runtime.numerics.loss_scale.check_unused(arithmetic.precision)
+        for warning in arithmetic.warnings:
+            self.warn(warning, part="precision")
+        return arithmetic
+
+    def keep_arithmetic(self, config: BertConfig, earlier: Mapping[str, Any] | None) -> Arithmetic:
+        """Like :meth:`choose_arithmetic`, with what rank 0 kept of an earlier start; prints it."""
+        arithmetic = self.choose_arithmetic(config, earlier=self.ranks.broadcast(earlier))
+        layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
+        ranks = "1 rank" if self.ranks.world_size == 1 else f"{self.ranks.world_size} ranks"
+        self.message(
+            f"precision {arithmetic.precision}, {layers} layers, {ranks} with {self.ranks.threads} "
+            "threads each"
+        )
+        return arithmetic
 
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
         """This rank's part of every global batch, from the data position where the run stopped."""

@@ -25,8 +25,8 @@ from bert_tf.train.plan import Plan
 from bert_tf.train.progress import ProgressHook, StartUp, Throughput, training_lines
 from bert_tf.train.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.train.start_point import ResumingSaver, find_start
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.tuning.hardware import peak_gpu_bytes
-from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import DynamicLossScale, LossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer

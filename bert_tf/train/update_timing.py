@@ -16,7 +16,7 @@ from bert_tf.model.task import create_network
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.job import Job
 from bert_tf.train.trainer import build_update
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.arithmetic import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 
 _WARM_UP_UPDATES, _TIMED_UPDATES = 2, 2

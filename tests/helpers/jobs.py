@@ -5,17 +5,15 @@ from pathlib import Path
 
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.single import PlannedRanks, SingleProcess
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.execute import GivenBatches
 from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.ledger import training_ledger
 from bert_tf.train.plan import Plan, resolve, schedule_of
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW
+from bert_tf.tuning.arithmetic import Arithmetic, SessionSettings
 from bert_tf.tuning.hardware import Hardware
-from bert_tf.tuning.session import SessionSettings
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.watch.interface import NoWatch
 from tests.helpers.regression_task import RegressionTask
 from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
@@ -44,9 +42,8 @@ def arithmetic(**changes):
     usual = {
         "precision": "fp32",
         "options": ForwardOptions(),
-        "kernels": TensorFlowKernels(),
         "session": SessionSettings(threads=1),
-        "scales_loss": False,
+        "against_native_ops": "requested",
     }
     return Arithmetic(**{**usual, **changes})
 

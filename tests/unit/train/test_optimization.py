@@ -15,6 +15,7 @@ from bert_tf.cli.settings_flags import Definer
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
+from bert_tf.native import library
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train import hooks, memory, trainer
 from bert_tf.train.plan import schedule_of
@@ -50,7 +51,7 @@ def what_is_built(monkeypatch):
     calls = []
     monkeypatch.setattr(trainer, "build_train_op", lambda *_, **given: calls.append(given))
 
-    def build(*given, kernels=None, **scaling):
+    def build(*given, against_native_ops="requested", **scaling):
         """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
         in_half = "initial_loss_scale" in scaling
@@ -58,7 +59,7 @@ def what_is_built(monkeypatch):
             None,
             run=begun(runtime=runtime_settings(**scaling)),
             options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
-            kernels=kernels,
+            against_native_ops=against_native_ops,
             scales_loss=in_half,
             steps=step_plan(
                 settings.steps.num_train_steps,
@@ -135,10 +136,12 @@ def test_muon_computes_in_the_type_of_the_layers(built):
         assert muon.product_type == product_type
 
 
-@pytest.mark.parametrize("kernels", [TensorFlowKernels(), object()])
-def test_the_form_of_the_arithmetic_arrives(built, kernels):
+@pytest.mark.parametrize("reason", [None, "requested"])
+def test_the_form_of_the_arithmetic_arrives(built, monkeypatch, reason):
+    monkeypatch.setattr(library, "load", lambda: object())
     with tf.Graph().as_default():
-        assert built(kernels=kernels)["optimizer"].kernels is kernels
+        kernels = built(against_native_ops=reason)["optimizer"].kernels
+    assert isinstance(kernels, NativeKernels if reason is None else TensorFlowKernels)
 
 
 @pytest.mark.parametrize(

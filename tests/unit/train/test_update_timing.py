@@ -16,7 +16,7 @@ from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train import update_timing
 from bert_tf.train.trainer import build_update
 from bert_tf.train.update_timing import seconds_per_update, time_updates
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.update.batch_plan import BatchPlan
 from tests.helpers.jobs import begun, job_of
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches

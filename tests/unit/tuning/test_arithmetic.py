@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -12,9 +13,8 @@ from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.native import library
 from bert_tf.ranks.single import SingleProcess
-from bert_tf.train.arithmetic import choose_arithmetic, needs_loss_scale
-from bert_tf.tuning import choice
-from bert_tf.tuning.choice import choose
+from bert_tf.tuning import arithmetic
+from bert_tf.tuning.arithmetic import SessionSettings, choose, gpu_index, session_config
 from bert_tf.tuning.hardware import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN, Hardware
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.util.errors import UserError
@@ -29,7 +29,7 @@ NEW_GPU, OLD_GPU = Hardware((9, 0), 1), Hardware((7, 0), 1)
 def built(monkeypatch):
     """Native operations count as built."""
     monkeypatch.setattr(library, "load", lambda: object())
-    monkeypatch.setattr(choice, "native_operations", lambda: object())
+    monkeypatch.setattr(arithmetic, "native_operations", lambda: object())
 
 
 def chosen(processor, config=BASE, **wanted):
@@ -114,7 +114,7 @@ def test_a_run_keeps_its_precision_where_that_is_not_slow(tmp_path, before, hard
         hardware=hardware,
         record=RunRecord(tmp_path / "run.json", {"ledger": {"precision": {"policy": before}}}),
     )
-    found = choose_arithmetic(run, BASE)
+    found = run.choose_arithmetic(BASE)
     assert found.precision == expected
     kept = found.because == "the run's precision before"
     assert kept == (before == expected)
@@ -128,7 +128,7 @@ def test_what_former_trials_recorded_decides_nothing(tmp_path):
         hardware=Hardware(processor=AMX),
         record=RunRecord(tmp_path / "run.json", {"ledger": ledger}),
     )
-    found = choose_arithmetic(run, BASE)
+    found = run.choose_arithmetic(BASE)
     assert found.precision == "bf16"
     assert isinstance(found.kernels, NativeKernels)
 
@@ -139,13 +139,13 @@ def test_a_request_overrules_what_the_run_had(tmp_path):
         hardware=Hardware(processor=AMX),
         record=RunRecord(tmp_path / "run.json", {"ledger": {"precision": {"policy": "bf16"}}}),
     )
-    found = choose_arithmetic(run, BASE)
+    found = run.choose_arithmetic(BASE)
     assert (found.precision, found.because) == ("fp32", None)
 
 
 def test_compiled_code_has_tensorflows_operations():
     run = begun(runtime=runtime_settings(use_xla=True))
-    found = choose_arithmetic(run, BASE)
+    found = run.choose_arithmetic(BASE)
     assert isinstance(found.kernels, TensorFlowKernels)
     assert found.options.compiled
     assert not found.options.native_layers
@@ -192,9 +192,6 @@ def test_missing_classes_keep_the_type_of_what_auto_found():
     assert policy == PrecisionPolicy(softmax=tf.bfloat16)
 
 
-BOTH_HALVES = PrecisionPolicy(dense=tf.float16, loss=tf.bfloat16)
-
-
 @pytest.mark.parametrize(
     ("hardware", "changes", "parts"),
     [
@@ -218,23 +215,26 @@ def test_each_type_that_is_slow_has_a_warning(hardware, changes, parts):
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected"),
+    ("precision", "changes", "sends", "expected"),
     [
-        (policy_for("fp16"), True),
-        (policy_for("bf16"), False),
-        (policy_for("fp32"), False),
-        (BOTH_HALVES, True),
+        ("fp16", {}, False, True),
+        ("bf16", {}, False, False),
+        ("fp32", {}, False, False),
+        ("fp32", {}, True, True),
+        ("fp32", {"dense": "float16", "loss": "bfloat16"}, False, True),
+        ("fp16", {"dense": "bfloat16", "attention": "float32"}, False, False),
     ],
 )
-def test_loss_scaling_goes_with_float16(policy, expected):
-    assert needs_loss_scale(runtime_settings(), policy) == expected
+def test_loss_scaling_goes_with_float16(precision, changes, sends, expected):
+    found = chosen(AMX, precision=precision, policy_changes=changes, sends_float16=sends)
+    assert found.scales_loss == expected
 
 
-def test_loss_scaling_goes_with_compressed_gradients():
+def test_compressed_gradients_are_float16():
     half = CommunicationSettings(compression="fp16")
-    for horovod in (False, True):
-        settings = runtime_settings(library="horovod" if horovod else None, communication=half)
-        assert needs_loss_scale(settings, policy_for("fp32")) == horovod
+    for library_of_ranks in ("horovod", None):
+        settings = runtime_settings(library=library_of_ranks, communication=half)
+        assert settings.sends_float16 == (library_of_ranks is not None)
 
 
 def test_explicit_precision_is_kept_and_an_unknown_one_refused():
@@ -242,3 +242,45 @@ def test_explicit_precision_is_kept_and_an_unknown_one_refused():
     assert (found.precision, found.because) == ("fp16", None)
     with pytest.raises(UserError, match=r"--precision=fp8 is unknown; choose one of auto, fp32"):
         choose(BASE, ranks=SingleProcess(1), precision="fp8")
+
+
+@pytest.mark.parametrize(("threads", "branches"), [(1, 1), (2, 2), (16, 2)])
+def test_threads(threads, branches):
+    config = session_config(SessionSettings(threads=threads))
+    assert config.intra_op_parallelism_threads == threads
+    assert config.inter_op_parallelism_threads == branches
+
+
+def test_nothing_is_on_by_default():
+    config = session_config(SessionSettings(threads=2))
+    assert config.graph_options.optimizer_options.global_jit_level == tf.OptimizerOptions.DEFAULT
+    assert config.gpu_options.visible_device_list == ""
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "gpu_count", "expected"),
+    [(0, 0, None), (3, 0, None), (0, 8, 0), (7, 8, 7), (0, 1, 0), (7, 1, 0)],
+    ids=["no GPU", "no GPU, rank 3", "first", "last", "the only one", "each its own"],
+)
+def test_one_gpu_for_each_rank_of_a_host(local_rank, gpu_count, expected):
+    assert gpu_index(local_rank, gpu_count) == expected
+
+
+def test_a_rank_without_a_gpu_is_refused():
+    with pytest.raises(UserError, match=r"local rank 4 has no GPU: .* at most 4 ranks on a host"):
+        gpu_index(4, 4)
+
+
+def test_a_rank_sees_its_own_gpu():
+    config = session_config(SessionSettings(threads=2, gpu=3))
+    assert config.gpu_options.visible_device_list == "3"
+    assert config.gpu_options.allow_growth
+    assert config.allow_soft_placement
+
+
+def test_sessions_made_from_settings_work():
+    with (
+        tf.Graph().as_default(),
+        tf.Session(config=session_config(SessionSettings(threads=1))) as session,
+    ):
+        np.testing.assert_array_equal(session.run(tf.range(3)), [0, 1, 2])

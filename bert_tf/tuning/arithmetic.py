@@ -1,10 +1,13 @@
-"""What a network is computed with: the precision and operations that its user left open."""
+"""What a network is computed with: precision, operations, threads and GPU of its sessions."""
 
 from __future__ import annotations
 
 import dataclasses
 import socket
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import tensorflow.compat.v1 as tf
 
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.config import BertConfig
@@ -15,27 +18,68 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.tuning.hardware import Hardware, probe_hardware
 from bert_tf.util.errors import UserError
 
+if TYPE_CHECKING:
+    from bert_tf.update.kernels import Kernels
+
+# Entries of the record of a computation that several starts keep.
+PRECISION_ENTRY, NATIVE_ENTRY = "--precision", "--native_ops"
+
 # Narrower networks are quick in any precision, and float32 keeps more digits.
 LEAST_WIDTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """The precision and operations of a network, the same on all ranks.
+class SessionSettings:
+    """How a session executes; affects results only by rounding.
 
     Attributes:
-      precision: one of ``precision.PRECISIONS``.
+      threads: number of cores that this rank may use.
+      gpu: index of this rank's GPU; None without GPUs.
+    """
+
+    threads: int
+    gpu: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """How a network is computed, the same on all ranks.
+
+    Attributes:
+      precision: the precision of matrix products, one of ``precision.PRECISIONS``, unless
+        ``policy_changes`` say otherwise.
+      policy_changes: class of operation -> type, where it differs from the precision's.
+      options: the data type of each class of operation, and the implementation of the layers.
+      session: how this rank's sessions execute.
+      scales_loss: whether the loss is scaled, because gradients may underflow (float16).
       because: what the precision follows from; None if the user gave it.
-      options: its policy, and whether layers are native.
       against_native_ops: why updates use TensorFlow's operations; None for native ones.
       warnings: sentences on types that are slower than float32.
     """
 
     precision: str
-    because: str | None
     options: ForwardOptions
-    against_native_ops: str | None
-    warnings: tuple[str, ...]
+    session: SessionSettings
+    scales_loss: bool = False
+    policy_changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    because: str | None = None
+    against_native_ops: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> Kernels:
+        """The operations of the update."""
+        from bert_tf.update.kernels import kernels_for
+
+        return kernels_for("compiled by XLA" if self.options.compiled else self.against_native_ops)
+
+    def entries(self) -> dict[str, Any]:
+        """What identifies it in the record of a computation, and is kept by a later start."""
+        return {
+            PRECISION_ENTRY: self.precision,
+            NATIVE_ENTRY: self.options.native_layers,
+            "--precision_policy": dict(self.policy_changes),
+        }
 
 
 def choose(
@@ -51,7 +95,8 @@ def choose(
     recompute: bool = False,
     compiled: bool = False,
     skip_padding: bool = False,
-) -> Choice:
+    sends_float16: bool = False,
+) -> Arithmetic:
     """Decides what the user left open; nothing is measured. Collective.
 
     Args:
@@ -63,21 +108,23 @@ def choose(
       allow_slow_fp16: False raises UserError for float16 on a CPU.
       before: the precision of the run to resume, or that trained the weights; None if there was
         none. ``auto`` keeps it unless it is slow on this hardware.
-      recompute, compiled, skip_padding: as in :class:`ForwardOptions`.
+      recompute, compiled, skip_padding: as in :class:`ForwardOptions`; compiled layers and updates
+        are TensorFlow's.
+      sends_float16: whether gradients are float16 when ranks exchange them.
 
     Raises UserError for an unknown precision, for bfloat16 on a processor that does not compute it,
     and if native operations are required but missing.
     """
     hardware = hardware or probe_hardware()
-    reason = reason_against_native_ops(native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
+    wanted = False if compiled else native_ops
+    reason = reason_against_native_ops(wanted, has_gpu=hardware.has_gpu, ranks=ranks)
     precision, because = _decided(precision, hardware, config.hidden_size, before)
     changes = policy_changes or {}
     policy = policy_for(precision).changed(changes)
     if not hardware.has_gpu:
         _check_computed(policy, changes, hardware, allow_slow_fp16=allow_slow_fp16)
-    return Choice(
+    return Arithmetic(
         precision,
-        because,
         ForwardOptions(
             policy,
             recompute=recompute,
@@ -85,8 +132,12 @@ def choose(
             native_layers=reason is None and has_native_form(policy),
             compiled=compiled,
         ),
-        reason,
-        tuple(_slow_types(policy, hardware)),
+        session_settings(ranks, hardware),
+        scales_loss=sends_float16 or bool(policy.classes_in("fp16")),
+        policy_changes=changes,
+        because=because,
+        against_native_ops=reason,
+        warnings=tuple(_slow_types(policy, hardware)),
     )
 
 
@@ -185,3 +236,38 @@ def _slow_types(policy: PrecisionPolicy, hardware: Hardware) -> Iterator[str]:
                 f"this {where} only emulates {name} products, very slowly; {native[0]} is faster "
                 "here"
             )
+
+
+def gpu_index(local_rank: int, gpu_count: int) -> int | None:
+    """The index of a rank's GPU among the ``gpu_count`` that its process sees; None without GPUs.
+
+    A process that sees a single GPU uses it: a job scheduler may expose to each rank only its own
+    GPU, which then has index 0 on every rank. Raises UserError if no GPU is left for a rank.
+    """
+    if gpu_count <= 1:
+        return 0 if gpu_count else None
+    if local_rank >= gpu_count:
+        raise UserError(
+            f"local rank {local_rank} has no GPU: there are {gpu_count} GPUs on this host, one for "
+            f"each of the ranks before it; start at most {gpu_count} ranks on a host."
+        )
+    return local_rank
+
+
+def session_settings(ranks: Ranks, hardware: Hardware) -> SessionSettings:
+    """How the sessions of this rank execute on its hardware."""
+    return SessionSettings(ranks.threads, gpu_index(ranks.local_rank, hardware.gpu_count))
+
+
+def session_config(settings: SessionSettings) -> tf.ConfigProto:
+    """Converts the settings to a tf.ConfigProto."""
+    config = tf.ConfigProto(
+        intra_op_parallelism_threads=settings.threads,
+        # For branches that can run in parallel; products use the intra-op threads.
+        inter_op_parallelism_threads=min(2, settings.threads),
+        allow_soft_placement=True,
+    )
+    if settings.gpu is not None:
+        config.gpu_options.visible_device_list = str(settings.gpu)
+        config.gpu_options.allow_growth = True
+    return config
