@@ -36,8 +36,8 @@ class Turns:
 
     def __init__(self, session: tf.Session, outputs: Any, features: Any, directory: Path) -> None:
         """``outputs`` belong to the update for ``features``; summaries go to ``directory``."""
-        from bert_tf.train.hooks import NonFiniteGuard
-        from bert_tf.train.layer_summaries import LayerSummaries
+        from bert_tf.diagnose.guard import NonFiniteGuard
+        from bert_tf.diagnose.layer_summaries import LayerSummaries
         from bert_tf.train.run_log import RunLog
 
         job = types.SimpleNamespace(

@@ -14,13 +14,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.diagnose.disk import checkpoint_sizes, disk_warning
 from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train import ledger
 from bert_tf.train.checks import check_start
-from bert_tf.train.disk import checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
@@ -33,7 +33,7 @@ from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.files import write_json
 
 if TYPE_CHECKING:
-    from bert_tf.train.memory import MemoryEstimate
+    from bert_tf.diagnose.memory import MemoryEstimate
 
 _UNKNOWN_DATA = {"train_records": 0, DIGEST_KEY: "none", VOCABULARY_DIGEST_KEY: None}
 
@@ -218,7 +218,7 @@ def dry_runs(ranks: Ranks) -> Iterator[list[DryRun]]:
 def _end_dry_run(job: Job) -> None:
     memory = None
     if job.settings.do_train:
-        from bert_tf.train.memory import estimate_memory, format_memory
+        from bert_tf.diagnose.memory import estimate_memory, format_memory
 
         memory = estimate_memory(job)
         job.run.message(format_memory(memory))

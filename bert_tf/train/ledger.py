@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
+from bert_tf.diagnose.disk import checkpoint_sizes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME
 from bert_tf.ranks.communication import describe_communication
-from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.job import Job
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan

@@ -16,10 +16,10 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
 from bert_tf.config.settings import RuntimeSettings
+from bert_tf.diagnose.guard import NonFiniteError, NonFiniteGuard
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.train import evaluation, hooks, loop
-from bert_tf.train.hooks import NonFiniteError
 from bert_tf.train.job import Job
 from bert_tf.train.plan import Plan
 from bert_tf.train.progress import ProgressHook, StartUp, Throughput, training_lines
@@ -220,7 +220,7 @@ class Trainer:
                 self._throughput,
                 batch_shape=_compiled_shape(features, job.plan.batch) if is_compiled else None,
             ),
-            hooks.NonFiniteGuard(outputs, job, network, features),
+            NonFiniteGuard(outputs, job, network, features),
         ]
         if run.log is not None or outputs.slots:
             session_hooks.append(hooks.CheckpointHook(outputs, job, saver))
@@ -237,7 +237,7 @@ class Trainer:
         # If the optimizer state is sharded, all ranks must add up the norms of their parts.
         if not every or (self._job.run.log is None and not outputs.slots):
             return []
-        from bert_tf.train.layer_summaries import LayerSummaries
+        from bert_tf.diagnose.layer_summaries import LayerSummaries
 
         return [LayerSummaries(outputs, every_steps=every, log=self._job.run.log)]
 

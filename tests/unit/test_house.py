@@ -23,6 +23,7 @@ MOST_LINES = {
     "commands": 1_719,
     "compat": 1_659,
     "config": 1_292,
+    "diagnose": 910,
     "doctor": 625,
     "durable": 1_277,
     "finetune": 1_640,

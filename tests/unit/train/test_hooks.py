@@ -1,13 +1,12 @@
 """Hooks in a real session over a stand-in for an update that is fed what it does."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
-from bert_tf.train import hooks, nonfinite
+from bert_tf.train import hooks
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from tests.helpers.fake_update import FakeUpdate, fake_update, training
@@ -16,48 +15,6 @@ from tests.helpers.jobs import begun, job_of, step_plan
 from tests.helpers.settings import run_settings
 
 update = pytest.fixture(fake_update)
-
-
-@pytest.fixture(name="seen")
-def explained_updates(update, monkeypatch):
-    """The skipped updates that were explained, by their steps."""
-    seen = []
-
-    def explain(job, network, session, skipped):
-        assert session.run(update.step) == skipped.step
-        seen.append(skipped)
-        return f"stopped after step {skipped.step}"
-
-    monkeypatch.setattr(nonfinite, "explain", explain)
-    return seen
-
-
-def guard_of(update, limit):
-    job = job_of(None, run=begun(settings=run_settings(Path("out"), max_skipped_updates=limit)))
-    return hooks.NonFiniteGuard(update.outputs, job, None, {"sums": update.sums})
-
-
-@pytest.mark.usefixtures("seen")
-def test_the_first_skipped_update_ends_a_run_that_may_skip_none(update):
-    with (
-        pytest.raises(UserError, match="stopped after step 1"),
-        training(guard_of(update, 1)) as session,
-    ):
-        update.run(session)
-        update.run(session, finite=False)
-
-
-def test_only_skipped_updates_in_a_row_end_a_run(update, seen):
-    with training(guard_of(update, 3)) as session:
-        for finite in (False, False, True, False, True, False, False):
-            update.run(session, finite=finite)
-        with pytest.raises(UserError, match="stopped after step 2"):
-            update.run(session, (5.0, 6.0, 7.0), finite=False, scale=8.0)
-    [skipped] = seen
-    # The stand-in counts steps only.
-    assert (skipped.step, skipped.data_position, skipped.in_a_row) == (2, 9, 3)
-    assert (skipped.loss_scale, skipped.learning_rate) == (8.0, 0.25)
-    assert skipped.features["sums"].tolist() == [5.0, 6.0, 7.0]
 
 
 def checkpoints(tmp_path):
@@ -112,12 +69,10 @@ def test_only_so_many_checkpoints_are_kept(update, tmp_path):
     assert len(list(tmp_path.glob("*.index"))) == 2
 
 
-@pytest.mark.usefixtures("seen")
 def test_no_checkpoint_is_written_when_the_run_fails(update, tmp_path):
-    guard = guard_of(update, 1)
-    with pytest.raises(UserError), training(guard, checkpoint_hook(update, tmp_path)) as session:
+    with pytest.raises(UserError), training(checkpoint_hook(update, tmp_path)) as session:
         update.run(session)
-        update.run(session, finite=False)
+        raise UserError("an update is not finite")
     assert checkpoints(tmp_path) == [0]
 
 

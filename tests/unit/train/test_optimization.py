@@ -12,12 +12,14 @@ from absl import flags as absl_flags
 from bert_tf.checkpoint import names
 from bert_tf.cli import training_flags as flags
 from bert_tf.cli.settings_flags import Definer
+from bert_tf.diagnose import memory
+from bert_tf.diagnose.guard import NonFiniteGuard
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
 from bert_tf.native import library
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train import hooks, memory, trainer
+from bert_tf.train import trainer
 from bert_tf.train.plan import schedule_of
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizer import Optimizer
@@ -311,12 +313,12 @@ def test_as_many_checkpoints_are_kept_as_requested(train):
 def test_a_run_has_the_loss_scale_of_its_precision(train, monkeypatch, precision):
     limits = []
 
-    class Guard(hooks.NonFiniteGuard):
+    class Guard(NonFiniteGuard):
         def __init__(self, *of_update):
             super().__init__(*of_update)
             limits.append(self._limit)
 
-    monkeypatch.setattr(hooks, "NonFiniteGuard", Guard)
+    monkeypatch.setattr(trainer, "NonFiniteGuard", Guard)
     requested = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
     found = variables_of(train(runtime=requested) / "model.ckpt-2")
     if precision == "fp16":

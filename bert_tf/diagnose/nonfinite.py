@@ -33,7 +33,6 @@ from bert_tf.model.sums import LEAST_WEIGHT
 from bert_tf.model.task import Network, create_network
 from bert_tf.model.variables import load_value
 from bert_tf.ranks.ranks import as_tables
-from bert_tf.train.hooks import SkippedUpdate
 from bert_tf.train.job import Job
 from bert_tf.tuning.arithmetic import session_config
 from bert_tf.util.digest import digest_of
@@ -48,6 +47,26 @@ _MOST_RANKS_SHOWN = 8
 _HASH = "features_sha256"
 
 Weights = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class SkippedUpdate:
+    """An update that was not applied, as seen by this rank.
+
+    Attributes:
+      step: number of updates applied before it.
+      data_position: the number of its global batch.
+      in_a_row: number of consecutive skipped updates, including this one.
+      learning_rate, loss_scale: the values in this update.
+      features: this rank's part of the global batch.
+    """
+
+    step: int
+    data_position: int
+    in_a_row: int
+    learning_rate: float
+    loss_scale: float
+    features: Mapping[str, np.ndarray]
 
 
 class MicroBatch(NamedTuple):

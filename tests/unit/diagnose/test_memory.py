@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.diagnose.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.train.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
 from tests.helpers.jobs import begun, job_of
 from tests.helpers.native_ops import requires_native_ops
