@@ -125,7 +125,7 @@ def _check_resumed(checkpoint: str, run: Run, model: RunModel, plan: Plan, has_s
         )
     notes = []
     is_new_run = run.start.is_elsewhere and run.settings.start.reset_step
-    if run.record is None and run.settings.do_train and not is_new_run:
+    if run.start.record is None and run.settings.do_train and not is_new_run:
         notes.append("there is no run.json of the last start, so changes since then are unknown")
     with tf.Graph().as_default():
         network = create_network(model.task, ForwardOptions())

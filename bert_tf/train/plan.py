@@ -108,9 +108,9 @@ def _scales_steps(run: Run, requested: OptimizationSettings) -> bool:
     that is unknown and the run had a different number of ranks.
     """
     given, recorded = requested.steps.scale_steps_by_ranks, None
-    if run.record is not None:
-        recorded = run.record.fact("steps", "scaled_by_ranks", bool)
-        if not recorded and run.record.fact("ranks", "world_size", int) == 1:
+    if run.start.record is not None:
+        recorded = run.start.record.fact("steps", "scaled_by_ranks", bool)
+        if not recorded and run.start.record.fact("ranks", "world_size", int) == 1:
             recorded = None  # on one rank there is no difference
     elif given is None and _had_different_batches(run, requested):
         raise UserError(
@@ -118,11 +118,11 @@ def _scales_steps(run: Run, requested: OptimizationSettings) -> bool:
             "no run.json to show whether its steps are scaled by ranks; give "
             "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
         )
-    if run.record is not None and given is not None and recorded not in (None, given):
+    if run.start.record is not None and given is not None and recorded not in (None, given):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
             f"--scale_steps_by_ranks={str(given).lower()}, but the steps of the run to resume "
-            f"{meaning} ({run.record.path}), so it would end at a different step; leave out "
+            f"{meaning} ({run.start.record.path}), so it would end at a different step; leave out "
             "the flag."
         )
     choices = (given, recorded, run.runtime.library is not None)

@@ -17,7 +17,6 @@ from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.run_record import RunRecord, read_run_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_digest
 from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect
@@ -65,8 +64,6 @@ class Run:
       ranks: all ranks.
       watch: detects failures of the other ranks.
       start: the checkpoint and data position that training starts from.
-      record: the record that a resumed run wrote at its last start; None without one, and for a
-        run that only starts from another run's optimizer state.
       hardware: what all ranks can compute on; the number of GPUs is this rank's.
       log: None on ranks other than 0.
       until_end: what to release when the run ends, such as temporary records.
@@ -80,7 +77,6 @@ class Run:
     ranks: Ranks
     watch: Watch
     start: StartPoint
-    record: RunRecord | None
     hardware: Hardware
     log: RunLog | None
     until_end: contextlib.ExitStack
@@ -100,9 +96,8 @@ class Run:
     @property
     def precision_before(self) -> str | None:
         """The precision of the run's last start; None if there was none."""
-        if self.record is None:
-            return None
-        return self.record.ledger.get("precision", {}).get("policy")
+        record = self.start.record
+        return None if record is None else record.ledger.get("precision", {}).get("policy")
 
     def session_settings(self) -> SessionSettings:
         """How this rank's sessions execute."""
@@ -301,9 +296,7 @@ def _begin(
     watch: Watch,
     until_end: contextlib.ExitStack,
 ) -> Run:
-    start = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
-    record = ranks.broadcast(_find_record(settings, start) if ranks.is_chief else None)
-    kept = ranks.broadcast(_kept_settings(settings, start) if ranks.is_chief else None)
+    start, kept = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, probe_hardware())
     of_model = None if settings.do_train else kept
     decided, notes = settled(runtime, hardware, kept=of_model, command=settings.command)
@@ -315,35 +308,21 @@ def _begin(
             few_lines="display_loss_steps" in settings.command.defaulted,
             dllog_path=settings.log.dllog_path,
         )
-    run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end, kept)
+    run = Run(settings, decided, ranks, watch, start, hardware, log, until_end, kept)
     run.report(notes, part="precision")
     if decided.use_xla and not hardware.has_gpu:
         run.warn("--use_xla on a CPU is slower than without; it is for GPUs", part="precision")
     return run
 
 
-def _find_start(settings: RunSettings) -> StartPoint:
-    if settings.start.resume_from:
-        return find_resumed_start(
-            settings.output_dir, settings.start.resume_from, reset_step=settings.start.reset_step
-        )
-    return find_start(settings.output_dir)
-
-
-def _kept_settings(settings: RunSettings, start: StartPoint) -> Mapping[str, Any]:
-    """See :attr:`Run.kept`."""
-    given = None if settings.do_train else settings.start.init_checkpoint
-    model = start.checkpoint or given
-    return ModelDirectory.of(model).kept_settings if model else {}
-
-
-def _find_record(settings: RunSettings, start: StartPoint) -> RunRecord | None:
-    """The record of the run to resume; UserError if there are no weights to start from."""
-    if start.is_elsewhere and start.checkpoint is not None:
-        # If its steps count from 0, the run has its own schedule and scaling.
-        return None if settings.start.reset_step else read_run_record(Path(start.checkpoint).parent)
-    if start.checkpoint is not None:
-        return read_run_record(settings.output_dir)
-    if settings.start.init_checkpoint:
-        require_checkpoint(settings.start.init_checkpoint, flag="init_checkpoint")
-    return None
+def _find_start(settings: RunSettings) -> tuple[StartPoint, Mapping[str, Any]]:
+    """The start of a run, and :attr:`Run.kept`; UserError if there are no weights to start from."""
+    asked, directory = settings.start, settings.output_dir
+    if asked.resume_from:
+        start = find_resumed_start(directory, asked.resume_from, reset_step=asked.reset_step)
+    else:
+        start = find_start(directory)
+    if start.checkpoint is None and asked.init_checkpoint:
+        require_checkpoint(asked.init_checkpoint, flag="init_checkpoint")
+    model = start.checkpoint or (None if settings.do_train else asked.init_checkpoint)
+    return start, ModelDirectory.of(model).kept_settings if model else {}

@@ -1,6 +1,7 @@
 """Runs, plans and jobs for tests that look at one thing of them: everything else is as in a run."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 from bert_tf.model.options import ForwardOptions
@@ -22,14 +23,13 @@ from tests.helpers.small_span_model import CONFIG
 
 def begun(**changes):
     """A run of one process that has begun, on a CPU and from scratch."""
-    ranks = changes.get("ranks", SingleProcess(1))
+    ranks, record = changes.get("ranks", SingleProcess(1)), changes.pop("record", None)
     usual = {
         "settings": run_settings(Path("out"), seed=1, do_train=True),
         "runtime": runtime_settings(),
         "ranks": ranks,
         "watch": NoWatch(ranks),
-        "start": NEW,
-        "record": None,
+        "start": dataclasses.replace(NEW, record=record),
         "hardware": Hardware(),
         "log": None,
         "until_end": contextlib.ExitStack(),

@@ -176,7 +176,6 @@ def _check_phases(plan: Phases, recorded: Entries) -> Entries:
             checked = dataclasses.replace(
                 begun,
                 start=NEW if awaited else begun.start,
-                record=None if awaited else begun.record,
                 log=begun.log if shows else None,
             )
             job = pretraining.prepare_pretraining(settings, checked)

@@ -281,8 +281,7 @@ def resumed(recorded, *, horovod, consumed=8):
         }
         record = RunRecord("run.json", {"ledger": recorded_ledger})
     return SimpleNamespace(
-        record=record,
-        start=StartPoint("model.ckpt-2", 2, 2, consumed),
+        start=StartPoint("model.ckpt-2", 2, 2, consumed, record),
         settings=run_settings(Path("out"), do_train=True),
         runtime=SimpleNamespace(library="horovod" if horovod else None),
         ranks=SingleProcess(1),
