@@ -155,13 +155,11 @@ class EvaluationHook(StepHook):
     The last step is left to the caller, which evaluates after training.
     """
 
-    def __init__(
-        self, outputs: TrainOutputs, job: Job, every_steps: int, evaluate: Callable[[], bool]
-    ) -> None:
+    def __init__(self, outputs: TrainOutputs, job: Job, evaluate: Callable[[], bool]) -> None:
         """``evaluate`` returns, equally on every rank, whether training should end."""
         super().__init__(outputs)
         self._job = job
-        self._every_steps = every_steps
+        self._every_steps = job.settings.evaluation.eval_every_steps
         self._evaluate = evaluate
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:

@@ -210,36 +210,29 @@ class Trainer:
     ) -> list[tf.train.SessionRunHook]:
         job, run, settings = self._job, self._job.run, self._job.settings
         is_compiled = job.arithmetic.options.compiled
-        session_hooks: list[tf.train.SessionRunHook] = [
-            *run.ranks.broadcast_hooks(),
-            *self._receive_slots(outputs, saver),
-            *self._layer_summaries(outputs),
-            ProgressHook(
-                outputs,
-                job,
-                self._throughput,
-                batch_shape=_compiled_shape(features, job.plan.batch) if is_compiled else None,
-            ),
+        session_hooks: list[tf.train.SessionRunHook] = [*run.ranks.broadcast_hooks()]
+        if outputs.slots and run.start.checkpoint is not None:
+            from bert_tf.train.shared_slots import ReceiveSlots
+
+            session_hooks.append(ReceiveSlots(outputs.slots, saver, run.ranks))
+        every = settings.log.layer_summary_steps
+        # If the optimizer state is sharded, all ranks must add up the norms of their parts.
+        if every and (run.log is not None or outputs.slots):
+            from bert_tf.diagnose.layer_summaries import LayerSummaries
+
+            session_hooks.append(LayerSummaries(outputs, every_steps=every, log=run.log))
+        shape = _compiled_shape(features, job.plan.batch) if is_compiled else None
+        session_hooks += [
+            ProgressHook(outputs, job, self._throughput, batch_shape=shape),
             NonFiniteGuard(outputs, job, network, features),
         ]
         if run.log is not None or outputs.slots:
             session_hooks.append(hooks.CheckpointHook(outputs, job, saver))
         if run.log is not None:
             session_hooks.append(StartUp(run.log, self._throughput, is_compiled=is_compiled))
-        every = settings.evaluation.eval_every_steps
-        if every is not None:
-            evaluate = self._evaluate_during_training
-            session_hooks.append(hooks.EvaluationHook(outputs, job, every, evaluate))
+        if settings.evaluation.eval_every_steps is not None:
+            session_hooks.append(hooks.EvaluationHook(outputs, job, self._evaluate_during_training))
         return session_hooks
-
-    def _layer_summaries(self, outputs: TrainOutputs) -> list[tf.train.SessionRunHook]:
-        every = self._job.settings.log.layer_summary_steps
-        # If the optimizer state is sharded, all ranks must add up the norms of their parts.
-        if not every or (self._job.run.log is None and not outputs.slots):
-            return []
-        from bert_tf.diagnose.layer_summaries import LayerSummaries
-
-        return [LayerSummaries(outputs, every_steps=every, log=self._job.run.log)]
 
     def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
         job, run = self._job, self._job.run
@@ -255,15 +248,6 @@ class Trainer:
         from bert_tf.train.shared_slots import SharingSaver
 
         return SharingSaver(tf.global_variables(), slots=outputs.slots, ranks=run.ranks, **options)
-
-    def _receive_slots(
-        self, outputs: TrainOutputs, saver: ResumingSaver
-    ) -> list[tf.train.SessionRunHook]:
-        if not outputs.slots or self._job.run.start.checkpoint is None:
-            return []
-        from bert_tf.train.shared_slots import ReceiveSlots
-
-        return [ReceiveSlots(outputs.slots, saver, self._job.run.ranks)]
 
 
 def initialise_weights(job: Job, network: Network) -> None:

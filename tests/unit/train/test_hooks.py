@@ -95,13 +95,17 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence(update, tmp_path):
 
 
 def evaluated_job(*, steps, at_start):
-    return job_of(None, steps=step_plan(steps), evaluation=SimpleNamespace(at_start=at_start))
+    settings = run_settings(
+        Path("out"), do_train=True, do_eval=True, save_checkpoints_steps=1, eval_every_steps=2
+    )
+    evaluation = SimpleNamespace(at_start=at_start)
+    return job_of(None, run=begun(settings=settings), steps=step_plan(steps), evaluation=evaluation)
 
 
 def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
     seen = []
     job = evaluated_job(steps=4, at_start=True)
-    hook = hooks.EvaluationHook(update.outputs, job, 2, lambda: seen.append(hook.step) or False)
+    hook = hooks.EvaluationHook(update.outputs, job, lambda: seen.append(hook.step) or False)
     with training(hook) as session:
         update.run(session)
         update.run(session)
@@ -113,7 +117,7 @@ def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
 
 def test_an_evaluation_may_end_the_training(update):
     job = evaluated_job(steps=9, at_start=False)
-    hook = hooks.EvaluationHook(update.outputs, job, 2, lambda: True)
+    hook = hooks.EvaluationHook(update.outputs, job, lambda: True)
     with training(hook) as session:
         update.run(session)
         assert not session.should_stop()
