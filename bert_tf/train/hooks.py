@@ -159,7 +159,9 @@ class EvaluationHook(StepHook):
         """``evaluate`` returns, equally on every rank, whether training should end."""
         super().__init__(outputs)
         self._job = job
-        self._every_steps = job.settings.evaluation.eval_every_steps
+        every_steps = job.settings.evaluation.eval_every_steps
+        assert every_steps is not None, "this job is not evaluated during training"
+        self._every_steps = every_steps
         self._evaluate = evaluate
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:

@@ -1,5 +1,6 @@
 """Hooks in a real session over a stand-in for an update that is fed what it does."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
