@@ -232,9 +232,9 @@ def gradients_of(
     Raises tf.errors.ResourceExhaustedError if there is not enough memory for a second copy of the
     weights, which are values by name, and for the passes.
     """
-    options = dataclasses.replace(job.arithmetic.options, compiled=False)
-    if in_float32:
-        options = dataclasses.replace(options, policy=policy_for("fp32"))
+    options = job.arithmetic.options
+    policy = policy_for("fp32") if in_float32 else options.policy
+    options = dataclasses.replace(options, policy=policy, compiled=False)
     config = session_config(job.arithmetic.session)
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         network = create_network(job.task, options)

@@ -125,12 +125,14 @@ def find_start(output_dir: Path) -> StartPoint:
             "and only that version can resume it; start a new run with --init_checkpoint."
         )
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
-    start = read_start(checkpoint, flag="output_dir", advice=advice)
+    start = _read_start(checkpoint, flag="output_dir", advice=advice)
     warn_if_older(checkpoint)
     return start
 
 
-def read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
+def _read_start(
+    checkpoint: str, *, flag: str, advice: str, is_elsewhere: bool = False
+) -> StartPoint:
     """The start from a checkpoint; raises UserError, with the advice, if it cannot be read."""
     try:
         reader = tf.train.load_checkpoint(checkpoint)
@@ -145,7 +147,7 @@ def read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
         ) from error
     check_step(checkpoint, step)
     record = read_run_record(Path(checkpoint).parent)
-    return StartPoint(checkpoint, step, step + (skipped or 0), consumed, record)
+    return StartPoint(checkpoint, step, step + (skipped or 0), consumed, record, is_elsewhere)
 
 
 class ResumingSaver(tf.train.Saver):
@@ -209,10 +211,11 @@ def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: b
     if not parts and newest_checkpoint(output_dir) is not None:
         return find_start(output_dir)
     checkpoint = resolve_checkpoint(resume_from)
-    start = read_start(checkpoint, flag="resume_from", advice="give another checkpoint")
-    start = dataclasses.replace(
-        NEW if reset_step else start, checkpoint=checkpoint, is_elsewhere=True
+    start = _read_start(
+        checkpoint, flag="resume_from", advice="give another checkpoint", is_elsewhere=True
     )
+    if reset_step:
+        start = StartPoint(checkpoint, 0, 0, 0, is_elsewhere=True)
     # Parts of other checkpoints are somebody's unfinished copy of a run, which is not overwritten.
     return start if parts <= {_name_of_copy(start)} else find_start(output_dir)
 

@@ -187,9 +187,9 @@ def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
     found = [hardware.gpu_compute_capability for hardware in everywhere]
     capabilities = [capability for capability in found if capability is not None]
     have_all = len(capabilities) == len(found)
-    return dataclasses.replace(
-        local,
+    return Hardware(
         gpu_compute_capability=min(capabilities) if have_all else None,
+        gpu_count=local.gpu_count,
         processor=max((hardware.processor for hardware in everywhere), key=KINDS.index),
     )
 
