@@ -19,8 +19,8 @@ from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train.job import Job
+from bert_tf.train.plan import Plan
 from bert_tf.train.start_point import StartPoint
-from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule
 from bert_tf.util.files import write_json
@@ -36,10 +36,10 @@ def training_ledger(job: Job) -> Ledger:
     Collective.
     """
     run, plan, requested = job.run, job.plan, job.plan.requested
-    batch, steps, start = plan.batch, plan.steps, run.start
-    stop = steps.stop_after_steps
+    batch, schedule, start = plan.batch, plan.schedule, run.start
+    stop = plan.stop_after_steps
     hosts = run.ranks.gather(socket.gethostname())
-    consumed = start.total(batch, steps.last_step)
+    consumed = start.total(batch, plan.last_step)
     num_records = job.data.entries["train_records"]
     further = {**job.model.ledger, **job.training.ledger_sections(run, plan)}
     return {
@@ -53,24 +53,24 @@ def training_ledger(job: Job) -> Ledger:
             "length_ramp": batch.lengths and str(batch.lengths),
         },
         "steps": {
-            "train_steps_on_one_rank": steps.requested_train_steps,
-            "warmup_steps_on_one_rank": steps.requested_warmup_steps,
+            "train_steps_on_one_rank": plan.train_steps_on_one_rank,
+            "warmup_steps_on_one_rank": plan.warmup_steps_on_one_rank,
             "scaled_by_ranks": batch.scaled_by_ranks,
-            "train_steps": steps.num_train_steps,
-            "warmup_steps": steps.num_warmup_steps,
+            "train_steps": schedule.total_steps,
+            "warmup_steps": schedule.warmup_steps,
             **({} if stop is None else {"stop_after_steps": stop}),
             "start_step": start.step,
-            "schedule_offset": steps.schedule_offset,
-            "last_step": steps.last_step,
+            "schedule_offset": batch.offset,
+            "last_step": plan.last_step,
         },
         "learning_rate": {
-            "requested": steps.requested_learning_rate,
+            "requested": requested.schedule.learning_rate,
             "scaling": requested.schedule.learning_rate_scaling,
-            **schedule_entries(plan.schedule),
+            **schedule_entries(schedule),
         },
         "consumption": {
             "sequences": consumed,
-            **_positions(batch, start, steps),
+            **_positions(plan, start),
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
@@ -83,11 +83,11 @@ def training_ledger(job: Job) -> Ledger:
     }
 
 
-def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
+def _positions(plan: Plan, start: StartPoint) -> dict[str, int]:
     """The number of positions of all sequences, if there is a length ramp."""
-    if batch.lengths is None:
+    if plan.batch.lengths is None:
         return {}
-    parts = start.parts(batch, steps.last_step)
+    parts = start.parts(plan.batch, plan.last_step)
     return {"positions": round(sum(number * length for number, length in parts if length))}
 
 

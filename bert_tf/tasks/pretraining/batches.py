@@ -123,7 +123,7 @@ class TrainingBatches(TrainingData):
     def ledger_sections(self, run: Run, plan: Plan) -> Mapping[str, Mapping[str, Any]]:
         """The FLOPs, the typical length of batches of similar length, the sources of a mixture."""
         effort = self.effort(run, plan)
-        last_step = plan.steps.last_step
+        last_step = plan.last_step
         compute = {
             "model_flops_per_sequence": effort.per_sequence,
             "model_flops": effort.total(run.start.parts(plan.batch, last_step)),
@@ -161,7 +161,7 @@ class TrainingBatches(TrainingData):
         return MaskShares(
             data.masks.masked_lm_prob,
             data.final_masked_lm_prob,
-            plan.steps.num_train_steps,
+            plan.schedule.total_steps,
             plan.batch.offset,
         )
 

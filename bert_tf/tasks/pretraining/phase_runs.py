@@ -266,7 +266,7 @@ def _first_step(phase: Phase, start: StartPoint, earlier: PhaseEntry | None) -> 
 def _entry(phase: Phase, job: Job, earlier: PhaseEntry | None, begins_at: int) -> PhaseEntry:
     run, training = phase.settings.run, job.data.training
     assert isinstance(training, TrainingBatches), "a phase trains"
-    batch, last_step = job.plan.batch, job.plan.steps.last_step
+    batch, last_step = job.plan.batch, job.plan.last_step
     updates = last_step - begins_at
     if updates < 1:
         raise UserError(

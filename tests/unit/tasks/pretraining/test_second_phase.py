@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train.plan import schedule_of
-from tests.helpers.jobs import batch_and_steps
+from tests.helpers.jobs import resolve_on
 from tests.helpers.settings import with_values
 from tests.helpers.tiny_pretraining import pretraining_settings
 
@@ -35,8 +34,7 @@ def test_a_run_and_its_second_phase_follow_their_schedule(tmp_path, capfd):
     lines = [line for line in map(json.loads, log) if "learning_rate" in line]
     assert [line["step"] for line in lines] == list(range(1, 12))
     rates = [line["learning_rate"] for line in lines]
-    _, steps = batch_and_steps(both, 1)
-    expected = schedule_of(both, steps).rate(np.arange(11))
+    expected = resolve_on(both, 1).schedule.rate(np.arange(11))
     assert rates == pytest.approx(expected.tolist(), rel=1e-5)
     # From the end of the first phase up to the peak again.
     peak = first.schedule.learning_rate
