@@ -321,18 +321,16 @@ def report_resuming(job: Job) -> None:
 
 def report_changes(job: Job, run_ledger: Ledger) -> None:
     """Reports what has changed since the run's last start, in a line and in the ledger."""
-    from bert_tf.train.changes import changed_settings, learning_rate_jump
-
     run = job.run
     if run.start.record is None:
         return
-    changes = changed_settings(
+    changes = ledger.changed_settings(
         run.start.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()
     )
     if changes:
         listed = ", ".join(f"{name} {change}" for name, change in changes.items())
         run.remark(f"changed since the run's last start: {listed}", part="output directory")
-    jump = learning_rate_jump(run.start.record, run_ledger, step=run.start.step)
+    jump = ledger.learning_rate_jump(run.start.record, run_ledger, step=run.start.step)
     if jump is not None and run.start.step < job.plan.last_step:
         run.remark(jump, part="learning rate")
     if changes:

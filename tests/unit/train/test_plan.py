@@ -12,7 +12,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
-from bert_tf.train.changes import changed_settings
+from bert_tf.train.ledger import changed_settings
 from bert_tf.train.plan import resolve
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
