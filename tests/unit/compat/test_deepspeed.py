@@ -145,7 +145,7 @@ def test_a_curriculum_of_lengths(tmp_path, kind, schedule, lengths):
     config = deepspeed(curriculum_learning=curriculum(kind, schedule))
     file = converted(FIRST, config)
     assert "curriculum" not in "".join(file.notes)
-    _, batch, _ = plans(parsed(file, tmp_path), 64)
+    batch, _ = plans(parsed(file, tmp_path), 64)
     assert {position: batch.length_at(position) for position in lengths} == lengths
 
 
