@@ -92,6 +92,11 @@ class BatchOrder(TrainingData):
     by_length: bool
     num_records: int
 
+    @property
+    def most_tokens(self) -> int:
+        """See :class:`bert_tf.train.job.TrainingData`."""
+        return self.max_seq_length * (self.records.num_choices or 1)
+
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
         """See :class:`bert_tf.train.job.TrainingData`."""
         order, rank_slice = self._order(run, plan), run.batch_slice(plan.batch)

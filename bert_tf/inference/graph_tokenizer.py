@@ -95,6 +95,19 @@ def with_special_tokens(
     }
 
 
+def kept_counts(counts: list[tf.Tensor], room: int) -> list[tf.Tensor]:
+    """Like ``text.tokenizer.kept_counts`` for [B] int64 tensors."""
+    if len(counts) == 1:
+        return [tf.minimum(counts[0], room)]
+    first, second = counts
+    # The shorter text is kept whole if it takes no more than its half of the room.
+    half, rest = (room + 1) // 2, room // 2
+    return [
+        tf.minimum(first, tf.maximum(room - second, half)),
+        tf.minimum(second, tf.maximum(room - first, rest)),
+    ]
+
+
 def kept_tokens(
     tokens: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor | int = 0
 ) -> tf.RaggedTensor:

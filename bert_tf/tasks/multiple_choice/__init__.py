@@ -1,0 +1,1 @@
+"""Multiple choice: which of several continuations of a context, or answers to a question, is best."""

@@ -1,0 +1,45 @@
+"""What an exported model for multiple choice takes and returns."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.inference.export import Exportable, Tensors, checked_length
+from bert_tf.inference.graph_tokenizer import (
+    GraphTokenizer,
+    kept_counts,
+    kept_tokens,
+    with_special_tokens,
+)
+from bert_tf.model.task import Features, Network
+from bert_tf.model_directory.classes import CHOICE, Classes
+from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.tasks.multiple_choice.task import ChoiceTask
+
+
+class ExportableChooser(Exportable):
+    """A model whose signatures score each sequence: of an example's, the highest is the choice."""
+
+    classes = Classes(CHOICE)
+    texts: ClassVar = {"text_pair": ("text", "other_text")}
+
+    def __init__(self, model: CompleteModel, *, max_seq_length: int | None = None) -> None:
+        """Reads at most ``max_seq_length`` tokens, None being the network's positions."""
+        self.task = ChoiceTask(model.config)
+        self._max_seq_length = checked_length(model, max_seq_length)
+
+    def outputs(self, network: Network, features: Features) -> Tensors:
+        """``scores`` [B] float32."""
+        return network.predictions(features)
+
+    def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
+        """The scores of contexts, each with a choice, that lose their ends as in training."""
+        parts = [tokenizer.encode(text) for text in texts.values()]
+        counts = [part.row_lengths() for part in parts]
+        kept = kept_counts(counts, self._max_seq_length - 3)
+        cut = [kept_tokens(part, count) for part, count in zip(parts, kept)]
+        left_out = tf.cast(tf.add_n(counts) - tf.add_n(kept), tf.int32)
+        outputs = self.outputs(network, with_special_tokens(cut, tokenizer.ids))
+        return {**outputs, "tokens_left_out": left_out}
