@@ -1,6 +1,6 @@
-"""Fine-tunes BERT to choose among answers or continuations (SWAG, RACE), chooses and scores."""
+"""Fine-tunes BERT to choose among answers or endings (SWAG, RACE), chooses and scores."""
 
-from bert_tf.commands.multiple_choice import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["multiple-choice"].run()

@@ -22,6 +22,8 @@ from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.util.temporary import TemporaryDirectory
 
+_MOST_NAMED = 20  # files, such as a language's
+
 
 @contextlib.contextmanager
 def directory_of_new_records(run: Run, features_dir: Path) -> Iterator[Path]:
@@ -67,8 +69,9 @@ def obtain_records(
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
     )
-    names = " and ".join(source.name for source in stage.sources)
-    run.message(f"{names}: {counts}")
+    first, *others = (source.name for source in stage.sources)
+    names = [first, *others] if len(others) < _MOST_NAMED else [first, f"{len(others):,} others"]
+    run.message(f"{' and '.join(names)}: {counts}")
     return records
 
 

@@ -1,1 +1,1 @@
-"""Multiple choice: which of several continuations of a context, or answers to a question, is best."""
+"""Multiple choice: which answer to a question, or which ending of a text, is right."""

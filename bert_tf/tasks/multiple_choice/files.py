@@ -29,6 +29,7 @@ _NAMES = {
     "test": ("test.jsonl", "test.csv", "test"),
 }
 _SWAG_COLUMNS = ("sent1", "sent2", "ending0", "ending1")
+_LETTERS = "ABCDEFGH"  # RACE's answers
 # The blank that choices fill in questions of RACE; not a part of a word.
 _BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 
@@ -74,7 +75,8 @@ def find_split(data_dir: Path, split: str, *, flag: str) -> Path:
         if (data_dir / name).exists():
             return data_dir / name
     raise UserError(
-        f"--{flag}: {data_dir} has no {' or '.join(_NAMES[split])}; give the directory of the files."
+        f"--{flag}: {data_dir} has no {' or '.join(_NAMES[split])}; give the directory of the "
+        "files."
     )
 
 
@@ -107,24 +109,29 @@ def question_of(values: Any, *, where: str, needs_label: bool = False) -> Questi
     They are ``context``, ``choices`` and, optionally, ``question`` and ``label``, the number of the
     right choice from 0. Raises UserError, which begins with ``where``, for others.
     """
-    given = values if isinstance(values, Mapping) else {}
-    context, question, choices = (given.get(name) for name in ("context", "question", "choices"))
-    texts = choices if isinstance(choices, Sequence) and not isinstance(choices, str) else ()
-    question = "" if question is None else question
-    if len(texts) < 2 or not all(isinstance(text, str) for text in (context, question, *texts)):
+    given: Mapping[str, Any] = values if isinstance(values, Mapping) else {}
+    context, question, choices = (
+        given.get(name, "") for name in ("context", "question", "choices")
+    )
+    texts = () if isinstance(choices, str) or not isinstance(choices, Sequence) else tuple(choices)
+    if (
+        "context" not in given
+        or len(texts) < 2
+        or not all(isinstance(text, str) for text in (context, question, *texts))
+    ):
         raise UserError(
             f'{where} needs a text "context" and two texts or more in the list "choices", and may '
             'have a text "question"; correct it.'
         )
     if not needs_label:
-        return Question(context, question, tuple(texts))
+        return Question(context, question, texts)
     label = given.get("label")
     if type(label) is not int or not 0 <= label < len(texts):
         raise UserError(
             f"{where} has the label {short_repr(label)}, not the number of one of its {len(texts)} "
             "choices, which count from 0; correct it."
         )
-    return Question(context, question, tuple(texts), label)
+    return Question(context, question, texts, label)
 
 
 def _lines(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
@@ -145,8 +152,8 @@ def _swag(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
     missing = [name for name in _SWAG_COLUMNS if name not in columns]
     if missing:
         raise UserError(
-            f"--{flag}: {path} has no column {' and no column '.join(missing)}, which SWAG's tables "
-            "have; give one of these, or JSON lines (.jsonl)."
+            f"--{flag}: {path} has no column {' and no column '.join(missing)}, which SWAG's "
+            "tables have; give one of these, or JSON lines (.jsonl)."
         )
     endings = [name for name in columns if re.fullmatch(r"ending\d+", name)]
     for row in reader:
@@ -165,18 +172,15 @@ def _swag(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
 def _race(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
     """The questions of Lai et al. 2017 on one article; answers are letters."""
     content = read_json_object(path, what=f"--{flag}")
-    questions, options = content.get("questions"), content.get("options")
-    answers = content.get("answers") or [None] * len(questions or ())
-    if not all(isinstance(part, list) for part in (questions, options, answers)) or not (
-        len(questions) == len(options) == len(answers)
-    ):
+    lists: list[Any] = [content.get(name) for name in ("questions", "options", "answers")]
+    lengths = {len(each) if isinstance(each, list) else None for each in lists}
+    if None in lengths or len(lengths) > 1:
         raise UserError(
             f"--{flag}: {path} is not a file of RACE, with lists of questions, options and answers "
             "of equal length; correct it."
         )
-    for number, (question, choices, answer) in enumerate(zip(questions, options, answers), 1):
-        is_letter = isinstance(answer, str) and re.fullmatch("[A-Z]", answer)
-        label = ord(answer) - ord("A") if is_letter else answer
+    for number, (question, choices, answer) in enumerate(zip(*lists), start=1):
+        label = _LETTERS.find(answer) if isinstance(answer, str) and len(answer) == 1 else None
         values = {"context": content.get("article"), "question": question}
         yield f"question {number}", {**values, "choices": choices, "label": label}
 
