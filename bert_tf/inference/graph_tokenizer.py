@@ -120,17 +120,18 @@ def kept_tokens(
 
 
 def first_sequence(
-    tokens: tf.RaggedTensor, tokenizer: Tokenizer, max_seq_length: int
+    parts: Sequence[tf.RaggedTensor], tokenizer: Tokenizer, max_seq_length: int
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """The network's inputs for single texts, which lose their end if they are too long.
+    """The network's inputs for texts or pairs, which lose their ends if they are too long.
 
-    ``tokens`` are [B, (tokens)] int32, and ``max_seq_length`` counts [CLS] and [SEP]. Returns what
-    :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
+    ``parts`` are [B, (tokens)] int32 each, and ``max_seq_length`` counts [CLS] and [SEP]. Returns
+    what :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
     """
-    counts = tokens.row_lengths()
-    kept = tf.minimum(counts, max_seq_length - 2)
-    features = with_special_tokens([kept_tokens(tokens, kept)], tokenizer)
-    return features, tf.cast(counts - kept, tf.int32)
+    counts = [part.row_lengths() for part in parts]
+    kept = kept_counts(counts, max_seq_length - 1 - len(parts))
+    cut = [kept_tokens(part, count) for part, count in zip(parts, kept)]
+    left_out = tf.cast(tf.add_n(counts) - tf.add_n(kept), tf.int32)
+    return with_special_tokens(cut, tokenizer), left_out
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import tensorflow.compat.v1 as tf
-
 from bert_tf.inference.export import Exportable, Tensors, checked_length
-from bert_tf.inference.graph_tokenizer import (
-    GraphTokenizer,
-    kept_counts,
-    kept_tokens,
-    with_special_tokens,
-)
+from bert_tf.inference.graph_tokenizer import GraphTokenizer, first_sequence
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.classes import CHOICE, Classes
 from bert_tf.model_directory.complete import CompleteModel
@@ -37,9 +30,5 @@ class ExportableChooser(Exportable):
     def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
         """The scores of contexts, each with a choice, that lose their ends as in training."""
         parts = [tokenizer.encode(text) for text in texts.values()]
-        counts = [part.row_lengths() for part in parts]
-        kept = kept_counts(counts, self._max_seq_length - 3)
-        cut = [kept_tokens(part, count) for part, count in zip(parts, kept)]
-        left_out = tf.cast(tf.add_n(counts) - tf.add_n(kept), tf.int32)
-        outputs = self.outputs(network, with_special_tokens(cut, tokenizer.ids))
-        return {**outputs, "tokens_left_out": left_out}
+        features, left_out = first_sequence(parts, tokenizer.ids, self._max_seq_length)
+        return {**self.outputs(network, features), "tokens_left_out": left_out}
