@@ -1,4 +1,4 @@
-"""Questions with several choices: JSON lines, SWAG's tables, RACE's directories; their records."""
+"""Questions with several choices, in JSON lines, tables of SWAG or directories of RACE."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf.records.layouts import CHOICE_PREDICTION, CHOICE_TRAINING
-from bert_tf.records.sequences import Encoded, SequenceStage, TokenSequence, inputs_of, joined
+from bert_tf.records.sequences import Encoded, TokenSequence, inputs_of, joined
 from bert_tf.text.tokenizer import Tokenizer, kept_counts
-from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import decode_text, read_json_object, read_lines, require_file
 
-STAGE = "choice_features"
 VERSION = 1  # goes up when the records of equal input change
 
 _NAMES = {
@@ -183,42 +180,6 @@ def _race(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
         label = _LETTERS.find(answer) if isinstance(answer, str) and len(answer) == 1 else None
         values = {"context": content.get("article"), "question": question}
         yield f"question {number}", {**values, "choices": choices, "label": label}
-
-
-def feature_stage(
-    file: ChoiceFile,
-    *,
-    tokenizer_files: TokenizerFiles,
-    max_seq_length: int,
-    training: bool,
-    num_workers: int = 0,
-) -> SequenceStage:
-    """The stage that makes the records of a file, one for each question.
-
-    The ``counts`` of the records are ``questions``, and ``cut_questions``, the number of those with
-    more tokens than positions. Only records for training have labels. Raises UserError if the
-    length is too small.
-    """
-    check_length(max_seq_length)
-    return SequenceStage(
-        STAGE,
-        file.paths,
-        tokenizer_files,
-        {
-            "max_seq_length": max_seq_length,
-            "num_choices": file.num_choices,
-            "training": training,
-        },
-        CHOICE_TRAINING if training else CHOICE_PREDICTION,
-        VERSION,
-        file.questions,
-        QuestionEncoder(max_seq_length, file.num_choices),
-        unit="questions",
-        total=len(file.questions),
-        items_per_batch=64,
-        total_per_worker=2_000,
-        num_workers=num_workers,
-    )
 
 
 def check_length(max_seq_length: int) -> None:

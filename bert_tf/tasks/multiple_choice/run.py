@@ -18,12 +18,14 @@ from bert_tf.finetune.settings import TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.classes import CHOICE, Classes
+from bert_tf.records.layouts import CHOICE_PREDICTION, CHOICE_TRAINING
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.multiple_choice.chooser import probabilities
 from bert_tf.tasks.multiple_choice.files import (
+    VERSION,
     ChoiceFile,
+    QuestionEncoder,
     check_length,
-    feature_stage,
     find_split,
     read_questions,
 )
@@ -87,12 +89,22 @@ class MultipleChoice(SequenceTask):
         return ChoiceTask(config)
 
     def stage(self, kind: str, tokenizer_files: TokenizerFiles) -> SequenceStage:
-        """Only training needs labels in records."""
-        return feature_stage(
-            self.files[kind],
-            tokenizer_files=tokenizer_files,
-            max_seq_length=self.settings.max_seq_length,
-            training=kind == TRAIN,
+        """One record for each question; only training needs labels."""
+        file, length, training = self.files[kind], self.settings.max_seq_length, kind == TRAIN
+        parameters = {"max_seq_length": length, "num_choices": file.num_choices}
+        return SequenceStage(
+            "choice_features",
+            file.paths,
+            tokenizer_files,
+            {**parameters, "training": training},
+            CHOICE_TRAINING if training else CHOICE_PREDICTION,
+            VERSION,
+            file.questions,
+            QuestionEncoder(length, file.num_choices),
+            unit="questions",
+            total=len(file.questions),
+            items_per_batch=64,
+            total_per_worker=2_000,
             num_workers=self.settings.num_workers,
         )
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from bert_tf.tasks.multiple_choice.files import (
-    ChoiceFile,
     Question,
     QuestionEncoder,
-    feature_stage,
+    check_length,
     find_split,
     read_questions,
     sequences_of,
@@ -187,17 +186,7 @@ def test_questions_with_fewer_choices_are_filled_up(files):
     np.testing.assert_array_equal(encoded.features["labels"], [[2], [1]])
 
 
-def test_records_are_made_once(files, tmp_path):
-    path = write_lines(tmp_path, GOOD, {**GOOD, "choices": ["x", "y", "z"]})
-    file = read_questions(path, flag="train_file", needs_labels=True)
-    assert isinstance(file, ChoiceFile)
-
-    def stage(length):
-        return feature_stage(file, tokenizer_files=files, max_seq_length=length, training=True)
-
-    records = stage(8).build(tmp_path / "records")
-    assert (len(records), records.num_choices, records.lengths.tolist()) == (2, 3, [5, 5])
-    assert stage(8).find(tmp_path / "records").digest == records.digest
-    assert stage(9).find(tmp_path / "records") is None
+def test_a_length_without_room_is_refused():
+    check_length(5)
     with pytest.raises(UserError, match=r"--max_seq_length=4 has no room .* give at least 5"):
-        stage(4)
+        check_length(4)
