@@ -327,7 +327,7 @@ def _agree_on_classes(
 
 def _check_trained_on(run: Run, task: TextTask) -> None:
     """Raises UserError if a run would use the head of another task."""
-    advice = {known.name: f"give --task_name={known.name}, or " for known in GLUE_TASKS.values()}
+    advice = {each.name: f"give --task_name={each.name}, or " for each in GLUE_TASKS.values()}
     if not isinstance(task, GlueTask):
         advice[OWN_PAIRS] = "give --pair_column, or "
         advice[OWN_TEXTS] = "leave out --pair_column, or "

@@ -42,9 +42,10 @@ class Sentence(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TaggedFile:
-    """The contents of a file, including all of its lines unchanged."""
+    """The contents of a file, including all of its lines unchanged; ``flag`` named it."""
 
     path: Path
+    flag: str
     lines: list[str]
     sentences: list[Sentence]
 
@@ -120,7 +121,7 @@ def read_tagged(path: Path, *, flag: str, needs_labels: bool) -> TaggedFile:
         sentences[-1].words.append(cells[0])
     if not sentences:
         raise UserError(f"--{flag}: {path} has no sentences; give a file with a word on each line.")
-    return TaggedFile(path, lines, sentences)
+    return TaggedFile(path, flag, lines, sentences)
 
 
 def columns_of(line: str, *, by_tabs: bool = False) -> list[str]:
@@ -156,16 +157,17 @@ def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:
     return {label: count for label, count in used if label not in set(labels)}
 
 
-def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
+def check_labels(file: TaggedFile, labels: Sequence[str]) -> None:
     """Raises UserError for a label that the model lacks, and names its line."""
-    unknown = set(unknown_labels(file, labels))
+    unknown = unknown_labels(file, labels)
     if unknown:
         line, label = file.first_use(unknown)
         shown = ", ".join(labels[:_SHOWN_LABELS])
         more = len(labels) - _SHOWN_LABELS
         raise UserError(
-            f"--{flag}: line {line} of {file.path} has the label {short_repr(label)}, which the "
-            f"model does not have; its labels are {shown}{f' and {more} more' if more > 0 else ''}."
+            f"--{file.flag}: line {line} of {file.path} has the label {short_repr(label)}, which "
+            f"the model does not have; its labels are {shown}"
+            f"{f' and {more} more' if more > 0 else ''}."
         )
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
+from bert_tf.finetune.scores import Counts
 from bert_tf.tasks.tagging.chunks import (
     CORRECT,
     MISSED,
@@ -19,7 +20,6 @@ from bert_tf.tasks.tagging.chunks import (
     SPURIOUS,
     WRONG_BOUNDARIES,
     WRONG_TYPE,
-    Counts,
     Entity,
     Match,
     are_of_entities,

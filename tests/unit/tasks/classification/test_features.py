@@ -120,15 +120,6 @@ def test_records(tmp_path, mrpc, tokenizer_files, training):
         assert "labels" not in first
 
 
-def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 12, "training": False}
-    made = feature_stage(mrpc, **options).build(tmp_path / "out")
-    record = made.spec.decode(RecordSet(made.files).read([0])[0])
-    assert record["input_mask"].tolist() == [1] * 9 + [0] * 3
-    assert record["input_ids"][9:].tolist() == [VOCABULARY.index("[PAD]")] * 3
-    assert record["segment_ids"][9:].tolist() == [0] * 3
-
-
 def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
     options |= {"rows_per_batch": 1, "rows_per_worker": 1}
