@@ -30,8 +30,6 @@ def feature_stage(
     training: bool,
     long_texts: LongTexts = CUT_OFF,
     num_workers: int = 0,
-    rows_per_batch: int = 256,
-    rows_per_worker: int = 20_000,
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
@@ -53,8 +51,8 @@ def feature_stage(
         RowEncoder(max_seq_length, task.num_targets, long_texts),
         unit="examples",
         total=len(file.rows),
-        items_per_batch=rows_per_batch,
-        total_per_worker=rows_per_worker,
+        items_per_batch=256,
+        total_per_worker=20_000,
         num_workers=num_workers,
     )
 

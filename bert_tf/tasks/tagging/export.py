@@ -10,7 +10,7 @@ from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
-from bert_tf.tasks.tagging.features import WindowSettings
+from bert_tf.tasks.tagging.files import WindowSettings
 from bert_tf.tasks.tagging.task import TaggingTask
 
 

@@ -29,7 +29,7 @@ from bert_tf.tasks.tagging.chunks import (
     total,
     words_as_entities,
 )
-from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
+from bert_tf.tasks.tagging.files import Sentence, TaggedFile
 from bert_tf.util.pages.page import Section, Table, badge, hint, mark, write_page
 
 _MOST_SENTENCES = 30

@@ -36,16 +36,17 @@ from bert_tf.tasks.tagging.chunks import (
     without_prefix,
     without_type,
 )
-from bert_tf.tasks.tagging.features import WindowSettings, feature_stage
-from bert_tf.tasks.tagging.flags import TaggingSettings
-from bert_tf.tasks.tagging.formats import (
+from bert_tf.tasks.tagging.files import (
     TaggedFile,
+    WindowSettings,
     check_labels,
+    feature_stage,
     find_split,
     read_tagged,
     unknown_labels,
     with_predictions,
 )
+from bert_tf.tasks.tagging.flags import TaggingSettings
 from bert_tf.tasks.tagging.report import write_report
 from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, LABELS, TAGGING_HEAD, TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles

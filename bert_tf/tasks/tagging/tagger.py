@@ -15,7 +15,7 @@ from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
 from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
-from bert_tf.tasks.tagging.features import WindowSettings, sequences_of
+from bert_tf.tasks.tagging.files import WindowSettings, sequences_of
 from bert_tf.text.basic import IDEOGRAPHS
 
 # A text, or the words of one.

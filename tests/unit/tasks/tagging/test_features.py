@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.tagging.features import (
+from bert_tf.tasks.tagging.files import (
+    Sentence,
     SentenceEncoder,
     WindowSettings,
     feature_stage,
+    read_tagged,
     sequences_of,
     windows_of_words,
 )
-from bert_tf.tasks.tagging.formats import Sentence, read_tagged
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import VOCABULARY

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bert_tf.tasks.tagging.formats import (
+from bert_tf.tasks.tagging.files import (
     Sentence,
     check_labels,
     columns_of,
