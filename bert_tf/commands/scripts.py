@@ -53,8 +53,10 @@ class PretrainingScript(Script):
     reads_records = True
 
     def main(self, values: FlagValues) -> None:
-        """Turns flags into the settings of each phase, and runs them."""
-        # Here, since fine-tuning does without it.
+        """Turns flags into settings, with --phases those of each phase, and runs them."""
+        if values.phases is None:
+            super().main(values)
+            return
         from bert_tf.tasks.pretraining.phases import train
 
         train(values, self.settings)

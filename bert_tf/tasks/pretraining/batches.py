@@ -12,10 +12,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.input.pipeline import PretrainingRecords, record_order, training_dataset
-from bert_tf.model.config import BertConfig
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.tasks.pretraining.task import objective_of
+from bert_tf.tasks.pretraining.task import ObjectiveTask
 from bert_tf.train.job import TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
@@ -38,42 +37,12 @@ class Lengths(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Effort:
-    """The floating-point operations of training, as defined in ``model.flops``.
-
-    ``lengths`` are those of sequences in typical batches; not meaningful with a length ramp.
-    """
-
-    batches: TrainingBatches
-    lengths: Sequence[int]
-
-    @property
-    def per_sequence(self) -> float:
-        """FLOPs of a typical sequence; with a length ramp, of the longest."""
-        return statistics.fmean(map(self._of_length, self.lengths))
-
-    def total(self, parts: Iterable[tuple[float, int | None]]) -> float:
-        """FLOPs of (number of sequences, length) pairs; length None stands for typical ones."""
-        typical = self.per_sequence
-        return sum(n * (self._of_length(length) if length else typical) for n, length in parts)
-
-    def _of_length(self, length: int) -> float:
-        batches, predictions = self.batches, self.batches.max_predictions
-        if batches.settings.optimization.length_ramp is not None:
-            from bert_tf.input.cutting import cut_predictions
-
-            predictions = cut_predictions(predictions, batches.max_seq_length, length)
-        objective = objective_of(batches.settings)
-        return objective.training_flops(batches.config, length=length, predictions=predictions)
-
-
-@dataclasses.dataclass(frozen=True)
 class TrainingBatches(TrainingData):
     """The batches of a training run; their records are the same for any number of ranks.
 
     Attributes:
       settings: what the user requested.
-      config: the network's configuration.
+      task: the task, with the network's configuration.
       records: the records as they are read, perhaps from copies on a local disk.
       originals: the records under the paths that users know.
       max_seq_length: tokens of a record.
@@ -85,7 +54,7 @@ class TrainingBatches(TrainingData):
     """
 
     settings: PretrainingSettings
-    config: BertConfig
+    task: ObjectiveTask
     records: PretrainingRecords
     originals: RecordSet
     max_seq_length: int
@@ -122,35 +91,50 @@ class TrainingBatches(TrainingData):
 
     def ledger_sections(self, run: Run, plan: Plan) -> Mapping[str, Mapping[str, Any]]:
         """The FLOPs, the typical length of batches of similar length, the sources of a mixture."""
-        effort = self.effort(run, plan)
-        last_step = plan.steps.last_step
+        last_step, typical = plan.steps.last_step, self.typical_lengths(run, plan)
         compute = {
-            "model_flops_per_sequence": effort.per_sequence,
-            "model_flops": effort.total(run.start.parts(plan.batch, last_step)),
+            "model_flops_per_sequence": self.flops_of([(1, None)], typical),
+            "model_flops": self.flops_of(run.start.parts(plan.batch, last_step), typical),
         }
         if self.lengths is not None:
-            compute["positions_per_sequence"] = statistics.fmean(effort.lengths)
+            compute["positions_per_sequence"] = statistics.fmean(typical)
         mixture = self.records.mixture
         if mixture is None:
             return {"compute": compute}
         consumed = run.start.total(plan.batch, last_step)
         return {"compute": compute, **mixture.ledger_sections(consumed)}
 
-    def effort(self, run: Run, plan: Plan) -> Effort:
-        """The FLOPs of sequences in batches of a plan."""
+    def typical_lengths(self, run: Run, plan: Plan) -> Sequence[int]:
+        """The lengths of sequences in typical batches; not meaningful with a length ramp."""
         buckets = self._buckets(run, run.batch_slice(plan.batch))
-        lengths = [self.max_seq_length] if buckets is None else buckets.typical_lengths()
-        return Effort(self, lengths)
+        return [self.max_seq_length] if buckets is None else buckets.typical_lengths()
+
+    def flops_of(self, parts: Iterable[tuple[float, int | None]], typical: Sequence[int]) -> float:
+        """FLOPs of training on (number of sequences, length) pairs, as in ``model.flops``.
+
+        Length None stands for a sequence of ``typical`` lengths; with a length ramp, of the
+        longest.
+        """
+        mean = statistics.fmean(map(self._flops_of_length, typical))
+        return sum(n * (self._flops_of_length(length) if length else mean) for n, length in parts)
 
     def report_lengths(self, run: Run, plan: Plan) -> None:
         """Reports how much shorter than whole records the batches of similar length are."""
         if self.lengths is None:
             return
-        share = statistics.fmean(self.effort(run, plan).lengths) / self.max_seq_length
+        share = statistics.fmean(self.typical_lengths(run, plan)) / self.max_seq_length
         text = f"batches of similar length have {share:.1%} of the positions of whole records"
         if share > _NOTHING_TO_GAIN:
             text += "; the records are full, and --length_buckets gains nothing"
         run.message(text)
+
+    def _flops_of_length(self, length: int) -> float:
+        predictions = self.max_predictions
+        if self.settings.optimization.length_ramp is not None:
+            from bert_tf.input.cutting import cut_predictions
+
+            predictions = cut_predictions(predictions, self.max_seq_length, length)
+        return self.task.training_flops(length=length, predictions=predictions)
 
     def _shares(self, plan: Plan) -> MaskShares | None:
         data = self.settings.data

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.durable.manifest import require_listed_files
-from bert_tf.input import pipeline
+from bert_tf.input.pipeline import PretrainingRecords
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import RecordInfo, RecordVocabulary, inspect_records
 from bert_tf.records.tfrecord import RecordSet
@@ -22,6 +23,9 @@ from bert_tf.util.files import expand_record_files
 if TYPE_CHECKING:
     from bert_tf.input.masking import MaskingSettings
     from bert_tf.input.mixture import Mixture
+    from bert_tf.train.run import Run
+
+_GB = 1e9
 
 
 class OpenRecords(NamedTuple):
@@ -78,12 +82,49 @@ class RunRecords:
                 advice="make shorter records or use another model",
             )
 
-    def for_network(self, opened: OpenRecords, config: BertConfig) -> pipeline.PretrainingRecords:
-        """Some of the records, to train or evaluate a network on."""
-        (record_set, info, mixture), masking = opened, self.masking
-        return pipeline.PretrainingRecords(
-            record_set, info, config.vocab_size, config.type_vocab_size, masking, mixture
-        )
+    def for_network(
+        self, opened: OpenRecords, config: BertConfig, copies: Mapping[Path, Path] | None = None
+    ) -> PretrainingRecords:
+        """Some of the records, to train or evaluate a network on, read from ``copies`` if given."""
+        record_set, info, mixture = opened
+        if copies:
+            record_set = RecordSet([copies[file.path] for file in record_set.files])
+        sizes = config.vocab_size, config.type_vocab_size
+        return PretrainingRecords(record_set, info, *sizes, self.masking, mixture)
+
+    def copied_to_local_disks(
+        self, directory: Path, most_gb: float | None, run: Run
+    ) -> dict[Path, Path]:
+        """Copies the records to a disk of each host's own: file -> copy on this host. Collective.
+
+        A host without room for them reads the originals, {}, and warns; batches are the same.
+        Raises UserError on all ranks if the cache cannot be written or records are damaged.
+        """
+        from bert_tf.ranks.host_work import on_each_host
+        from bert_tf.records.local_cache import LocalCopies, NoRoomError, local_copies
+
+        opened = [one for one in (self.train, self.held_out) if one is not None]
+        files = {file.path: file for one in opened for file in one.record_set.files}
+
+        def copy() -> LocalCopies | str:
+            most = None if most_gb is None else int(most_gb * _GB)
+            try:
+                return local_copies(list(files.values()), directory, most_bytes=most)
+            except NoRoomError as error:
+                return str(error)
+
+        by_host = on_each_host(run.ranks, copy)
+        for host, copied in by_host.items():
+            if isinstance(copied, str):
+                run.warn(
+                    f"host {host} reads the original records, not copies in --local_cache_dir: "
+                    f"{copied}"
+                )
+            else:
+                how = "copied now" if copied.copied_bytes else "from an earlier run"
+                run.message(f"host {host} reads copies of the records, {how}: {copied.directory}")
+        mine = by_host[socket.gethostname()]
+        return {} if isinstance(mine, str) else dict(zip(files, mine.files))
 
     def ledger_entries(self, given: Vocabulary | None) -> dict[str, object]:
         """The ledger's entries on the data.

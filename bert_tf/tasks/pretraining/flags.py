@@ -26,7 +26,7 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.schedules import most_warmup_steps
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
+from bert_tf.tasks.pretraining.settings import DataSettings, Objective, PretrainingSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import note, warn
 from bert_tf.util.errors import UserError
@@ -170,7 +170,7 @@ def pretraining_settings(
     values: flags.FlagValues,
     *,
     distillation: DistillationSettings | None = None,
-    objective: Any = None,
+    objective: Objective | None = None,
     rate_factors: tuple[tuple[str, float], ...] = (),
 ) -> PretrainingSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags.

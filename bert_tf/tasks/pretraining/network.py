@@ -14,7 +14,7 @@ from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.tasks.pretraining.task import objective_of
+from bert_tf.tasks.pretraining.task import ObjectiveTask, PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
@@ -37,7 +37,7 @@ def open_model(
 ) -> RunModel:
     """Finds network and vocabulary on rank 0, the only rank that needs access to their files.
 
-    ``sentence_order``: as in :class:`Objective`.
+    ``sentence_order``: as in :class:`PretrainingTask`.
 
     Collective. Raises UserError if something is missing or contradictory.
     """
@@ -72,13 +72,18 @@ def _find_model(
     run.report(notes, part="configuration")
     for remark in remarks:
         run.remark(remark.sentence, part=remark.part)
-    objective = objective_of(settings)
+    task: ObjectiveTask
+    if settings.objective is not None:
+        task = settings.objective.task(config)
+    else:
+        heads = settings.masked_lm, settings.next_sentence
+        task = PretrainingTask(config, *heads, sentence_order=sentence_order)
     return RunModel(
-        objective.task(config, sentence_order=sentence_order),
+        task,
         vocabulary,
         tokenizer_files=files,
         initial=InitialWeights(settings.run.start.init_checkpoint),
-        ledger=objective.ledger(config),
+        ledger=task.ledger(),
     )
 
 

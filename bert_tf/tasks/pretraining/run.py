@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input.order import GlobalBatchSlice
@@ -25,6 +27,7 @@ from bert_tf.util.digest import EVAL_DIGEST_KEY
 
 if TYPE_CHECKING:
     from bert_tf.tasks.pretraining.distillation import MakeTargets
+    from bert_tf.tasks.pretraining.task import ObjectiveTask
 
 
 def run(settings: PretrainingSettings) -> Results | None:
@@ -33,11 +36,22 @@ def run(settings: PretrainingSettings) -> Results | None:
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
     with begin(settings.run, settings.runtime) as begun:
-        if settings.before_training is not None:
-            from bert_tf.tasks.pretraining.hosts import run_before_training
-
-            run_before_training(settings, begun)
+        run_before_training(settings, begun)
         return execute(prepare_pretraining(settings, begun))
+
+
+def run_before_training(settings: PretrainingSettings, run: Run) -> None:
+    """Runs --before_training, if given, once on each host; not in a dry run. Collective.
+
+    Raises UserError on all ranks if the command fails on any host.
+    """
+    command = settings.before_training
+    if command is None or settings.run.dry_run:
+        return
+    from bert_tf.ranks.host_work import on_each_host, run_command
+
+    run.message(f"running on each host: {command}")
+    on_each_host(run.ranks, lambda: run_command(command, flag="before_training"))
 
 
 def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Job:
@@ -85,32 +99,35 @@ class OpenedPretraining:
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Copies records to local disks, measures their lengths, caches the teacher's targets."""
-        settings, records = self.settings, self._on_local_disk(run)
+        settings, data, records = self.settings, self.settings.data, self.records
+        copies: dict[Path, Path] = {}
+        if data.local_cache_dir is not None and settings.run.do_train and not run.settings.dry_run:
+            copies = records.copied_to_local_disks(data.local_cache_dir, data.local_cache_gb, run)
         training = evaluation = None
-        if self.records.train is not None and records.train is not None:
-            training = self._training(self.records.train, records.train, run, arithmetic)
+        if records.train is not None:
+            training = self._training(records.train, copies, run, arithmetic)
         if records.held_out is not None:
-            evaluation = self._evaluation(records.held_out, run)
+            evaluation = self._evaluation(records.held_out, copies, run)
         return JobData(
             training,
             evaluation,
             entries={
                 **records.ledger_entries(self.model.vocabulary),
-                "length_buckets": settings.run.do_train and settings.data.length_buckets,
+                "length_buckets": settings.run.do_train and data.length_buckets,
             },
             names={EVAL_DIGEST_KEY: "held-out data"},
         )
 
     def _training(
-        self, given: OpenRecords, read: OpenRecords, run: Run, arithmetic: Arithmetic
+        self, given: OpenRecords, copies: Mapping[Path, Path], run: Run, arithmetic: Arithmetic
     ) -> TrainingBatches:
-        """What is trained on: ``given`` records, ``read`` from where they may be copies."""
-        config, buckets = self.model.config, self.settings.data.length_buckets
-        originals = self.records.for_network(given, config)
-        records = self.records.for_network(read, config)
+        task = cast("ObjectiveTask", self.model.evaluated or self.model.task)
+        buckets = self.settings.data.length_buckets
+        originals = self.records.for_network(given, task.config)
+        records = self.records.for_network(given, task.config, copies)
         return TrainingBatches(
             self.settings,
-            config,
+            task,
             records,
             given.record_set,
             *self.lengths,
@@ -119,7 +136,9 @@ class OpenedPretraining:
             targets=self.make_targets and self.make_targets(records, run, arithmetic),
         )
 
-    def _evaluation(self, held_out: OpenRecords, run: Run) -> LossEvaluation:
+    def _evaluation(
+        self, held_out: OpenRecords, copies: Mapping[Path, Path], run: Run
+    ) -> LossEvaluation:
         from bert_tf.input.evaluation import evaluation_dataset
 
         task, asked, ranks = self.model.evaluated or self.model.task, self.settings.run, run.ranks
@@ -127,7 +146,7 @@ class OpenedPretraining:
         return LossEvaluation(
             functools.partial(
                 evaluation_dataset,
-                self.records.for_network(held_out, task.config),
+                self.records.for_network(held_out, task.config, copies),
                 GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size),
                 seed=asked.seed,
             ),
@@ -135,22 +154,6 @@ class OpenedPretraining:
             task=task,
             max_steps=asked.evaluation.max_eval_steps,
         )
-
-    def _on_local_disk(self, run: Run) -> RunRecords:
-        """The records, copied to this host's disk if a training run asks for it. Collective."""
-        data, records = self.settings.data, self.records
-        if data.local_cache_dir is None or not run.settings.do_train or run.settings.dry_run:
-            return records
-        from bert_tf.tasks.pretraining.hosts import copy_to_local_disks
-
-        opened = [records.train, records.held_out]
-        sets = [None if one is None else one.record_set for one in opened]
-        copies = copy_to_local_disks(sets, data.local_cache_dir, data.local_cache_gb, run)
-        train, held_out = (
-            None if one is None or copy is None else one._replace(record_set=copy)
-            for one, copy in zip(opened, copies)
-        )
-        return dataclasses.replace(records, train=train, held_out=held_out)
 
 
 def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:

@@ -16,8 +16,8 @@ from bert_tf.tasks.distillation import teacher as distillation
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.teacher import open_teacher
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.jobs import begun
 from tests.helpers.settings import with_values
 from tests.helpers.tensors import variables_of

@@ -145,14 +145,13 @@ def test_batches_are_cut_and_counted_so(settings, whole, tmp_path, capsys):
     found = prepared(settings, tmp_path / "planned")
     assert "batches of similar length have" in capsys.readouterr().out
     # Ten records begin three batches of four; there is one of each length.
-    effort = found.training.effort(found.run, found.plan)
-    assert sorted(effort.lengths) == [8, 16, 24]
+    assert sorted(found.training.typical_lengths(found.run, found.plan)) == [8, 16, 24]
     by_length = [
         training_flops(CONFIG, length=length, predictions=P, next_sentence=True)
         for length in (8, 16, 24)
     ]
-    assert effort.per_sequence == pytest.approx(np.mean(by_length))
     compute = found.training.ledger_sections(found.run, found.plan)["compute"]
+    assert compute["model_flops_per_sequence"] == pytest.approx(np.mean(by_length))
     assert compute["model_flops"] == pytest.approx(4 * STEPS * np.mean(by_length))
     ledger = json.loads((whole / "run.json").read_text())["ledger"]
     assert ledger["data"]["length_buckets"] is True
@@ -171,7 +170,7 @@ def test_a_resumed_run_says_that_its_batches_change(settings, tmp_path, capfd):
 def test_random_batches_are_whole(settings, tmp_path, capsys):
     data = dataclasses.replace(settings.data, length_buckets=False)
     found = prepared(dataclasses.replace(settings, data=data), tmp_path / "planned")
-    assert found.training.effort(found.run, found.plan).lengths == [S]
+    assert found.training.typical_lengths(found.run, found.plan) == [S]
     assert found.data.entries["length_buckets"] is False
     assert "similar length" not in capsys.readouterr().out
 
@@ -191,7 +190,7 @@ def copied_records(settings, tmp_path):
 def test_a_dry_run_keeps_no_lengths(copied, tmp_path):
     before = content_of(tmp_path / "records")
     found = prepared(copied, tmp_path / "planned")
-    assert sorted(found.training.effort(found.run, found.plan).lengths) == [8, 16, 24]
+    assert sorted(found.training.typical_lengths(found.run, found.plan)) == [8, 16, 24]
     assert content_of(tmp_path / "records") == before
 
 

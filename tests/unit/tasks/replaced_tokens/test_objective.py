@@ -35,7 +35,7 @@ def counted_by_torch(config, class_name):
 @pytest.mark.parametrize("share", [1 / 3, 1.0])
 def test_the_count_is_that_of_torch(share):
     objective = ReplacedTokens(generator_hidden_size=share, generator_layers=0.5)
-    found = objective.training_flops(CONFIG, length=LENGTH, predictions=LENGTH)
+    found = objective.task(CONFIG).training_flops(length=LENGTH, predictions=LENGTH)
     expected = counted_by_torch(CONFIG, "ElectraForPreTraining")
     expected += counted_by_torch(objective.generator(CONFIG), "ElectraForMaskedLM")
     assert found == expected
@@ -43,7 +43,7 @@ def test_the_count_is_that_of_torch(share):
 
 def test_words_cost_what_the_embeddings_are_wide():
     counts = [
-        ReplacedTokens().training_flops(CONFIG, length=LENGTH, predictions=predictions)
+        ReplacedTokens().task(CONFIG).training_flops(length=LENGTH, predictions=predictions)
         for predictions in (0, 3)
     ]
     assert counts[1] - counts[0] == 6 * 3 * 12 * (4 + 50)

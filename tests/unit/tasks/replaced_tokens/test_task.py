@@ -13,8 +13,7 @@ from bert_tf.model.losses import ClassScores
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
-from bert_tf.tasks.pretraining.graph import PretrainingOutputs
-from bert_tf.tasks.pretraining.task import MASKED_LM
+from bert_tf.tasks.pretraining.task import MASKED_LM, PretrainingOutputs
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.tasks.replaced_tokens.task import DISCRIMINATOR, ReplacedTokenOutputs
 from tests.helpers import rounding
@@ -29,7 +28,7 @@ CONFIG = BertConfig(
     max_position_embeddings=11,
     type_vocab_size=2,
 )
-TASK = ReplacedTokens().task(CONFIG, sentence_order=False)
+TASK = ReplacedTokens().task(CONFIG)
 NATIVE = ForwardOptions().with_native_layers()
 # The most that a sum has terms: the losses of a batch, and the words of a softmax.
 OF_SUMS = rounding.of_products(4, V)
