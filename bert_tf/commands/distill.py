@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bert_tf.commands.scripts import PretrainingScript
-from bert_tf.tasks.pretraining.distillation_flags import (
+from bert_tf.tasks.pretraining.flags import (
     define_distillation_flags,
     distillation_settings,
 )

@@ -19,7 +19,7 @@ from bert_tf.cli.training_flags import (
     run_settings,
 )
 from bert_tf.finetune.settings import FinetuningSettings, LayerSettings
-from bert_tf.tasks.distillation.flags import (
+from bert_tf.tasks.distillation.settings import (
     FOR_PRETRAINING,
     define_teacher_flags,
     teacher_settings,

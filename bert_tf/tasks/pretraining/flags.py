@@ -1,4 +1,4 @@
-"""The flags of run_pretraining.py and the settings made from them."""
+"""The flags of run_pretraining.py and run_distillation.py, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ _NETWORK_HELP = {
 
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
+_POSITION_EMBEDDINGS = r"^bert/embeddings/position_embeddings$"
+
 NO_MODEL = (
     "no model was given; describe its architecture with --bert_config_file or with sizes such as "
     "--hidden_size, or give --init_checkpoint."
@@ -72,6 +74,18 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
     )
     _define_ramp_flags(define)
     define_runtime_flags(define)
+
+
+def define_distillation_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_distillation.py: those of pre-training plus the teacher's."""
+    from bert_tf.tasks.distillation.settings import define_teacher_flags
+
+    define = Definer(values)
+    define_pretraining_flags(values)
+    # DistilBERT has no next-sentence head.
+    values.set_default("nsp", False)
+    define_teacher_flags(define, label_flag="alpha_mlm")
+    define.boolean("freeze_pos_embs", False, "Keep the student's position embeddings as they are.")
 
 
 @flag_group("Model")
@@ -209,6 +223,25 @@ def pretraining_settings(
         optimization.check_lengths()
         _say_shorter_warmup(values, optimization)
     return settings
+
+
+def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
+    """Turns the parsed flags of run_distillation.py into settings; raises UserError."""
+    from bert_tf.tasks.distillation.settings import DistillationSettings
+
+    require(values, "teacher_checkpoint")
+    if not values.mlm:
+        raise UserError("--mlm=false leaves no words to compare with the teacher's; drop it.")
+    distillation = from_flags(DistillationSettings, values)
+    rate_factors: tuple[tuple[str, float], ...] = ()
+    if values.freeze_pos_embs:
+        rate_factors = ((_POSITION_EMBEDDINGS, 0.0),)
+        if distillation.student_layers == ():
+            raise UserError(
+                "--freeze_pos_embs would keep the random values that --student_layers=none starts "
+                "from; drop one of them."
+            )
+    return pretraining_settings(values, distillation=distillation, rate_factors=rate_factors)
 
 
 def pretraining_optimization(values: flags.FlagValues, **made: Any) -> OptimizationSettings:

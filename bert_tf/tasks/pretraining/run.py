@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input.order import GlobalBatchSlice
+from bert_tf.input.pipeline import evaluation_dataset
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import SENTENCE_ORDER, check_records, lengths_of
 from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
@@ -26,7 +27,7 @@ from bert_tf.train.run import Run, begin
 from bert_tf.util.digest import EVAL_DIGEST_KEY
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.pretraining.distillation import MakeTargets
+    from bert_tf.tasks.distillation.teacher import Teacher
     from bert_tf.tasks.pretraining.task import ObjectiveTask
 
 
@@ -75,14 +76,14 @@ class OpenedPretraining:
       lengths: the lengths of the records.
       records: the records to read.
       model: the model to train.
-      make_targets: caches a teacher's soft targets of the training records; None without a cache.
+      teacher: the teacher; None without one, and without training.
     """
 
     settings: PretrainingSettings
     lengths: Lengths
     records: RunRecords
     model: RunModel
-    make_targets: MakeTargets | None
+    teacher: Teacher | None
 
     is_padded = False
 
@@ -125,6 +126,12 @@ class OpenedPretraining:
         buckets = self.settings.data.length_buckets
         originals = self.records.for_network(given, task.config)
         records = self.records.for_network(given, task.config, copies)
+        targets = None
+        if self.teacher is not None:
+            from bert_tf.tasks.pretraining.distillation import cached_targets
+
+            read = self.records.for_network(given, self.teacher.config, copies)
+            targets = cached_targets(self.model, self.teacher, read, run, arithmetic)
         return TrainingBatches(
             self.settings,
             task,
@@ -133,14 +140,12 @@ class OpenedPretraining:
             *self.lengths,
             self.max_records,
             lengths=shared_lengths(originals, run) if buckets else None,
-            targets=self.make_targets and self.make_targets(records, run, arithmetic),
+            targets=targets,
         )
 
     def _evaluation(
         self, held_out: OpenRecords, copies: Mapping[Path, Path], run: Run
     ) -> LossEvaluation:
-        from bert_tf.input.evaluation import evaluation_dataset
-
         task, asked, ranks = self.model.evaluated or self.model.task, self.settings.run, run.ranks
         global_batch_size = asked.evaluation.eval_batch_size * ranks.world_size
         return LossEvaluation(
@@ -162,7 +167,7 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
     records = open_run_records(settings)
     lengths = _lengths(settings, run, records)
     distillation, of_network = settings.distillation, settings
-    teacher = make_targets = None
+    teacher = None
     if distillation is not None and settings.run.do_train:
         from bert_tf.tasks.pretraining.distillation import open_student
 
@@ -175,8 +180,8 @@ def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraini
     if teacher is not None and distillation is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
 
-        model, make_targets = distilled(distillation, run, model, teacher)
-    return OpenedPretraining(settings, lengths, records, model, make_targets)
+        model = distilled(distillation, run, model, teacher)
+    return OpenedPretraining(settings, lengths, records, model, teacher)
 
 
 def _lengths(settings: PretrainingSettings, run: Run, records: RunRecords) -> Lengths:

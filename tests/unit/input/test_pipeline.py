@@ -11,7 +11,6 @@ from bert_tf.config.ramps import Ramp
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
-from bert_tf.input.evaluation import evaluation_dataset
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
 from bert_tf.records.info import inspect_records
@@ -82,7 +81,7 @@ class Data:
 
     def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
         batch = GlobalBatchSlice(batch_size * world_size, rank, world_size)
-        return evaluation_dataset(self.described, batch, seed=seed)
+        return pipeline.evaluation_dataset(self.described, batch, seed=seed)
 
 
 @pytest.fixture(
@@ -374,7 +373,7 @@ def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renam
         for place, names in enumerate(renamed)
     ]
     records = pipeline.PretrainingRecords(RecordSet(paths), inspect_records(paths), **MODEL)
-    found = batches(evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
+    found = batches(pipeline.evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
     for batch in found:
         del batch["example_weights"]
     assert_equal(found, [record_maker.examples(5, first=5 * n) for n in range(len(paths))])
@@ -494,7 +493,7 @@ def dataset_of(path, info, *, training, batch_size=4):
     records = pipeline.PretrainingRecords(RecordSet([path]), info, **MODEL, masking=masking)
     batch = GlobalBatchSlice(batch_size)
     if not training:
-        return evaluation_dataset(records, batch, seed=1)
+        return pipeline.evaluation_dataset(records, batch, seed=1)
     return pipeline.training_dataset(records, batch, start_position=0, seed=1)
 
 
