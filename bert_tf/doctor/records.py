@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 from absl import flags
 
 from bert_tf.doctor.findings import Findings
-from bert_tf.input.mixture import Mixture, open_sources
+from bert_tf.input.mixture import open_sources
 from bert_tf.records.info import RecordInfo
-from bert_tf.records.tfrecord import RecordSet
 from bert_tf.records.tokens import original_ids, text_positions, unusual_shares
+from bert_tf.tasks.pretraining.data import OpenRecords
 from bert_tf.text.unknown_share import MOST_USABLE
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
 
 LEAST_TOKENS_OF_AN_ENTRY = 20
 LEAST_OF_VOCABULARY = 0.5
 _SAMPLE = 512
-_FOR_GPUS = 8
 _SHOWN = 3
 
 TRAINING, HELD_OUT = "records", "held-out records"
@@ -29,49 +27,37 @@ _FLAGS = (  # part, the flag that makes a run read it, and the names of the reco
 )
 
 
-class Records(NamedTuple):
-    """Pre-training records, with the part of the run that they are, and their description.
-
-    ``mixture`` are their sources, if these have weights.
-    """
-
-    part: str
-    records: RecordSet
-    info: RecordInfo
-    mixture: Mixture | None
-
-
-def open_records(findings: Findings, values: flags.FlagValues) -> list[Records]:
-    """The records that a run reads, training records first, as far as they can be opened."""
-    opened = [findings.attempt(row[0], _open, values, *row) for row in _FLAGS]
-    return [records for records in opened if records is not None]
+def open_records(findings: Findings, values: flags.FlagValues) -> dict[str, OpenRecords]:
+    """Part -> records, for those that a run reads, as far as they can be opened."""
+    opened = {}
+    for part, reader, names in _FLAGS:
+        given = {name: values[name].value for name in names if values[name].value}
+        if given and values[reader].value:
+            [(flag, patterns), *_] = given.items()
+            asked = {"flag": flag, "seed": 0, "keep_offsets": False}
+            records = findings.attempt(part, open_sources, patterns, **asked)
+            if records is not None:
+                opened[part] = OpenRecords(*records)
+    return opened
 
 
-def _open(values: flags.FlagValues, part: str, reader: str, names: Sequence[str]) -> Records | None:
-    given = {name: getattr(values, name) for name in names if getattr(values, name)}
-    if not given or not values[reader].value:
-        return None
-    [(flag, patterns), *_] = given.items()
-    return Records(part, *open_sources(patterns, flag=flag, seed=0, keep_offsets=False))
-
-
-def judge_records(findings: Findings, records: Sequence[Records], *, is_new: bool) -> None:
+def judge_records(findings: Findings, records: Mapping[str, OpenRecords], *, is_new: bool) -> None:
     """Examines the records of a run, and the vocabulary that they were made with.
 
     ``is_new``: the network is new, so that its vocabulary can still be chosen.
     """
-    for opened in records:
-        findings.attempt(opened.part, _judge_sample, findings, opened, is_new=is_new)
-    infos = [opened.info for opened in records]
+    for part, opened in records.items():
+        findings.attempt(part, _judge_sample, findings, part, opened, is_new=is_new)
+    infos = [opened.info for opened in records.values()]
     if infos:
         findings.attempt("vocabulary", _judge_casing, findings, infos[0])
     if len(infos) == 2:
         _judge_separation(findings, *infos)
 
 
-def _judge_sample(findings: Findings, opened: Records, *, is_new: bool) -> None:
+def _judge_sample(findings: Findings, part: str, opened: OpenRecords, *, is_new: bool) -> None:
     """Examines evenly spaced records, which must be valid."""
-    part, records, info, _ = opened
+    records, info, _ = opened
     masks = "stored masks" if info.masked else "masks drawn during training"
     findings.fine(
         part,
@@ -136,17 +122,6 @@ def _judge_casing(findings: Findings, info: RecordInfo) -> None:
             f"{len(capitals):,} entries of {found.file} have capitals ("
             f"{', '.join(capitals[:_SHOWN])}), which lower-cased text never matches; make the "
             "records with --do_lower_case=false",
-        )
-
-
-def judge_size_for_gpus(findings: Findings, vocab_size: int) -> None:
-    """Checks whether the largest matrix product has a size that suits GPUs."""
-    padded = -(-vocab_size // _FOR_GPUS) * _FOR_GPUS
-    if padded != vocab_size:
-        findings.hint(
-            "vocabulary",
-            f"the network's vocab_size is {vocab_size}, not a multiple of {_FOR_GPUS}; GPUs are "
-            f"faster with --vocab_size={padded}, which has no effect on CPUs",
         )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from absl import flags
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.records import TRAINING, Records
+from bert_tf.doctor.records import TRAINING
+from bert_tf.tasks.pretraining.data import OpenRecords
 from bert_tf.train.job import Job
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
@@ -45,21 +46,20 @@ _FINETUNING_RATES = {"adam": UsualRate(3e-5, 32, "Devlin et al. 2019: 2e-5 to 5e
 
 
 def judge_updates(
-    findings: Findings, values: flags.FlagValues, job: Job, records: Sequence[Records]
+    findings: Findings, values: flags.FlagValues, job: Job, records: Mapping[str, OpenRecords]
 ) -> None:
     """Examines a job's updates: learning rate, number of updates and checkpoints.
 
-    ``records`` are those of pre-training; empty for fine-tuning.
+    ``records`` are those of pre-training by their parts of the run; empty for fine-tuning.
     """
     batch, steps, start = job.plan.batch, job.plan.steps, job.run.start
     rates = PRETRAINING_RATES if records else _FINETUNING_RATES
     judge_rate(findings, job.optimization, batch, steps, rates)
     findings.fine("batch", batch.arithmetic())
     _judge_warmup(findings, steps, is_pretraining=bool(records))
-    for opened in records:
-        if opened.part == TRAINING:
-            _judge_length(findings, batch, steps, opened, learns_masks=values.mlm)
-            _judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
+    if TRAINING in records:
+        _judge_length(findings, batch, steps, records[TRAINING], learns_masks=values.mlm)
+        _judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
     if steps.divisor > 1:
         findings.hint(
             "length",
@@ -122,7 +122,12 @@ def _judge_warmup(findings: Findings, steps: StepPlan, *, is_pretraining: bool) 
 
 
 def _judge_length(
-    findings: Findings, batch: BatchPlan, steps: StepPlan, opened: Records, *, learns_masks: bool
+    findings: Findings,
+    batch: BatchPlan,
+    steps: StepPlan,
+    opened: OpenRecords,
+    *,
+    learns_masks: bool,
 ) -> None:
     """Compares the number of sequences that the run consumes with the number of records."""
     info, sequences = opened.info, batch.sequences(0, steps.last_position)
