@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from bert_tf.finetune.directory import DirectorySettings
 from bert_tf.finetune.run import first_weights
-from bert_tf.finetune.settings import EVAL, PREDICT, TRAIN, FinetuningSettings
+from bert_tf.finetune.settings import EVAL, PREDICT, TRAIN, DirectorySettings, FinetuningSettings
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.train.run import Run

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from bert_tf.config.declared import Settings, group, setting
-from bert_tf.finetune.directory import DirectoryFlags, DirectorySettings
+from bert_tf.finetune.flags import DirectoryFlags
+from bert_tf.finetune.settings import DirectorySettings
 from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_task
 from bert_tf.tasks.classification.long_texts import WINDOWS, LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
@@ -133,7 +134,6 @@ _FLAGS = DirectoryFlags(
     longest="Maximum tokens of a sentence or a pair; see --long_texts.",
     files="the task's train.tsv, dev.tsv and test.tsv",
     predictions="test_results.tsv",
-    groups=(LanguageSettings, TableSettings, LossSettings, LongTexts, ThresholdSettings),
     changes={"task_name": {"default": None}},
 )
 define_classification_flags, classification_settings = _FLAGS.define, _FLAGS.settings
