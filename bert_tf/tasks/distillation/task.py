@@ -21,13 +21,9 @@ from bert_tf.tasks.distillation.losses import (
     DistilledTask,
     SoftTargets,
     attention_distances,
-    cosine_distances,
     divergence_from_all,
     divergence_from_most_probable,
     most_probable,
-    scaled_sums,
-    squared_difference,
-    squared_distances,
 )
 from bert_tf.tasks.distillation.settings import DistillationSettings
 
@@ -163,9 +159,8 @@ class DistillationTask:
         totals = self.weights(features)
         for term, factor in self.factors.items():
             values, weights = self._compared(term, outputs, features, options)
-            found[term] = scaled_sums(
-                values, weights, totals[term], factor=factor, metric=_METRICS[term]
-            )
+            loss = tf.reduce_sum(values if weights is None else values * weights)
+            found[term] = Sums(factor * loss, totals[term], {_METRICS[term]: loss})
         return found
 
     def predictions(
@@ -186,29 +181,33 @@ class DistillationTask:
         features: Features,
         options: ForwardOptions,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """The losses of one term and their weights, None if all are equal."""
-        learnt, known = outputs.student_encoder, outputs.teacher_encoder
+        """The losses of one term and their weights, None if all are equal.
+
+        Those of hidden states are [B, S] float32, of attention [B], of soft targets [N].
+        """
+        student, teacher = outputs.student_encoder, outputs.teacher_encoder
         with tf.name_scope(f"distillation/{term}"):
-            if term == SOFT_TARGETS or known is None:  # targets on disk have no other term
+            if term == SOFT_TARGETS or teacher is None:  # targets on disk have no other term
                 return self._divergences(outputs, features, options)
             mask = tf.cast(features["input_mask"], tf.float32)
             if term == COSINE:
-                return cosine_distances(learnt.sequence_output, known.sequence_output), mask
+                target = tf.stop_gradient(teacher.sequence_output)
+                unit = tf.nn.l2_normalize(student.sequence_output, -1)
+                return 1.0 - tf.reduce_sum(unit * tf.nn.l2_normalize(target, -1), -1), mask
             layers = matching_layers(self.config, self.teacher.config)
             if term == HIDDEN:
-                known_hidden = [known.layer_outputs[layer] for layer in layers]
-                return (
-                    squared_distances(
-                        [learnt.embedding_output, *learnt.layer_outputs],
-                        [known.embedding_output, *known_hidden],
-                    ),
-                    mask,
-                )
-            known_scores = [known.attention_scores[layer] for layer in layers]
-            return (
-                attention_distances(learnt.attention_scores, known_scores, features["input_mask"]),
-                None,
-            )
+                pairs = [
+                    (student.embedding_output, teacher.embedding_output),
+                    *zip(student.layer_outputs, [teacher.layer_outputs[n] for n in layers]),
+                ]
+                distances = [
+                    tf.reduce_mean(tf.squared_difference(hidden, tf.stop_gradient(target)), axis=-1)
+                    for hidden, target in pairs
+                ]
+                return tf.add_n(distances), mask
+            targets = [teacher.attention_scores[layer] for layer in layers]
+            input_mask = features["input_mask"]
+            return attention_distances(student.attention_scores, targets, input_mask), None
 
     def _divergences(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -225,8 +224,9 @@ class DistillationTask:
         else:
             known = self.teacher.decisions(outputs.teacher, features, options)
             if self.student.num_classes == 1:
-                known_scores = known.scores.logits(options.policy)
-                return squared_difference(scores, known_scores), weights
+                target = known.scores.logits(options.policy)
+                score = tf.cast(scores.product, tf.float32) + scores.bias
+                return tf.reduce_sum(tf.square(score - tf.stop_gradient(target)), -1), weights
             values = divergence_from_all(
                 scores, known.scores, temperature=temperature, options=options
             )
