@@ -21,7 +21,7 @@ from bert_tf.train.run import begin
 from tests.helpers.files import content_of
 from tests.helpers.jobs import begun
 from tests.helpers.settings import with_values
-from tests.helpers.tensors import variables_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.thread_ranks import run_ranks
 from tests.helpers.tiny_pretraining import CONFIG as SHORTER
 from tests.helpers.tiny_pretraining import P, pretraining_settings
@@ -113,10 +113,7 @@ def whole(settings):
 def test_a_run_that_stops_goes_on_to_the_bit(settings, whole, tmp_path, capfd):
     for stop in (1, 4, None):
         pretraining.run(in_directory(settings, tmp_path / "stopped", stop=stop))
-    found, expected = final_values(tmp_path / "stopped"), final_values(whole)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert_same_variables(final_values(tmp_path / "stopped"), final_values(whole))
     assert log_of(tmp_path / "stopped") == log_of(whole)
     assert "lengths of records" not in capfd.readouterr().out, "they are kept"
 
@@ -128,9 +125,8 @@ def test_padding_changes_no_update(settings, whole, tmp_path, monkeypatch):
     pretraining.run(in_directory(settings, tmp_path / "padded"))
     for line, expected in zip(log_of(tmp_path / "padded"), log_of(whole)):
         assert line == pytest.approx(expected, rel=1e-5)
-    expected = final_values(whole)
-    for name, value in final_values(tmp_path / "padded").items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-7, err_msg=name)
+    padded = final_values(tmp_path / "padded")
+    assert_same_variables(padded, final_values(whole), rtol=1e-4, atol=1e-7)
 
 
 def test_another_cut_of_the_global_batch_has_the_same_updates(settings, whole, tmp_path):

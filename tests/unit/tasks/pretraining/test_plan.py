@@ -5,9 +5,7 @@ import functools
 import json
 import shutil
 
-import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 from absl import flags
 
 from bert_tf.model.flops import training_flops
@@ -20,6 +18,7 @@ from bert_tf.train import update_timing
 from bert_tf.util.directory_lock import LOCK_NAME
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import CONFIG, P, S, write_records
 
 
@@ -76,17 +75,6 @@ FIRST, SECOND = ["--num_train_steps=4"], ["--num_train_steps=3", "--train_batch_
 RESUMED = ["--num_train_steps=7", "--resume_from=previous"]
 
 
-def variables(directory):
-    reader = tf.train.load_checkpoint(str(directory))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
 @contextlib.contextmanager
 def stop_in_phase_2():
     """Ends the second phase after its records were opened, like a kill before its first update."""
@@ -128,7 +116,7 @@ def killed(killed_once, tmp_path):
 @pytest.mark.slow
 def test_phases_equal_single_runs(plan, tmp_path, capsys):
     run_phases(plan(FIRST, SECOND))
-    found = [variables(tmp_path / "model" / f"phase_{n}") for n in (1, 2)]
+    found = [variables_of(tmp_path / "model" / f"phase_{n}") for n in (1, 2)]
     content = json.loads((tmp_path / "model" / "plan.json").read_text())
     assert [phase["state"] for phase in content["phases"]] == ["done", "done"]
     total = content["ledger"]["total"]
@@ -146,14 +134,14 @@ def test_phases_equal_single_runs(plan, tmp_path, capsys):
         f"--output_dir={tmp_path / 'second'}", f"--init_checkpoint={tmp_path / 'first'}", *SECOND
     ]  # fmt: skip
     pretraining.run(plan(given=after))
-    assert_equal(found[0], variables(tmp_path / "first"))
-    assert_equal(found[1], variables(tmp_path / "second"))
+    assert_same_variables(found[0], variables_of(tmp_path / "first"))
+    assert_same_variables(found[1], variables_of(tmp_path / "second"))
 
 
 def assert_handed_over(directory, steps, updates, *, with_slots):
     content = json.loads((directory / "plan.json").read_text())
     assert content["phases"][1]["updates"] == updates
-    last = variables(directory / "phase_2")
+    last = variables_of(directory / "phase_2")
     assert int(last["global_step"]) == steps
     assert int(last["optimizer/update_count"]) == updates + 4 * with_slots
 
@@ -179,7 +167,7 @@ def test_a_killed_plan_continues_where_it_was(plan, killed, finished, capsys):
     shown = capsys.readouterr().out
     assert "phase_1 is done" in shown
     assert "--num_train_steps 4 -> 5" in shown
-    assert_equal(variables(killed / "phase_2"), variables(finished / "phase_2"))
+    assert_same_variables(variables_of(killed / "phase_2"), variables_of(finished / "phase_2"))
     assert content_of(killed / "phase_1") == first
     (killed / "phase_1" / LOCK_NAME).touch()  # as after a kill at the phase's end
     run_phases(plan(FIRST, RESUMED))

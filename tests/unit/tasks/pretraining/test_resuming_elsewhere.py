@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -12,6 +11,7 @@ from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
 from tests.helpers.settings import with_values
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings, refuse
 
 STEPS = 6
@@ -50,14 +50,11 @@ def changed(settings, output_dir, *, stop_after_steps=None, num_train_steps=STEP
 
 
 def variables(directory, step):
-    reader = tf.train.load_checkpoint(str(directory / f"model.ckpt-{step}"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return variables_of(directory / f"model.ckpt-{step}")
 
 
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+def assert_ends_as(directory, whole):
+    assert_same_variables(variables(directory, STEPS), variables(whole.run.output_dir, STEPS))
 
 
 def rates(directory):
@@ -85,7 +82,9 @@ def test_the_same_directory_runs_on_to_the_end(whole, half, tmp_path):
     first = changed(half, tmp_path / "model", stop_after_steps=2)
     pretraining.run(first)
     pretraining.run(changed(first, tmp_path / "model"))
-    assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
+    assert_same_variables(
+        variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS)
+    )
 
 
 @pytest.mark.slow
@@ -105,7 +104,9 @@ def test_a_run_in_another_directory_equals_the_uninterrupted_one(
     run = changed(half, tmp_path / "model", resume_from=f"{source}{ending[named]}")
     pretraining.run(run)
     assert f"resuming from {source / 'model.ckpt-3'} (step 3)" in capsys.readouterr().out
-    assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
+    assert_same_variables(
+        variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS)
+    )
     assert rates(tmp_path / "model") == rates(whole.run.output_dir)[3:]
     assert content_of(source) == before
 
@@ -118,7 +119,9 @@ def test_a_killed_run_no_longer_needs_the_other_directory(whole, half, tmp_path,
     pretraining.run(run)
     pretraining.run(changed(run, tmp_path / "model", resume_from=str(tmp_path / "gone")))
     assert "--resume_from is not read again" in capsys.readouterr().out
-    assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
+    assert_same_variables(
+        variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS)
+    )
 
 
 @pytest.mark.slow
@@ -132,7 +135,7 @@ def test_steps_count_from_0_with_the_optimizers_state(half, tmp_path, capsys):
     source, copy = variables(half.run.output_dir, 3), variables(tmp_path / "model", 0)
     counts = {tf.GraphKeys.GLOBAL_STEP, SKIPPED_UPDATES, CONSUMED_SEQUENCES}
     assert {name: int(copy[name]) for name in counts} == dict.fromkeys(counts, 0)
-    assert_equal(
+    assert_same_variables(
         {name: value for name, value in copy.items() if name not in counts},
         {name: value for name, value in source.items() if name not in counts},
     )
