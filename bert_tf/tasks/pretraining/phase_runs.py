@@ -139,13 +139,8 @@ def _recorded(phases: Sequence[Phase]) -> Entries:
         done = [phase for phase in phases if phase.name in finished]
         for phase in done:
             _report_done(begun, phase, recorded[phase.name])
-            if is_chief and not first.run.dry_run and is_abandoned(phase.directory):
-                # A kill right after the phase left its lock, and no later start runs it again.
-                with (
-                    contextlib.suppress(UserError),
-                    hold_directory(phase.directory, flag="output_dir"),
-                ):
-                    pass
+            if is_chief and not first.run.dry_run:
+                _remove_abandoned_lock(phase.directory)
         if len(done) == len(phases):
             begun.message(f"nothing to train: {directory} contains all phases of the plan")
         else:
