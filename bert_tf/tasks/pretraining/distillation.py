@@ -16,7 +16,7 @@ from bert_tf.tasks.distillation.teacher import (
     with_teacher,
 )
 from bert_tf.tasks.pretraining.data import RunRecords
-from bert_tf.tasks.pretraining.settings import PretrainingSettings
+from bert_tf.tasks.pretraining.network import Inherited
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.train.arithmetic import Arithmetic
@@ -25,28 +25,20 @@ from bert_tf.train.run import Run
 from bert_tf.util.errors import UserError
 
 
-def open_student(
-    settings: PretrainingSettings, distillation: DistillationSettings, run: Run, records: RunRecords
-) -> tuple[Teacher, PretrainingSettings]:
-    """The teacher, and settings that determine the student's network. Collective.
-
-    Without an architecture of its own, a student gets that of its teacher with fewer layers. Only
-    rank 0 needs its vocabulary file. Raises UserError if the teacher cannot be read or does not
-    suit the records.
-    """
+def open_teacher_of(distillation: DistillationSettings, run: Run, records: RunRecords) -> Teacher:
+    """Opens the teacher; UserError if it is damaged or does not suit the records. Collective."""
     teacher = open_teacher(distillation, run)
     records.check_positions(teacher.config, "the teacher's")
-    files, network = settings.tokenizer_files, settings.network
-    if run.ranks.is_chief:
-        if records.vocabulary is not None:
-            named = records.vocabulary
-            used = vocabulary_named_in(named.manifest_file, named.entry.digest)
-            check_vocabulary(teacher, used)
-        files = files.with_vocabulary_of(teacher.files.tokenizer_files)
-    has_weights = run.start.checkpoint or settings.run.start.init_checkpoint
-    if not (has_weights or settings.bert_config_file):
-        network = {**student_config(distillation, teacher.config).to_dict(), **network}
-    return teacher, dataclasses.replace(settings, tokenizer_files=files, network=network)
+    vocabulary = records.vocabulary
+    if vocabulary is not None and run.ranks.is_chief:
+        digest = vocabulary.entry.digest
+        check_vocabulary(teacher, vocabulary_named_in(vocabulary.manifest_file, digest))
+    return teacher
+
+
+def student_of(distillation: DistillationSettings, teacher: Teacher) -> Inherited:
+    """A teacher's architecture, with fewer layers, and its vocabulary."""
+    return Inherited(student_config(distillation, teacher.config), teacher.files.tokenizer_files)
 
 
 def distilled(

@@ -2,12 +2,13 @@
 
 Flags take precedence over records, and records over the files stored with the weights that the run
 starts from. All of them must agree, except that in a run without weights the vocabulary determines
-the size of the word embeddings.
+the size of the word embeddings. What is left open is inherited, from a teacher or the phase before.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory
@@ -28,10 +29,18 @@ BERT_BASE = {"type_vocab_size": 2}
 _PADDING = 128
 
 
+class Inherited(NamedTuple):
+    """The architecture of a network with neither weights nor a file, and its vocabulary files."""
+
+    config: BertConfig
+    tokenizer_files: TokenizerFiles
+
+
 def open_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
+    inherited: Inherited | None = None,
     *,
     sentence_order: bool,
 ) -> RunModel:
@@ -41,26 +50,30 @@ def open_model(
 
     Collective. Raises UserError if something is missing or contradictory.
     """
-    return run.ranks.broadcast(
-        _find_model(settings, run, records, sentence_order) if run.ranks.is_chief else None
-    )
+    found = None
+    if run.ranks.is_chief:
+        found = _find_model(settings, run, records, inherited, sentence_order)
+    return run.ranks.broadcast(found)
 
 
 def _find_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
+    inherited: Inherited | None,
     sentence_order: bool,
 ) -> RunModel:
     weights = run.start.checkpoint or settings.run.start.init_checkpoint
     stored = ModelDirectory.of(weights) if weights else ModelDirectory()
     files = settings.tokenizer_files
+    if inherited is not None:
+        files = files.with_vocabulary_of(inherited.tokenizer_files)
     size, vocabulary = None, None
     if files.file:
         size, vocabulary = files.load().vocab_size, files.vocabulary()
     if records is not None:
         vocabulary, size = _record_vocabulary(records, vocabulary), records.entry.size
-    config, notes, remarks = _network(settings, weights, stored, vocabulary_size=size)
+    config, notes, remarks = _network(settings, weights, stored, inherited, vocabulary_size=size)
     files = files.with_vocabulary_of(_vocabulary_files(records, stored))
     if settings.run.do_train and not files.file:
         unsaved = (
@@ -103,6 +116,7 @@ def _network(
     settings: PretrainingSettings,
     weights: str | None,
     stored: ModelDirectory,
+    inherited: Inherited | None,
     *,
     vocabulary_size: int | None,
 ) -> tuple[BertConfig, list[str], list[Note]]:
@@ -112,15 +126,18 @@ def _network(
     given = settings.bert_config_file
     described = ModelDirectory().with_config_file(given) if given else stored
     notes, remarks = [*described.notes], []
+    is_sized = "vocab_size" in settings.network
     if described.config is not None:
         base = described.config.to_dict()
     elif weights:
         raise UserError(f"no bert_config.json was found for {weights}; give --bert_config_file.")
+    elif inherited is not None:
+        base, is_sized = inherited.config.to_dict(), True
     elif settings.network:
         base = BERT_BASE
     else:
         raise UserError(NO_MODEL)
-    if "vocab_size" not in settings.network:
+    if not is_sized:
         in_file: int | None = base.get("vocab_size")
         size = table_size(in_file, vocabulary_size)
         # Weights fix the size of the table; it is the vocabulary's size if the weights match it,

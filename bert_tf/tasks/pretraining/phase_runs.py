@@ -19,6 +19,7 @@ from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.batches import TrainingBatches
+from bert_tf.tasks.pretraining.network import Inherited
 from bert_tf.tasks.pretraining.phases import Phase
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.evaluation import Results
@@ -190,7 +191,10 @@ def _check_phases(phases: Sequence[Phase], recorded: Entries) -> Entries:
                 record=None if awaited else begun.record,
                 log=begun.log if shows else None,
             )
-            job = pretraining.prepare_pretraining(settings, checked)
+            of_awaited = None
+            if awaited is not None:
+                of_awaited = Inherited(awaited.model.config, awaited.model.tokenizer_files)
+            job = pretraining.prepare_pretraining(settings, checked, of_awaited)
             if awaited is not None:
                 _check_same_network(phase, awaited, job)
             begins_at = _first_step(phase, job, earlier, [*entries.values()])
@@ -206,23 +210,15 @@ def _check_phases(phases: Sequence[Phase], recorded: Entries) -> Entries:
 
 def _without_start(phase: Phase, settings: PretrainingSettings, before: Job) -> PretrainingSettings:
     """Settings to check a phase whose start does not exist yet, as a run from random weights."""
-    run = settings.run
     optimizer = settings.optimization.optimizer
-    if run.start.resume_from and optimizer != before.optimization.optimizer:
+    if settings.run.start.resume_from and optimizer != before.optimization.optimizer:
         raise UserError(
             f"{phase.flag_file}: --resume_from keeps the optimizer state of the previous phase, "
             f"which trains with {before.optimization.optimizer}, not with {optimizer}; give the "
             "same --optimizer_type, or --init_checkpoint=previous for the weights alone."
         )
-    network = settings.network
-    if not settings.bert_config_file:
-        network = {**before.model.config.to_dict(), **network}
-    return dataclasses.replace(
-        settings,
-        run=dataclasses.replace(run, start=StartSettings()),
-        network=network,
-        tokenizer_files=settings.tokenizer_files.with_vocabulary_of(before.model.tokenizer_files),
-    )
+    run = dataclasses.replace(settings.run, start=StartSettings())
+    return dataclasses.replace(settings, run=run)
 
 
 def _check_same_network(phase: Phase, before: Job, job: Job) -> None:

@@ -16,7 +16,7 @@ from bert_tf.records.info import SENTENCE_ORDER, check_records, lengths_of
 from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
 from bert_tf.tasks.pretraining.batches import Lengths, TrainingBatches, shared_lengths
 from bert_tf.tasks.pretraining.data import OpenRecords, RunRecords, open_run_records
-from bert_tf.tasks.pretraining.network import open_model
+from bert_tf.tasks.pretraining.network import Inherited, open_model
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.checks import check_model_files
@@ -55,13 +55,15 @@ def run_before_training(settings: PretrainingSettings, run: Run) -> None:
     on_each_host(run.ranks, lambda: run_command(command, flag="before_training"))
 
 
-def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Job:
+def prepare_pretraining(
+    settings: PretrainingSettings, run: Run, inherited: Inherited | None = None
+) -> Job:
     """Opens records and network, chooses the arithmetic and checks everything. Collective.
 
     Writes nothing except local copies of the records, their lengths and the cache of the teacher's
     targets, and nothing at all in a dry run. Raises UserError.
     """
-    job = prepare(open_pretraining(settings, run), run)
+    job = prepare(open_pretraining(settings, run, inherited), run)
     if isinstance(job.data.training, TrainingBatches):
         job.data.training.report_lengths(run, job.plan)
     return job
@@ -161,19 +163,21 @@ class OpenedPretraining:
         )
 
 
-def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
+def open_pretraining(
+    settings: PretrainingSettings, run: Run, inherited: Inherited | None = None
+) -> OpenedPretraining:
     """Opens records and network and checks that they match. Collective. Raises UserError."""
     check_model_files(run, settings.bert_config_file, settings.distillation)
     records = open_run_records(settings)
     lengths = _lengths(settings, run, records)
-    distillation, of_network = settings.distillation, settings
-    teacher = None
+    distillation, teacher = settings.distillation, None
     if distillation is not None and settings.run.do_train:
-        from bert_tf.tasks.pretraining.distillation import open_student
+        from bert_tf.tasks.pretraining.distillation import open_teacher_of, student_of
 
-        teacher, of_network = open_student(settings, distillation, run, records)
+        teacher = open_teacher_of(distillation, run, records)
+        inherited = inherited or student_of(distillation, teacher)
     has_order = SENTENCE_ORDER in records.pair_tasks
-    model = open_model(of_network, run, records.vocabulary, sentence_order=has_order)
+    model = open_model(settings, run, records.vocabulary, inherited, sentence_order=has_order)
     _check_records(lengths, records, model.config)
     if settings.next_sentence and records.train and records.train.info.one_sided_labels:
         run.warn(records.train.info.one_sided_labels, part="records")

@@ -80,10 +80,10 @@ def stop_in_phase_2():
     """Ends the second phase after its records were opened, like a kill before its first update."""
     prepare = pretraining.prepare_pretraining
 
-    def prepare_first(settings, run):
+    def prepare_first(settings, run, *inherited):
         if settings.run.output_dir.name == "phase_2" and not settings.run.dry_run:
             raise KeyboardInterrupt
-        return prepare(settings, run)
+        return prepare(settings, run, *inherited)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pretraining, "prepare_pretraining", prepare_first)
