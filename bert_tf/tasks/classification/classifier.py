@@ -64,7 +64,7 @@ class TextClassifier(SequencePredictor):
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
-          classes: what its outputs mean, from ``ModelDirectory.text_classes``.
+          classes: what its outputs mean, from ``ModelDirectory.classes_of``.
           max_seq_length: the most tokens of a sequence; None for that of the model's training, or
             else the network's positions.
           long_texts: what is read of texts with more tokens; None for what its training read.

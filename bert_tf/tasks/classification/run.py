@@ -21,7 +21,7 @@ from bert_tf.finetune.settings import PREDICT, TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
-from bert_tf.model_directory.classes import Classes
+from bert_tf.model_directory.classes import TEXT_KINDS, Classes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.answers import (
@@ -99,7 +99,7 @@ class TextClassification(SequenceTask):
         """
         # A published task has its own columns and labels.
         settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
-        known = stored_classes(settings, run, of_words=False)
+        known = stored_classes(settings, run, kinds=TEXT_KINDS)
         if settings.glue is not None:
             task, files, stored = _published_files(settings.glue, settings, run, known)
         else:

@@ -21,7 +21,7 @@ from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs
-from bert_tf.model_directory.classes import MULTI_LABEL
+from bert_tf.model_directory.classes import MULTI_LABEL, TEXT_KINDS
 from bert_tf.tasks.classification.losses import ClassificationLoss
 
 LABEL = "label"
@@ -89,7 +89,7 @@ CLASSIFICATION_HEAD = Head(
     (OUTPUT_WEIGHTS, OUTPUT_BIAS),
     "run_classifier.py",
     CLS.scope,
-    of_words=False,
+    kinds=(*TEXT_KINDS, None),
 )
 
 

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import BertOutput, bert_output, bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
+from bert_tf.model.layers import rows_of_sequences
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features
@@ -137,7 +138,7 @@ class DistillationTask:
         """The student's weights, and the numbers of targets, tokens or token pairs."""
         weights = self.student.weights(features)
         decided = weights[next(iter(self.student.terms))]
-        tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=1)
+        tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=-1)
         found = {
             SOFT_TARGETS: tf.reduce_sum(tokens) if self.student.score_all_tokens else decided,
             COSINE: tf.reduce_sum(tokens),
@@ -189,7 +190,8 @@ class DistillationTask:
         with tf.name_scope(f"distillation/{term}"):
             if term == SOFT_TARGETS or teacher is None:  # targets on disk have no other term
                 return self._divergences(outputs, features, options)
-            mask = tf.cast(features["input_mask"], tf.float32)
+            input_mask = rows_of_sequences(features["input_mask"])
+            mask = tf.cast(input_mask, tf.float32)
             if term == COSINE:
                 target = tf.stop_gradient(teacher.sequence_output)
                 unit = tf.nn.l2_normalize(student.sequence_output, -1)
@@ -206,7 +208,6 @@ class DistillationTask:
                 ]
                 return tf.add_n(distances), mask
             targets = [teacher.attention_scores[layer] for layer in layers]
-            input_mask = features["input_mask"]
             return attention_distances(student.attention_scores, targets, input_mask), None
 
     def _divergences(
