@@ -125,10 +125,10 @@ class OpenedPretraining:
         self, given: OpenRecords, copies: Mapping[Path, Path], run: Run, arithmetic: Arithmetic
     ) -> TrainingBatches:
         task = cast("ObjectiveTask", self.model.evaluated or self.model.task)
-        buckets = self.settings.data.length_buckets
-        originals = self.records.for_network(given, task.config)
         records = self.records.for_network(given, task.config, copies)
-        targets = None
+        lengths = targets = None
+        if self.settings.data.length_buckets:
+            lengths = shared_lengths(self.records.for_network(given, task.config), run)
         if self.teacher is not None:
             from bert_tf.tasks.pretraining.distillation import cached_targets
 
@@ -141,7 +141,7 @@ class OpenedPretraining:
             given.record_set,
             *self.lengths,
             self.max_records,
-            lengths=shared_lengths(originals, run) if buckets else None,
+            lengths=lengths,
             targets=targets,
         )
 
