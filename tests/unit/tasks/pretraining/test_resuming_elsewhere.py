@@ -1,15 +1,18 @@
-"""Runs that resume from a checkpoint of another directory, or end before their schedule does."""
+"""Runs that resume from another directory, end before their schedule or have a second phase."""
 
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.train.plan import schedule_of
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
+from tests.helpers.jobs import batch_and_steps
 from tests.helpers.settings import with_values
 from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings, refuse
@@ -58,8 +61,8 @@ def assert_ends_as(directory, whole):
 
 
 def rates(directory):
-    lines = (directory / "log.jsonl").read_text().splitlines()
-    return [json.loads(line)["learning_rate"] for line in lines]
+    lines = map(json.loads, (directory / "log.jsonl").read_text().splitlines())
+    return [line["learning_rate"] for line in lines if "learning_rate" in line]
 
 
 @pytest.mark.slow
@@ -163,3 +166,30 @@ def test_a_run_cannot_end_after_its_schedule(half, tmp_path):
     run = changed(half, tmp_path / "model", stop_after_steps=7)
     with pytest.raises(UserError, match=r"--stop_after_steps=7 must be from 1 to --num_train_step"):
         pretraining.run(run)
+
+
+@pytest.mark.slow
+def test_a_run_and_its_second_phase_follow_their_schedule(tmp_path, capfd):
+    settings = pretraining_settings(tmp_path)
+    first = with_values(
+        settings.optimization,
+        schedule="cosine",
+        num_train_steps=6,
+        num_warmup_steps=2,
+        end_learning_rate=1e-4,
+        scale_steps_by_ranks=False,
+    )
+    both = with_values(first, num_train_steps=11, rewarm_at_step=6, num_rewarm_steps=2)
+    for optimization in (first, both):
+        pretraining.run(dataclasses.replace(settings, optimization=optimization))
+    said = capfd.readouterr().out
+    assert "learning rate jumps" not in said
+    assert "steps.train_steps 6 -> 11" in said
+    assert "learning_rate.rewarm_at_step None -> 6" in said
+    found = rates(settings.run.output_dir)
+    _, steps = batch_and_steps(both, 1)
+    expected = schedule_of(both, steps).rate(np.arange(11))
+    assert found == pytest.approx(expected.tolist(), rel=1e-5)
+    # From the end of the first phase up to the peak again.
+    peak = first.schedule.learning_rate
+    assert found[6:9] == pytest.approx([(1e-4 + peak) / 2, peak, peak], rel=1e-5)

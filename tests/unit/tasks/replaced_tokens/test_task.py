@@ -280,3 +280,35 @@ def test_a_batch_is_memorized():
     assert found["replaced"] >= 3
     assert found["caught"] >= found["replaced"] - 1
     assert found["accuracy"] >= last[DISCRIMINATOR].weight - 2
+
+
+LENGTH = 8
+
+
+def counted_by_torch(config, class_name):
+    """Forward and backward pass of one sequence, with a label at every token."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    settings = transformers.ElectraConfig(
+        **config.to_dict(), embedding_size=CONFIG.hidden_size, attn_implementation="eager"
+    )
+    network = getattr(transformers, class_name)(settings)
+    ids = torch.ones([1, LENGTH], dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        network(ids, labels=ids).loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("share", [1 / 4, 1.0])
+def test_the_flops_are_those_that_torch_counts(share):
+    task = ReplacedTokens(generator_hidden_size=share, generator_layers=0.5).task(CONFIG)
+    expected = counted_by_torch(CONFIG, "ElectraForPreTraining")
+    expected += counted_by_torch(task.generator, "ElectraForMaskedLM")
+    assert task.training_flops(length=LENGTH, predictions=LENGTH) == expected
+
+
+def test_words_cost_what_the_embeddings_are_wide():
+    counts = [TASK.training_flops(length=LENGTH, predictions=predictions) for predictions in (0, 3)]
+    assert counts[1] - counts[0] == 6 * 3 * 12 * (3 + V)
