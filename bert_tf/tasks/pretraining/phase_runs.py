@@ -18,7 +18,7 @@ from bert_tf.config.settings import StartSettings, dry
 from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.batches import TrainingBatches
+from bert_tf.tasks.pretraining.data import TrainingBatches
 from bert_tf.tasks.pretraining.network import Inherited
 from bert_tf.tasks.pretraining.phases import Phase
 from bert_tf.tasks.pretraining.settings import PretrainingSettings

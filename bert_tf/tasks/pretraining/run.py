@@ -14,8 +14,14 @@ from bert_tf.input.pipeline import evaluation_dataset
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import SENTENCE_ORDER, check_records, lengths_of
 from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
-from bert_tf.tasks.pretraining.batches import Lengths, TrainingBatches, shared_lengths
-from bert_tf.tasks.pretraining.data import OpenRecords, RunRecords, open_run_records
+from bert_tf.tasks.pretraining.data import (
+    Lengths,
+    OpenRecords,
+    RunRecords,
+    TrainingBatches,
+    open_run_records,
+    shared_lengths,
+)
 from bert_tf.tasks.pretraining.network import Inherited, open_model
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.arithmetic import Arithmetic

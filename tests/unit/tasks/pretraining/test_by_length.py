@@ -16,7 +16,7 @@ from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.batches import shared_lengths
+from bert_tf.tasks.pretraining.data import shared_lengths
 from bert_tf.train.run import begin
 from tests.helpers.files import content_of
 from tests.helpers.jobs import begun
