@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from absl import flags
 
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.records import judge_records, open_records
-from bert_tf.doctor.schedule import judge_updates
+from bert_tf.doctor.judgement import judge_records, judge_updates, open_records
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.ranks.single import PlannedRanks
 from bert_tf.train.disk import checkpoint_sizes, disk_warning
