@@ -119,21 +119,21 @@ def _judge_vocabulary_size(
 
 def _judge_casing(findings: Findings, info: RecordInfo) -> None:
     """Compares the casing of the records with the entries of their vocabulary."""
-    found = info.vocabulary
-    if found is None or found.file is None or found.entry.kind != "wordpiece":
+    vocabulary = info.vocabulary
+    if vocabulary is None or vocabulary.file is None or vocabulary.entry.kind != "wordpiece":
         return
-    entries = read_vocab_file(found.file)
+    entries = read_vocab_file(vocabulary.file)
     capitals = capitalized(entries)
-    if not found.entry.lower_case and is_cased(entries) is False:
+    if not vocabulary.entry.lower_case and is_cased(entries) is False:
         findings.warn(
             "vocabulary",
-            f"no entry of {found.file} has a capital, so every word with one is unknown; make the "
-            "records with --do_lower_case=true",
+            f"no entry of {vocabulary.file} has a capital, so every word with one is unknown; make "
+            "the records with --do_lower_case=true",
         )
-    if capitals and found.entry.lower_case:
+    if capitals and vocabulary.entry.lower_case:
         findings.warn(
             "vocabulary",
-            f"{len(capitals):,} entries of {found.file} have capitals ("
+            f"{len(capitals):,} entries of {vocabulary.file} have capitals ("
             f"{', '.join(capitals[:_SHOWN])}), which lower-cased text never matches; make the "
             "records with --do_lower_case=false",
         )
@@ -226,13 +226,13 @@ def judge_rate(
     usual: dict[str, UsualRate],
 ) -> None:
     """Compares the peak learning rate with published ones for the same optimizer."""
-    rate, known = steps.learning_rate, usual.get(optimization.optimizer)
-    if known is None:
+    rate, published = steps.learning_rate, usual.get(optimization.optimizer)
+    if published is None:
         findings.fine(
             "learning rate", f"{rate:g}; no published range is known for {optimization.optimizer}"
         )
         return
-    low, high = known.bounds(batch.global_batch_size)
+    low, high = published.bounds(batch.global_batch_size)
     if low <= rate <= high:
         findings.fine("learning rate", f"{rate:g} is in the usual range, {low:.2g} to {high:.2g}")
         return
@@ -240,8 +240,8 @@ def judge_rate(
     findings.warn(
         "learning rate",
         f"--learning_rate={rate:g} is {how} the usual range of {optimization.optimizer} for global "
-        f"batches of {batch.global_batch_size:,}, {low:.2g} to {high:.2g} ({known.source}); the "
-        f"run may {effect}",
+        f"batches of {batch.global_batch_size:,}, {low:.2g} to {high:.2g} ({published.source}); "
+        f"the run may {effect}",
     )
 
 

@@ -116,14 +116,14 @@ class TargetFiles:
 
         Raises UserError if they are damaged.
         """
-        found = np.empty([len(indices), *self.shape], self.dtype)
-        for row, index in zip(found, indices.tolist()):
+        targets = np.empty([len(indices), *self.shape], self.dtype)
+        for row, index in zip(targets, indices.tolist()):
             piece, place = divmod(index, _RECORDS_OF_A_PIECE)
             record = record_in(_open_piece(self, piece)[place].tobytes())
             if record is None:
                 raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
             row[:] = np.frombuffer(record, self.dtype).reshape(self.shape)
-        return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
+        return targets[CLASSES].astype(np.int32), targets[PROBABILITIES].astype(np.float32)
 
     def write(self, piece: int, values: np.ndarray) -> None:
         """Writes the targets of all records of one piece, [N, P, K] of :attr:`dtype`."""
@@ -148,14 +148,14 @@ class TargetFiles:
             return self.read(order(int(position)))
 
         def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
-            found = tf.numpy_function(read, [position], [tf.int32, tf.float32])
-            for values in found:
+            tensors = tf.numpy_function(read, [position], [tf.int32, tf.float32])
+            for values in tensors:
                 values.set_shape([batch_size, self.predictions, self.targets])
-            return dict(zip((CLASSES, PROBABILITIES), found))
+            return dict(zip((CLASSES, PROBABILITIES), tensors))
 
         targets = dataset_of_positions(start_position, None, targets_at)
         joined = tf.data.Dataset.zip((batches, targets))
-        return joined.map(lambda features, found: {**features, **found})
+        return joined.map(lambda features, of_teacher: {**features, **of_teacher})
 
 
 @functools.lru_cache(maxsize=_MOST_OPEN_PIECES)

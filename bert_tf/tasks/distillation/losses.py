@@ -101,11 +101,11 @@ def divergence_from_all(
             temperature=temperature,
         )
         return divergences
-    known = tf.stop_gradient(teacher.logits(options.policy)) / temperature
-    learnt = student.logits(options.policy) / temperature
-    probabilities = tf.nn.softmax(known)
-    cross_entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, learnt)
-    entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, known)
+    targets = tf.stop_gradient(teacher.logits(options.policy)) / temperature
+    logits = student.logits(options.policy) / temperature
+    probabilities = tf.nn.softmax(targets)
+    cross_entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, logits)
+    entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, targets)
     return cross_entropy - tf.stop_gradient(entropy)
 
 
@@ -120,14 +120,14 @@ def divergence_from_most_probable(
     """
     scaled = ClassScores(student.product / temperature, student.bias / temperature)
     scores = _scores_of(scaled, targets.classes)
-    log_learnt = scores - _log_totals(scaled, targets.classes[:, 0], scores[:, :1], options)
-    known = targets.probabilities
-    is_kept = tf.cast(known > 0, tf.float32)
-    among_kept = tf.reduce_sum(known * (_safe_log(known) - log_learnt), axis=-1)
+    log_student = scores - _log_totals(scaled, targets.classes[:, 0], scores[:, :1], options)
+    teacher = targets.probabilities
+    is_kept = tf.cast(teacher > 0, tf.float32)
+    among_kept = tf.reduce_sum(teacher * (_safe_log(teacher) - log_student), axis=-1)
     # Rounded targets may sum to slightly more than 1.
-    known_rest = tf.nn.relu(1.0 - tf.reduce_sum(known, axis=-1))
-    learnt_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_learnt), axis=-1)
-    return among_kept + known_rest * (_safe_log(known_rest) - _safe_log(learnt_rest))
+    teacher_rest = tf.nn.relu(1.0 - tf.reduce_sum(teacher, axis=-1))
+    student_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_student), axis=-1)
+    return among_kept + teacher_rest * (_safe_log(teacher_rest) - _safe_log(student_rest))
 
 
 def _scores_of(scores: ClassScores, classes: tf.Tensor) -> tf.Tensor:
@@ -167,9 +167,9 @@ def attention_distances(
     mask = tf.cast(input_mask, tf.float32)
     pairs = mask[:, :, tf.newaxis] * mask[:, tf.newaxis, :]
 
-    def distance(learnt: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
-        learnt, known = tf.cast(learnt, tf.float32), tf.cast(tf.stop_gradient(known), tf.float32)
-        squares = tf.reduce_mean(tf.squared_difference(learnt, known), axis=1)
+    def distance(scores: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        scores, target = tf.cast(scores, tf.float32), tf.cast(tf.stop_gradient(target), tf.float32)
+        squares = tf.reduce_mean(tf.squared_difference(scores, target), axis=1)
         return tf.reduce_sum(squares * pairs, axis=[1, 2])
 
     return tf.add_n([distance(*layers) for layers in zip(student, teacher)])

@@ -92,8 +92,8 @@ class DistillationTask:
 
     def specs(self) -> list[VariableSpec]:
         """The variables of the student, of the projection and of the teacher."""
-        width, known_width = self.config.hidden_size, self.teacher.config.hidden_size
-        projection = [VariableSpec(_PROJECTION, (width, known_width))] if self._projects else []
+        width, of_teacher = self.config.hidden_size, self.teacher.config.hidden_size
+        projection = [VariableSpec(_PROJECTION, (width, of_teacher))] if self._projects else []
         return [
             *self.student.specs(),
             *projection,
@@ -123,29 +123,29 @@ class DistillationTask:
         if self.settings.teacher_cache:
             return DistillationOutputs(heads, encoded, None, None)
         options = options.with_dropout(None)
-        known_heads = None
+        teacher_heads = None
         with variables.scope(TEACHER) as scoped:
-            known = bert_output(scoped, self.teacher.config, features, options, read=read)
+            teacher = bert_output(scoped, self.teacher.config, features, options, read=read)
             if SOFT_TARGETS in self.factors:
-                known_heads = self.teacher.head_outputs(
-                    known.sequence_output, scoped, features, options
+                teacher_heads = self.teacher.head_outputs(
+                    teacher.sequence_output, scoped, features, options
                 )
         if self._projects:
             encoded = _projected(encoded, variables[_PROJECTION])
-        return DistillationOutputs(heads, encoded, known_heads, known)
+        return DistillationOutputs(heads, encoded, teacher_heads, teacher)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The student's weights, and the numbers of targets, tokens or token pairs."""
         weights = self.student.weights(features)
         decided = weights[next(iter(self.student.terms))]
         tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=-1)
-        found = {
+        numbers = {
             SOFT_TARGETS: tf.reduce_sum(tokens) if self.student.score_all_tokens else decided,
             COSINE: tf.reduce_sum(tokens),
             HIDDEN: tf.reduce_sum(tokens),
             ATTENTION: tf.reduce_sum(tf.square(tokens)),
         }
-        return {**weights, **{term: found[term] for term in self.factors}}
+        return {**weights, **{term: numbers[term] for term in self.factors}}
 
     def losses(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -153,7 +153,7 @@ class DistillationTask:
         """The student's losses and the teacher's terms, each times its factor."""
         alpha, name = self.settings.alpha_label, self.student.loss_name
         labels = self.student.losses(outputs.student, features, options)
-        found = {
+        losses = {
             term: Sums(alpha * sums.loss, sums.weight, {**sums.metrics, name: sums.loss})
             for term, sums in labels.items()
         }
@@ -161,8 +161,8 @@ class DistillationTask:
         for term, factor in self.factors.items():
             values, weights = self._compared(term, outputs, features, options)
             loss = tf.reduce_sum(values if weights is None else values * weights)
-            found[term] = Sums(factor * loss, totals[term], {_METRICS[term]: loss})
-        return found
+            losses[term] = Sums(factor * loss, totals[term], {_METRICS[term]: loss})
+        return losses
 
     def predictions(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -223,13 +223,13 @@ class DistillationTask:
         elif (most := self.most_targets()) is not None:
             targets = self.soft_targets(outputs.teacher, features, options, most=most)
         else:
-            known = self.teacher.decisions(outputs.teacher, features, options)
+            teacher = self.teacher.decisions(outputs.teacher, features, options)
             if self.student.num_classes == 1:
-                target = known.scores.logits(options.policy)
+                target = teacher.scores.logits(options.policy)
                 score = tf.cast(scores.product, tf.float32) + scores.bias
                 return tf.reduce_sum(tf.square(score - tf.stop_gradient(target)), -1), weights
             values = divergence_from_all(
-                scores, known.scores, temperature=temperature, options=options
+                scores, teacher.scores, temperature=temperature, options=options
             )
             return values, weights
         values = divergence_from_most_probable(
@@ -241,9 +241,9 @@ class DistillationTask:
         self, teacher_outputs: Any, features: Features, options: ForwardOptions, *, most: int
     ) -> SoftTargets:
         """The teacher's soft targets with ``most`` classes, from the outputs of its heads."""
-        known = self.teacher.decisions(teacher_outputs, features, options)
+        teacher = self.teacher.decisions(teacher_outputs, features, options)
         return most_probable(
-            known.scores.logits(options.policy),
+            teacher.scores.logits(options.policy),
             temperature=self._temperature,
             most=most,
             least_probability=self.settings.min_target_probability,
@@ -290,14 +290,14 @@ def matching_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
 
     The last layers match (Jiao et al. 2020, section 3.1: the uniform strategy).
     """
-    layers, known = student.num_hidden_layers, teacher.num_hidden_layers
-    return [math.ceil((layer + 1) * known / layers) - 1 for layer in range(layers)]
+    layers, of_teacher = student.num_hidden_layers, teacher.num_hidden_layers
+    return [math.ceil((layer + 1) * of_teacher / layers) - 1 for layer in range(layers)]
 
 
 def initial_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
     """For each student layer, the teacher's layer to start from: every second for half as many."""
-    layers, known = student.num_hidden_layers, teacher.num_hidden_layers
-    return [layer * known // layers for layer in range(layers)]
+    layers, of_teacher = student.num_hidden_layers, teacher.num_hidden_layers
+    return [layer * of_teacher // layers for layer in range(layers)]
 
 
 def _projected(encoded: BertOutput, kernel: tf.Tensor) -> BertOutput:

@@ -172,8 +172,8 @@ class RunRecords:
         if self.masking is None:
             return {}
         masks = self.masking.options
-        found = {"ngram": masks.ngram, "final_masked_lm_prob": self.final_masked_lm_prob}
-        return {**masks.parameters(), **found}
+        share = {"final_masked_lm_prob": self.final_masked_lm_prob}
+        return {**masks.parameters(), "ngram": masks.ngram, **share}
 
 
 def open_run_records(settings: PretrainingSettings) -> RunRecords:

@@ -99,7 +99,7 @@ class MaskFiller:
         ``segment_ids`` are 1 for a second segment; None means that there is only one.
         """
         positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
-        found = self._predictor.run(
+        predictions = self._predictor.run(
             {
                 "input_ids": np.array([ids]),
                 "input_mask": np.array([[1] * len(ids)]),
@@ -108,7 +108,7 @@ class MaskFiller:
             },
         )
         # A model can have more outputs than the vocabulary has entries.
-        probabilities = found["masked_lm_probabilities"][0, :, : self._tokenizer.vocab_size]
+        probabilities = predictions["masked_lm_probabilities"][0, :, : self._tokenizer.vocab_size]
         best = np.argsort(-probabilities, axis=-1)[:, :top]
         return [
             [

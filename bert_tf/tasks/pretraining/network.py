@@ -50,10 +50,10 @@ def open_model(
 
     Collective. Raises UserError if something is missing or contradictory.
     """
-    found = None
+    model = None
     if run.ranks.is_chief:
-        found = _find_model(settings, run, records, inherited, sentence_order)
-    return run.ranks.broadcast(found)
+        model = _find_model(settings, run, records, inherited, sentence_order)
+    return run.ranks.broadcast(model)
 
 
 def _find_model(
@@ -188,8 +188,8 @@ def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) 
     """The vocabulary file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
         return records.entry.tokenizer_files(records.file)
-    known = stored.tokenizer_files.vocabulary()
-    if records is not None and known is not None and records.entry.digest not in known.spellings:
+    own = stored.tokenizer_files.vocabulary()
+    if records is not None and own is not None and records.entry.digest not in own.spellings:
         return TokenizerFiles()
     return stored.tokenizer_files
 

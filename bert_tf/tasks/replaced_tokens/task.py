@@ -157,11 +157,11 @@ class ReplacedTokenTask:
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
         """The generator's perplexity; precision and recall of replaced tokens."""
-        found = sums[DISCRIMINATOR].metrics
+        counts = sums[DISCRIMINATOR].metrics
         return {
             **self._masked_lm.scores(sums),
-            f"{DISCRIMINATOR}_precision": found[_CAUGHT] / max(found[_FLAGGED], LEAST_WEIGHT),
-            f"{DISCRIMINATOR}_recall": found[_CAUGHT] / max(found[_REPLACED], LEAST_WEIGHT),
+            f"{DISCRIMINATOR}_precision": counts[_CAUGHT] / max(counts[_FLAGGED], LEAST_WEIGHT),
+            f"{DISCRIMINATOR}_recall": counts[_CAUGHT] / max(counts[_REPLACED], LEAST_WEIGHT),
         }
 
     def training_flops(self, *, length: int, predictions: int) -> float:
@@ -210,8 +210,8 @@ class ReplacedTokenTask:
                     read=self._masked_lm.positions_read(features),
                 )
             shared = {WORD_EMBEDDINGS: variables[WORD_EMBEDDINGS]}
-            known = Variables({**scoped.within(), **shared})
-            return self._masked_lm.head_outputs(layers[-1].hidden, known, features, options)
+            read = Variables({**scoped.within(), **shared})
+            return self._masked_lm.head_outputs(layers[-1].hidden, read, features, options)
 
     def _discriminator_sums(
         self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions
