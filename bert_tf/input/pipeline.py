@@ -58,7 +58,6 @@ def training_dataset(
     batch: GlobalBatchSlice,
     *,
     start_position: int,
-    end_position: int | None = None,
     seed: int,
     lengths: Ramp | None = None,
     shares: MaskShares | None = None,
@@ -70,7 +69,6 @@ def training_dataset(
       records: the records.
       batch: the size of the global batch and this rank's part of it.
       start_position: position of the first global batch; the first of a training is 0.
-      end_position: position of the global batch before which to stop; None is endless.
       seed: determines the order of the records, and the masks if they are not stored.
       lengths: the length, at each position in training, to which records are cut; None keeps them
         whole. S and P are then unknown before a batch is read.
@@ -81,8 +79,8 @@ def training_dataset(
         combined with ``lengths``.
 
     Returns:
-      A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
-      input_mask, segment_ids [B, S], masked_lm_positions, masked_lm_ids [B, P],
+      An endless dataset whose element k belongs to global batch ``start_position + k``: int32
+      input_ids, input_mask, segment_ids [B, S], masked_lm_positions, masked_lm_ids [B, P],
       next_sentence_labels [B, 1] and float32 masked_lm_weights [B, P], B = ``batch.size`` unless
       global batches differ.
     """
@@ -104,9 +102,7 @@ def training_dataset(
         read = cutting_reader(read, records.info, lengths)
     masked = masker(records, seed, counters, lengths, shares)
     return dataset_of_positions(
-        start_position,
-        end_position,
-        lambda position: masked(position, read(position)),
+        start_position, None, lambda position: masked(position, read(position))
     )
 
 

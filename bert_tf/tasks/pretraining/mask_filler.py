@@ -28,12 +28,12 @@ class Guess:
     probability: float
 
 
-def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = MASK) -> list[int]:
-    """Token ids of ``[CLS] text [SEP]``, with the mask's id for each ``mask`` in the text."""
-    parts = [tokenizer.encode(part) for part in text.split(mask)]
+def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of ``[CLS] text [SEP]``, with the mask's id for each ``[MASK]`` in the text."""
+    parts = [tokenizer.encode(part) for part in text.split(MASK)]
     if len(parts) == 1:
         raise UserError(
-            f"--text={text!r} contains no {mask}; write it in place of the word to predict."
+            f"--text={text!r} contains no {MASK}; write it in place of the word to predict."
         )
     ids = [tokenizer.cls_id, *parts[0]]
     for part in parts[1:]:

@@ -63,7 +63,6 @@ class Data:
         rank=0,
         world_size=1,
         start=0,
-        end=None,
         seed=7,
         sizes=None,
         lengths=None,
@@ -73,7 +72,6 @@ class Data:
             self.described,
             GlobalBatchSlice(batch, rank, world_size, sizes=sizes),
             start_position=start,
-            end_position=end,
             seed=seed,
             lengths=lengths,
             shares=shares,
@@ -204,10 +202,6 @@ def test_a_share_of_masks_that_changes(unmasked):
 def test_nothing_is_tuned_in_the_background(data):
     # TensorFlow's tuning thread can hold up the closing of a dataset for a minute.
     assert data.train().options().autotune.enabled is False
-
-
-def test_an_end_stops_the_training(data):
-    assert len(batches(data.train, start=3, end=8)) == 5
 
 
 def test_the_global_batch_does_not_depend_on_the_ranks(data):

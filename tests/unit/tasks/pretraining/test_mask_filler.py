@@ -37,10 +37,6 @@ def test_encode_with_masks(tokenizer, text, expected):
     assert encode_with_masks(text, tokenizer) == [CLS, *expected, SEP]
 
 
-def test_another_sign_for_the_mask(tokenizer):
-    assert encode_with_masks("the _", tokenizer, mask="_") == [CLS, THE, MASK, SEP]
-
-
 @pytest.mark.parametrize("text", ["", "the mask is"])
 def test_a_text_without_a_mask_is_one_sentence(tokenizer, text):
     with pytest.raises(UserError, match=r"--text=.* contains no \[MASK\]"):
