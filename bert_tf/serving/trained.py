@@ -23,7 +23,7 @@ from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, require_checkpoint
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.serving.export import ExportSettings
-from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.texts import LongTexts
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 

@@ -34,7 +34,7 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_448,
     "serving": 543,
-    "tasks": 14_288,
+    "tasks": 14_197,
     "text": 2_725,
     "train": 4_870,
     "tuning": 537,
@@ -42,7 +42,7 @@ MOST_LINES = {
     "util": 2_364,
     "watch": 772,
 }
-MOST_FILES = 326
+MOST_FILES = 323
 # Script -> files and lines that it reaches through imports, its own included.
 MOST_REACHED = {"run_pretraining.py": (188, 31_010)}
 # How far below its figure the code may be before the figure has to follow.
