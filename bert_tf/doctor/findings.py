@@ -36,7 +36,7 @@ class Findings:
         for note in notes:
             other = self._notes.get(note.sentence)
             if other is None or other.grade < note.grade:
-                self._notes[note.sentence] = note._replace(part=note.part or part)
+                self._notes[note.sentence] = Note(note.grade, note.part or part, note.sentence)
 
     def _add(self, grade: Grade, part: str, sentence: str) -> None:
         self.extend([Note(grade, part, sentence)])

@@ -72,7 +72,8 @@ class GlobalBatchSlice:
         """The slice of the global batch at ``position``, for its size and place only."""
         if self.sizes is None:
             return self
-        return dataclasses.replace(self, global_batch_size=self.sizes.at(position), sizes=None)
+        size = self.sizes.at(position)
+        return GlobalBatchSlice(size, self.rank, self.world_size, self.origin)
 
     def first_sequence(self, position: int) -> int:
         """Index of a global batch's first sequence in the endless sequence."""

@@ -219,4 +219,5 @@ def _with_casing(
                 f"were made with {str(of_records).lower()}; make them again with the model's "
                 "casing, or give another --init_checkpoint."
             )
-    return dataclasses.replace(files, do_lower_case=lower_case, strip_accents=strip_accents)
+    own = files.vocab_file, files.spm_model_file
+    return TokenizerFiles(*own, lower_case, strip_accents, files.rules)
