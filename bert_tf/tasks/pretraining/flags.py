@@ -258,23 +258,22 @@ def pretraining_optimization(values: flags.FlagValues, **made: Any) -> Optimizat
     made["length_ramp"] = _length_ramp(values)
     if values.num_train_epochs is not None:
         made["num_train_steps"] = None
-    if _has_warmup_proportion(values):
-        proportion = values.warmup_proportion
-        made["warmup_proportion"] = _DEFAULT_WARMUP_PROPORTION if proportion is None else proportion
-        made["num_warmup_steps"] = None
+    proportion = _warmup_proportion(values)
+    if proportion is not None:
+        made.update(warmup_proportion=proportion, num_warmup_steps=None)
     return optimization_settings(values, **made)
 
 
-def _has_warmup_proportion(values: flags.FlagValues) -> bool:
-    """Whether warm-up is a fraction of the steps: with epochs, or if the default is too long."""
-    if values.warmup_proportion is not None:
-        return True
-    if values["num_warmup_steps"].present:
-        return False
-    if values.num_train_epochs is not None:
-        return True
-    schedule = schedule_settings(values)
-    return values.num_warmup_steps > most_warmup_steps(schedule, values.num_train_steps)
+def _warmup_proportion(values: flags.FlagValues) -> float | None:
+    """The warm-up as a fraction of the steps: with epochs, or if the default is too long."""
+    proportion = values.warmup_proportion
+    if proportion is not None or values["num_warmup_steps"].present:
+        return proportion
+    if values.num_train_epochs is None:
+        most = most_warmup_steps(schedule_settings(values), values.num_train_steps)
+        if values.num_warmup_steps <= most:
+            return None
+    return _DEFAULT_WARMUP_PROPORTION
 
 
 def _say_shorter_warmup(values: flags.FlagValues, optimization: OptimizationSettings) -> None:
