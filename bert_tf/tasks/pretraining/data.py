@@ -25,7 +25,7 @@ from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.job import TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.util.digest import DIGEST_KEY, EVAL_DIGEST_KEY, VOCABULARY_DIGEST_KEY, digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files

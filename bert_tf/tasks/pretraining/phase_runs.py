@@ -185,12 +185,9 @@ def _check_phases(phases: Sequence[Phase], recorded: Entries) -> Entries:
             settings = _without_start(phase, settings, awaited)
         shows = phase.settings.run.dry_run
         with begin(settings.run, settings.runtime) as begun:
-            checked = dataclasses.replace(
-                begun,
-                start=NEW if awaited else begun.start,
-                record=None if awaited else begun.record,
-                log=begun.log if shows else None,
-            )
+            start_now = NEW if awaited else begun.start
+            log = begun.log if shows else None
+            checked = dataclasses.replace(begun, start=start_now, log=log)
             of_awaited = None
             if awaited is not None:
                 of_awaited = Inherited(awaited.model.config, awaited.model.tokenizer_files)
@@ -211,10 +208,10 @@ def _check_phases(phases: Sequence[Phase], recorded: Entries) -> Entries:
 def _without_start(phase: Phase, settings: PretrainingSettings, before: Job) -> PretrainingSettings:
     """Settings to check a phase whose start does not exist yet, as a run from random weights."""
     optimizer = settings.optimization.optimizer
-    if settings.run.start.resume_from and optimizer != before.optimization.optimizer:
+    if settings.run.start.resume_from and optimizer != before.plan.requested.optimizer:
         raise UserError(
             f"{phase.flag_file}: --resume_from keeps the optimizer state of the previous phase, "
-            f"which trains with {before.optimization.optimizer}, not with {optimizer}; give the "
+            f"which trains with {before.plan.requested.optimizer}, not with {optimizer}; give the "
             "same --optimizer_type, or --init_checkpoint=previous for the weights alone."
         )
     run = dataclasses.replace(settings.run, start=StartSettings())
@@ -263,7 +260,7 @@ def _entry(phase: Phase, job: Job, earlier: PhaseEntry | None, begins_at: int) -
     if updates < 1:
         raise UserError(
             f"{phase.flag_file}: the phase continues at step {begins_at}, where the run that it "
-            f"resumes ends, and would end at step {last_step}; raise {job.length_flag}, "
+            f"resumes ends, and would end at step {last_step}; raise {job.plan.length_flag}, "
             "or give --reset_step to count from 0."
         )
     seconds, peak, conditions = _timing(job, earlier)
