@@ -78,9 +78,15 @@ class PretrainingScript(Script):
         if values.phases is None:
             super().main(values)
             return
-        from bert_tf.tasks.pretraining.phases import train
+        from bert_tf.ranks.launched import prepare_process
+        from bert_tf.tasks.pretraining.phases import phases_from_flags
 
-        train(values, self.settings)
+        phases = phases_from_flags(values, self.settings)
+        prepare_process(phases[0].settings.runtime)
+        # TensorFlow reads the environment when it is imported.
+        from bert_tf.tasks.pretraining.phase_runs import run_phases
+
+        run_phases(phases)
 
     def start(self, settings: Any) -> None:
         """Runs a single phase; all objectives have the run of pre-training."""

@@ -17,7 +17,6 @@ from absl import flags
 from bert_tf.cli.flags import parse_flag_file
 from bert_tf.config.declared import options_of
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.ranks.launched import prepare_process
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
@@ -54,16 +53,6 @@ class Phase:
     def name(self) -> str:
         """``phase_1``, ``phase_2`` and so on."""
         return self.directory.name
-
-
-def train(values: flags.FlagValues, settings_of: SettingsOf) -> None:
-    """Turns flags into the settings of each phase, and runs them; UserError for bad input."""
-    phases = phases_from_flags(values, settings_of)
-    prepare_process(phases[0].settings.runtime)
-    # TensorFlow reads the environment when it is imported.
-    from bert_tf.tasks.pretraining.phase_runs import run_phases
-
-    run_phases(phases)
 
 
 def phases_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Sequence[Phase]:
