@@ -20,7 +20,7 @@ MOST_LINES = {
     "": 7,
     "checkpoint": 3_115,
     "cli": 873,
-    "commands": 1_721,
+    "commands": 1_727,
     "compat": 1_659,
     "config": 1_301,
     "diagnose": 881,
@@ -35,7 +35,7 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_448,
     "serving": 543,
-    "tasks": 13_940,
+    "tasks": 13_929,
     "text": 2_725,
     "train": 3_770,
     "tuning": 546,
@@ -45,7 +45,7 @@ MOST_LINES = {
 }
 MOST_FILES = 316
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (185, 30_572)}
+MOST_REACHED = {"run_pretraining.py": (185, 30_567)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
