@@ -20,22 +20,22 @@ MOST_LINES = {
     "": 7,
     "checkpoint": 3_115,
     "cli": 873,
-    "commands": 1_719,
+    "commands": 1_727,
     "compat": 1_659,
     "config": 1_301,
     "diagnose": 881,
-    "doctor": 625,
+    "doctor": 588,
     "durable": 1_277,
     "finetune": 1_640,
     "inference": 1_183,
-    "input": 1_915,
+    "input": 1_894,
     "model": 2_681,
     "model_directory": 985,
     "native": 227,
     "ranks": 1_136,
     "records": 2_448,
     "serving": 543,
-    "tasks": 14_193,
+    "tasks": 13_929,
     "text": 2_725,
     "train": 3_770,
     "tuning": 546,
@@ -43,9 +43,9 @@ MOST_LINES = {
     "util": 2_388,
     "watch": 772,
 }
-MOST_FILES = 324
+MOST_FILES = 316
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (189, 30_757)}
+MOST_REACHED = {"run_pretraining.py": (185, 30_567)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
