@@ -26,7 +26,7 @@ MOST_LINES = {
     "diagnose": 881,
     "doctor": 588,
     "durable": 1_277,
-    "finetune": 1_640,
+    "finetune": 1_685,
     "inference": 1_183,
     "input": 1_894,
     "model": 2_681,
@@ -35,7 +35,7 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_448,
     "serving": 543,
-    "tasks": 13_929,
+    "tasks": 13_833,
     "text": 2_725,
     "train": 3_770,
     "tuning": 546,
@@ -43,7 +43,7 @@ MOST_LINES = {
     "util": 2_388,
     "watch": 772,
 }
-MOST_FILES = 316
+MOST_FILES = 315
 # Script -> files and lines that it reaches through imports, its own included.
 MOST_REACHED = {"run_pretraining.py": (185, 30_567)}
 # How far below its figure the code may be before the figure has to follow.
