@@ -15,10 +15,11 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_tf.durable.sealed_json import SEAL, sealed, unsealed
+from bert_tf.model_directory.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.records.tfrecord import frame_records
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null
+from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null, write_json
 from bert_tf.util.progress import format_duration
 
 STEPS = "log.jsonl"
@@ -85,6 +86,16 @@ class RunLog:
             history = read_history(self._output_dir, name)
             self._rewrite(name, [record for record in history if record["step"] <= step])
 
+    def record(self, entries: Mapping[str, Any]) -> None:
+        """Adds entries to ``run.json`` that become known only while the job runs."""
+        record = read_run_record(self._output_dir)
+        if record is None:
+            raise UserError(
+                f"run record: {self._output_dir / RUN_RECORD_NAME} no longer exists; do not remove "
+                "it during the run."
+            )
+        write_json(record.path, {**record.content, **entries})
+
     def message(self, text: str) -> None:
         """Prints a line; training continues even if it cannot be printed."""
         say(text)
@@ -147,7 +158,11 @@ class RunLog:
         self._add_summaries(step, figures, prefix="eval/")
         self._add_dllog_line(step, figures)
         # Results of SQuAD 2.0 have one metric under two names, one from each official script.
-        printed = (f"{name} {_show_exactly(v)}" for name, v in figures.items() if name != "exact")
+        printed = (
+            f"{name} {value if isinstance(value, int) else f'{value:.4f}'}"
+            for name, value in figures.items()
+            if name != "exact"
+        )
         of = f"of {of}" if of else f"at step {step}"
         self.message(f"evaluation {of}: {'  '.join(printed)}{note}")
 
@@ -247,10 +262,6 @@ def _rounded(value: Any) -> Any:
 
 def _line(record: Mapping[str, object]) -> str:
     return json.dumps(finite_or_null(record), allow_nan=False) + "\n"
-
-
-def _show_exactly(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
 def _show(value: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from bert_tf.config.declared import AT_LEAST_ONE, setting
-from bert_tf.finetune.directory import DirectoryFlags, DirectorySettings
-from bert_tf.tasks.tagging.windows import WindowSettings
+from bert_tf.finetune.flags import DirectoryFlags
+from bert_tf.finetune.settings import DirectorySettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +21,6 @@ class TaggingSettings(DirectorySettings):
         bounds=AT_LEAST_ONE,
         of_model=True,
     )
-
-    @property
-    def windows(self) -> WindowSettings:
-        """The lengths for splitting sentences into windows."""
-        return WindowSettings(self.max_seq_length, self.doc_stride)
 
 
 _FLAGS = DirectoryFlags(

@@ -8,17 +8,17 @@ import pytest
 from absl import flags
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.commands.doctor import script_in, show
+from bert_tf.commands.doctor import TRAINING_SCRIPTS, show
 from bert_tf.doctor.examination import examine
 from bert_tf.durable.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.record import write_model_files
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import Grade
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.programs import holder_of, run
 from tests.helpers.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
 
@@ -90,11 +90,14 @@ def make_weights(directory, vocabulary):
 def said_of(places, *more, num_ranks=1, without=()):
     """The findings on the run with further flags, which win."""
     values = flags.FlagValues()
-    script_in("run_pretraining.py").define(values)
+    TRAINING_SCRIPTS["run_pretraining.py"].define(values)
     given = [flag.format(**places) for flag in [*NETWORK, *RUN, *more]]
     values(["doctor", *(flag for flag in given if flag not in without)])
     return examine(
-        script_in("run_pretraining.py"), values, num_ranks=num_ranks, ranks_per_host=num_ranks
+        TRAINING_SCRIPTS["run_pretraining.py"],
+        values,
+        num_ranks=num_ranks,
+        ranks_per_host=num_ranks,
     )
 
 

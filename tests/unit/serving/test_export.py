@@ -11,7 +11,7 @@ from bert_tf.inference.export import export_saved_model
 from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings
 from bert_tf.serving.load import load_model
 from bert_tf.serving.trained import exportable_of, open_trained
-from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.texts import LongTexts
 from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.errors import UserError
@@ -281,7 +281,7 @@ def test_lengths_of_questions(model_of, tmp_path):
 
 def test_a_vocabulary_that_is_smaller_than_the_network(tmp_path):
     """The surplus outputs are never among the words."""
-    from bert_tf.tasks.pretraining.graph import pretraining_specs
+    from tests.helpers.forward_passes import pretraining_specs
     from tests.helpers.small_span_model import write_weights
 
     config = dataclasses.replace(CONFIG, vocab_size=len(VOCABULARY) + 9)
