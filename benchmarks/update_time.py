@@ -34,7 +34,7 @@ def run() -> None:
     import tensorflow.compat.v1 as tf
 
     from benchmarks.communication import case_graphs
-    from bert_tf.ranks.ranks import connect
+    from bert_tf.ranks.connect import connect
     from bert_tf.tuning.arithmetic import choose
 
     values = flags.FLAGS

@@ -545,7 +545,7 @@ class RuntimeSettings(Settings):
     """Precision, compiler, ranks and threads.
 
     Attributes:
-      library: the communication library of ranks, a name in ``ranks.ranks.LIBRARIES``; None for a
+      library: the communication library of ranks, a name in ``ranks.connect.LIBRARIES``; None for a
         single process.
       use_xla: None means where the job computes on GPUs.
       native_ops: None uses them if available; True fails without them.

@@ -4,20 +4,17 @@ Methods that return tensors add collective operations to the current graph: ever
 and run them in the same order. ``gather`` and ``broadcast`` work immediately, on Python values,
 outside any graph.
 
-To add a communication library, write a module like ``horovod.py`` and add a row to ``LIBRARIES``.
+To add a communication library, write a module like ``horovod.py`` and add a row to ``connect.py``.
 """
 
 from __future__ import annotations
 
 import abc
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Union
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import CommunicationSettings
-from bert_tf.ranks.launched import check_alone, is_launched
 from bert_tf.util.environment import available_cores
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
@@ -166,38 +163,6 @@ class PlannedRanks(SingleProcess):
         """``local_size`` ranks are on the same host."""
         self.world_size, self.local_size = world_size, local_size
         super().__init__(num_threads)
-
-
-def _horovod(num_threads: int | None, communication: CommunicationSettings) -> Ranks:
-    from bert_tf.ranks.horovod import HorovodRanks
-
-    return HorovodRanks(num_threads, communication)
-
-
-# Name -> creates this rank from its number of threads (None: its fraction of the host's cores) and
-# its communication settings.
-LIBRARIES: Mapping[str, Callable[[int | None, CommunicationSettings], Ranks]] = {
-    "horovod": _horovod
-}
-
-
-def connect(
-    library: str | None,
-    *,
-    num_threads: int | None = None,
-    communication: CommunicationSettings | None = None,
-) -> Ranks:
-    """Connects the ranks of this job, which exchange gradients according to ``communication``.
-
-    A process that was not started by a launcher is the only rank, even with a ``library``, a name
-    in ``LIBRARIES``. ``num_threads`` defaults to an equal part of the host's cores. Raises
-    UserError if a launcher started several independent processes: each would train a whole model
-    and write it to the same directory.
-    """
-    if library is not None and is_launched(os.environ):
-        return LIBRARIES[library](num_threads, communication or CommunicationSettings())
-    check_alone(os.environ)
-    return SingleProcess(num_threads)
 
 
 def as_tables(gradients: Sequence[Gradient]) -> list[tf.Tensor]:

@@ -19,8 +19,9 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_digest
 from bert_tf.ranks.communication import in_fixed_order
+from bert_tf.ranks.connect import connect
 from bert_tf.ranks.launched import binding_warning, check_alone
-from bert_tf.ranks.ranks import Ranks, connect
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint, find_resumed_start, find_start
 from bert_tf.tuning.arithmetic import (

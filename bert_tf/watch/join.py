@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.02
 _MOST_WAITING = 4096  # a connection that does not fit is retried after a second or more
 _MOST_BYTES = 16  # of a rank's number
 
-# Raised for what is at the other end of a connection, if it is no rank of this job.
+# Raised if what is at the other end of a connection is not a rank of this job.
 _STRANGE = (OSError, EOFError, AuthenticationError, AssertionError, ValueError)
 
 

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.ranks import connect
+from bert_tf.ranks.connect import connect
 from bert_tf.util.errors import UserError, exit_on_user_error
 
 

@@ -25,7 +25,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.ranks import connect
+from bert_tf.ranks.connect import connect
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
 from bert_tf.tasks.classification.task import LABELS, ClassificationTask
 from bert_tf.tasks.distillation.settings import DistillationSettings

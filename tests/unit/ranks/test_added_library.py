@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
-from bert_tf.ranks import ranks as connecting
+from bert_tf.ranks import connect as connecting
 from bert_tf.ranks.ranks import Ranks, as_tables, part_of
 from bert_tf.train.trainer import build_update
 from bert_tf.update.batch_plan import BatchPlan

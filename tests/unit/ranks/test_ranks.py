@@ -10,12 +10,12 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_tf.ranks.connect import connect
 from bert_tf.ranks.horovod import HorovodRanks
 from bert_tf.ranks.ranks import (
     Part,
     Ranks,
     SingleProcess,
-    connect,
     part_of,
     threads_per_rank,
 )
