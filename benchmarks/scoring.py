@@ -46,7 +46,7 @@ from bert_tf.tasks.scoring.sequences import (
 )
 from bert_tf.tasks.scoring.settings import PSEUDO, TextSettings
 from bert_tf.tasks.scoring.work import Work, sum_losses
-from bert_tf.text.tokenizer_files import load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import require_file
 
 _MODULE = "benchmarks.scoring"
@@ -179,7 +179,7 @@ def measure() -> Iterator[Result]:
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
     check_length("seq_length", values.seq_length, network)
-    tokenizer = load_tokenizer(vocab_file=require_file(values.vocab_file, flag="vocab_file"))
+    tokenizer = TokenizerFiles(require_file(values.vocab_file, flag="vocab_file")).load()
     texts = read_texts([Path(values.input_file)], TextSettings(), flag="input_file")
     made = sequences_of_texts(texts, tokenizer, SequenceSettings(values.seq_length)).sequences
     kept = min(values.sequences, len(made))

@@ -32,17 +32,6 @@ if TYPE_CHECKING:
 _noted: set[str] = set()
 
 
-def load_tokenizer(
-    *,
-    vocab_file: PathLike | None = None,
-    spm_model_file: PathLike | None = None,
-    do_lower_case: bool = True,
-) -> Tokenizer:
-    """Opens a vocabulary with BERT's own rules; see :meth:`TokenizerFiles.load`."""
-    vocab, spm = (Path(path) if path else None for path in (vocab_file, spm_model_file))
-    return TokenizerFiles(vocab, spm, do_lower_case).load()
-
-
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
     """A vocabulary, identified by its hash.

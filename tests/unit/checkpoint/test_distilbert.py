@@ -20,9 +20,10 @@ from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.mask_filler import MaskFiller
 from bert_tf.tasks.question_answering.task import squad_specs
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.forward_passes import pretraining_specs
+from tests.helpers.small_vocabulary import load_tokenizer
 from tests.unit.checkpoint.tiny_models import (
     SIZES,
     huggingface_model,

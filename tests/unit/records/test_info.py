@@ -16,8 +16,8 @@ from bert_tf.records.info import (
 )
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 GEOMETRY = {"max_seq_length": 12, "max_predictions_per_seq": 3, "vocab_size": 50}
 

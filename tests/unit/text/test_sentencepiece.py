@@ -11,8 +11,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 SHARED_VOCAB = Path(__file__).parents[3].parent / "shared/data/vocab"
 TEXT = [f"the cat number {n} sat on mat {n % 7} while dogs were watching" for n in range(200)]

@@ -18,8 +18,9 @@ from bert_tf.tasks.question_answering.features import (
 )
 from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 WORDS = """[PAD] [UNK] [CLS] [SEP] [MASK]
 the red barn stands on hill above elm lake it rains where is who ? . a ##s ##n"""

@@ -15,7 +15,7 @@ from bert_tf.tasks.scoring.sequences import (
     sequences_of_records,
     sequences_of_texts,
 )
-from bert_tf.text.tokenizer_files import load_tokenizer
+from tests.helpers.small_vocabulary import load_tokenizer
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c", "-", "."]
 PAD, UNK, CLS, SEP, MASK, A, B, C, DASH, DOT = range(len(ENTRIES))
