@@ -392,6 +392,7 @@ def test_the_configuration_of_a_teacher(teacher, tmp_path):
     bare = shutil.copytree(teacher, tmp_path / "bare")
     config_file = tmp_path / "teacher.json"
     (bare / "bert_config.json").rename(config_file)
+    (bare / "model.json").unlink()  # which states it as well
     settings = distilling(tmp_path / "run", bare)
     refuse(
         settings,
