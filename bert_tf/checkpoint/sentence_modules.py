@@ -100,6 +100,21 @@ class SentenceModules:
     default_prompt: str = ""
     contents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
+    def length_within(self, positions: int) -> int:
+        """The most tokens of a text for a network with so many positions."""
+        return min(positions, self.max_seq_length or positions)
+
+    def prompt_of(self, name: str | None) -> str:
+        """The prompt of a name, or the default one for None; "" for none.
+
+        Raises UserError if there is no such prompt.
+        """
+        name = self.default_prompt if name is None else name
+        if name and name not in self.prompts:
+            names = ", ".join(self.prompts) or "none"
+            raise UserError(f"--prompt_name={name}: the prompts next to the network are: {names}.")
+        return self.prompts.get(name, "")
+
     def write(self, directory: Path) -> None:
         """Writes the same, for a network in ``directory`` itself."""
         rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bert_tf.commands.scripts import Script
-from bert_tf.tasks.scoring.flags import define_evaluation_flags, evaluation_settings
+from bert_tf.tasks.scoring.settings import define_evaluation_flags, evaluation_settings
 
 
 class Evaluation(Script):

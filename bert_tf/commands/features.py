@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bert_tf.commands.scripts import Script
-from bert_tf.tasks.vectors.flags import define_feature_flags, feature_settings
+from bert_tf.tasks.vectors.settings import define_feature_flags, feature_settings
 
 
 class Features(Script):

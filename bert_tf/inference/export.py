@@ -13,7 +13,8 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import INPUTS
-from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
@@ -84,7 +85,8 @@ def export_saved_model(
     """
     longest = checked_length(model, max_seq_length)
     choose_version(export_dir, version)  # raises its errors before the work
-    predictor = Predictor(exportable.task, model.checkpoint, precision=precision, portable=True)
+    options = ForwardOptions(as_policy(precision))
+    predictor = Predictor(exportable.task, model.checkpoint, options=options, portable=True)
     session = predictor.session
     writing = new_version(export_dir, version)
     with predictor.graph.as_default(), session, writing as (target, temporary):

@@ -11,7 +11,7 @@ from bert_tf.tasks.pretraining.distillation_flags import define_distillation_fla
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags
 from bert_tf.tasks.question_answering.flags import define_squad_flags
 from bert_tf.tasks.tagging.flags import define_tagging_flags
-from bert_tf.tasks.vectors.flags import define_feature_flags
+from bert_tf.tasks.vectors.settings import define_feature_flags
 from tests.helpers.programs import ROOT
 from tests.unit.cli.test_flags import defined_by
 

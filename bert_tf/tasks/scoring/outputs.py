@@ -72,8 +72,8 @@ def _columns_of(results: Sequence[Result]) -> list[str]:
     """The columns that have a value."""
     return [
         name
-        for name, (metric, figure) in _COLUMNS.items()
-        if any(result[metric] and result[metric][figure] is not None for result in results)
+        for name, (metric, statistic) in _COLUMNS.items()
+        if any(result[metric] and result[metric][statistic] is not None for result in results)
     ]
 
 
@@ -85,12 +85,12 @@ def _rows(
         yield (result["checkpoint"], *(_show(cell, digits) for cell in cells))
 
 
-def _show(figure: float | Sequence[float] | None, digits: int) -> str:
-    if figure is None:  # infinite, in a result read from a file
+def _show(value: float | Sequence[float] | None, digits: int) -> str:
+    if value is None:  # infinite, in a result read from a file
         return "inf"
-    if isinstance(figure, (list, tuple)):
-        return " to ".join(_show(end, digits) for end in figure)
-    return f"{figure:.{digits}g}"
+    if isinstance(value, (list, tuple)):
+        return " to ".join(_show(end, digits) for end in value)
+    return f"{value:.{digits}g}"
 
 
 def draw_training(path: Path, results: Sequence[Result]) -> None:

@@ -6,12 +6,12 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_tf.tasks.scoring.sequences import Sequences
-from bert_tf.tasks.scoring.settings import MASKED, PSEUDO
-from bert_tf.tasks.scoring.work import Copies, CopyScores
+from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
 from bert_tf.util.errors import UserError
 
 CONFIDENCE = 0.95
@@ -42,19 +42,33 @@ DEFINITIONS = {
 }
 
 
-def definitions(
-    metrics: Sequence[str], *, num_draws: int, masked_lm_prob: float, whole_words: bool = False
-) -> dict[str, str]:
+def definitions(settings: ScoringSettings) -> dict[str, str]:
     """The definitions of the metrics, for users."""
-    draws = "1 draw" if num_draws == 1 else f"{num_draws} draws"
-    found = {name: DEFINITIONS[name] for name in metrics}
-    if whole_words:
-        found[PSEUDO] = DEFINITIONS[WORDS]
-    if MASKED in found:
-        found[MASKED] = found[MASKED].format(share=masked_lm_prob, draws=draws)
-        if num_draws > 1:
-            found["interval"] = DEFINITIONS["interval"]
-    return found
+    draws = "1 draw" if settings.num_draws == 1 else f"{settings.num_draws} draws"
+    defined = {name: DEFINITIONS[name] for name in settings.metrics}
+    if settings.whole_words:
+        defined[PSEUDO] = DEFINITIONS[WORDS]
+    if MASKED in defined:
+        share = settings.masks.masked_lm_prob
+        defined[MASKED] = DEFINITIONS[MASKED].format(share=share, draws=draws)
+        if settings.num_draws > 1:
+            defined["interval"] = DEFINITIONS["interval"]
+    return defined
+
+
+class Scores(NamedTuple):
+    """The scores of a metric's copies.
+
+    Attributes:
+      sequence, variant: int64 [C], as in ``work.Work``.
+      losses: float64 [C], the sum of each copy's losses (nats).
+      counts: int64 [C], the number of tokens in that sum.
+    """
+
+    sequence: np.ndarray
+    variant: np.ndarray
+    losses: np.ndarray
+    counts: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +92,7 @@ class Perplexity:
     draws: tuple[float, ...] = ()
 
 
-def pseudo_perplexity(scores: CopyScores, sequences: Sequences) -> Perplexity:
+def pseudo_perplexity(scores: Scores, sequences: Sequences) -> Perplexity:
     """The pseudo-perplexity, from the losses of all tokens."""
     total, words = math.fsum(scores.losses), sequences.words
     tokens = int(scores.counts.sum())
@@ -86,14 +100,14 @@ def pseudo_perplexity(scores: CopyScores, sequences: Sequences) -> Perplexity:
     return Perplexity(_exp(nats), words and _exp(total / words), nats, tokens)
 
 
-def masked_perplexity(scores: CopyScores, copies: Copies, sequences: Sequences) -> Perplexity:
-    """The masked perplexity, from the losses of all draws; ``copies`` has the draw of each score.
+def masked_perplexity(scores: Scores, sequences: Sequences) -> Perplexity:
+    """The masked perplexity, from the losses of all draws.
 
     Raises UserError if a draw has no token to score.
     """
     draws = []
-    for draw in range(int(copies.variant.max()) + 1):
-        of_draw = copies.variant == draw
+    for draw in range(int(scores.variant.max()) + 1):
+        of_draw = scores.variant == draw
         tokens = int(scores.counts[of_draw].sum())
         if not tokens:
             raise UserError(
@@ -109,21 +123,17 @@ def masked_perplexity(scores: CopyScores, copies: Copies, sequences: Sequences) 
         per_word=tokens_per_word and _exp(nats * tokens_per_word),
         nats_per_token=nats,
         tokens=int(scores.counts.sum()),
-        interval_per_token=ends and (_exp(ends[0]), _exp(ends[1])),
-        interval_per_word=(
-            (_exp(ends[0] * tokens_per_word), _exp(ends[1] * tokens_per_word))
-            if ends and tokens_per_word
-            else None
-        ),
+        interval_per_token=ends and _interval(ends),
+        interval_per_word=_interval(ends, tokens_per_word) if ends and tokens_per_word else None,
         draws=tuple(draws),
     )
 
 
-def log_likelihoods(scores: CopyScores, copies: Copies, sequences: Sequences) -> np.ndarray:
+def log_likelihoods(scores: Scores, sequences: Sequences) -> np.ndarray:
     """The pseudo-log-likelihood of each scored text, float64 [texts]."""
     text_of = np.array([sequence.text for sequence in sequences.sequences])
     numbers = np.array([text.number for text in sequences.texts])
-    places = np.searchsorted(numbers, text_of[copies.sequence])
+    places = np.searchsorted(numbers, text_of[scores.sequence])
     return -np.bincount(places, weights=scores.losses, minlength=len(numbers))
 
 
@@ -164,6 +174,10 @@ def _central_probability(t: float, degrees: int) -> float:
     if odd:
         return 2 / math.pi * (angle + math.sin(angle) * total)
     return math.sin(angle) * total
+
+
+def _interval(ends: tuple[float, float], factor: float = 1.0) -> tuple[float, float]:
+    return _exp(ends[0] * factor), _exp(ends[1] * factor)
 
 
 def _exp(value: float) -> float:

@@ -5,14 +5,17 @@ import numpy as np
 from bert_tf.tasks.scoring.sequences import ScoredText, Sequences, TokenSequence
 
 
-def sequences_of(texts, owners):
-    """``texts`` are (number, tokens, words); ``owners`` the texts of the sequences."""
-    nothing = np.zeros(0)
+def sequences_of(texts):
+    """``texts`` are (number, tokens of each sequence, words)."""
     return Sequences(
-        [TokenSequence(text, nothing, nothing, nothing) for text in owners],
-        [ScoredText(*text) for text in texts],
-        read=9,
+        [
+            ScoredText(number, [_sequence(number, tokens) for tokens in sizes], words, 0)
+            for number, sizes, words in texts
+        ],
         skipped={},
-        cut=0,
-        unknown_tokens=0,
     )
+
+
+def _sequence(number, tokens):
+    nothing = np.zeros(tokens)
+    return TokenSequence(number, nothing, nothing, np.ones(tokens, bool))

@@ -50,7 +50,7 @@ def test_columns_without_figures_are_left_out(tmp_path):
 
 
 def test_scores_of_texts(tmp_path):
-    sequences = sequences_of([(0, 3, 2), (4, 1, None)], [0, 4])
+    sequences = sequences_of([(0, [3], 2), (4, [1], None)])
     outputs.write_texts(tmp_path / "texts.tsv", sequences, np.array([-1 / 3, -2.0]))
     rows = [line.split("\t") for line in (tmp_path / "texts.tsv").read_text().splitlines()]
     assert rows[0] == ["text", "tokens", "words", "pseudo_log_likelihood"]
@@ -60,7 +60,7 @@ def test_scores_of_texts(tmp_path):
 
 def test_pictures(tmp_path):
     outputs.draw_training(tmp_path / "training.png", RESULTS)
-    sequences = sequences_of([(0, 3, 2), (4, 1, 1)], [0, 4])
+    sequences = sequences_of([(0, [3], 2), (4, [1], 1)])
     outputs.draw_texts(tmp_path / "texts.png", sequences, np.array([-6.0, -2.0]))
     for name in ("training.png", "texts.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

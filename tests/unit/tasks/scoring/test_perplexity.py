@@ -1,11 +1,15 @@
 """The arithmetic of perplexities."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bert_tf.config.masking import MaskingOptions
+from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.tasks.scoring.perplexity import (
+    Scores,
     confidence_interval,
     definitions,
     log_likelihoods,
@@ -13,26 +17,26 @@ from bert_tf.tasks.scoring.perplexity import (
     pseudo_perplexity,
     student_t,
 )
-from bert_tf.tasks.scoring.work import Copies, CopyScores
+from bert_tf.tasks.scoring.settings import ScoringSettings
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.unit.tasks.scoring.counted_sequences import sequences_of
 
 
 def test_pseudo_perplexity_per_token_and_word():
-    sequences = sequences_of([(0, 3, 2), (4, 1, 1)], [0, 0, 4])
-    copies = Copies(np.array([2, 1, 0, 0]), np.array([1, 1, 1, 2]))
-    scores = CopyScores(np.array([4.0, 1.0, 2.0, 0.5]), np.ones(4, np.int64))
+    sequences = sequences_of([(0, [2, 1], 2), (4, [1], 1)])
+    copies = np.array([2, 1, 0, 0]), np.array([1, 1, 1, 2])
+    scores = Scores(*copies, np.array([4.0, 1.0, 2.0, 0.5]), np.ones(4, np.int64))
     found = pseudo_perplexity(scores, sequences)
     assert found.per_token == pytest.approx(math.exp(7.5 / 4))
     assert found.per_word == pytest.approx(math.exp(7.5 / 3))
-    assert log_likelihoods(scores, copies, sequences).tolist() == [-3.5, -4.0]
+    assert log_likelihoods(scores, sequences).tolist() == [-3.5, -4.0]
 
 
 def test_masked_perplexity_is_of_the_mean_over_draws():
-    sequences = sequences_of([(0, 10, 5)], [0])
-    copies = Copies(np.zeros(4, np.int64), np.array([0, 1, 0, 1]))
-    scores = CopyScores(np.array([2.0, 9.0, 4.0, 3.0]), np.array([1, 2, 2, 2]))
-    found = masked_perplexity(scores, copies, sequences)
+    copies = np.zeros(4, np.int64), np.array([0, 1, 0, 1])
+    scores = Scores(*copies, np.array([2.0, 9.0, 4.0, 3.0]), np.array([1, 2, 2, 2]))
+    found = masked_perplexity(scores, sequences_of([(0, [10], 5)]))
     assert found.draws == (2.0, 3.0)
     assert found.per_token == pytest.approx(math.exp(2.5))
     assert found.per_word == pytest.approx(math.exp(2.5 * 10 / 5))
@@ -45,22 +49,20 @@ def test_masked_perplexity_is_of_the_mean_over_draws():
 
 
 def test_one_draw_has_no_interval_and_records_no_words():
-    sequences = sequences_of([(0, 10, None)], [0])
-    copies = Copies(np.zeros(1, np.int64), np.zeros(1, np.int64))
-    found = masked_perplexity(CopyScores(np.ones(1), np.ones(1, np.int64)), copies, sequences)
+    scores = Scores(*np.zeros((2, 1), np.int64), np.ones(1), np.ones(1, np.int64))
+    found = masked_perplexity(scores, sequences_of([(0, [10], None)]))
     assert (found.per_word, found.interval_per_token, found.interval_per_word) == (None,) * 3
 
 
 def test_a_draw_without_a_scored_token():
-    copies = Copies(np.zeros(2, np.int64), np.arange(2))
-    scores = CopyScores(np.ones(2), np.array([1, 0]))
+    scores = Scores(np.zeros(2, np.int64), np.arange(2), np.ones(2), np.array([1, 0]))
     with pytest.raises(UserError, match="draw 1 of masks chose unknown tokens only"):
-        masked_perplexity(scores, copies, sequences_of([(0, 1, 1)], [0]))
+        masked_perplexity(scores, sequences_of([(0, [1], 1)]))
 
 
 def test_more_than_a_float_holds():
-    scores = CopyScores(np.array([2000.0]), np.ones(1, np.int64))
-    assert pseudo_perplexity(scores, sequences_of([(0, 1, 1)], [0])).per_token == math.inf
+    scores = Scores(*np.zeros((2, 1), np.int64), np.array([2000.0]), np.ones(1, np.int64))
+    assert pseudo_perplexity(scores, sequences_of([(0, [1], 1)])).per_token == math.inf
 
 
 # Published tables, for a two-sided 95%.
@@ -80,10 +82,16 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
     assert hits / 2000 == pytest.approx(0.95, abs=0.02)
 
 
+def settings_of(**changes):
+    return ScoringSettings(
+        None, TokenizerFiles(), RunSettings(Path("out")), RuntimeSettings(), (Path("a"),), **changes
+    )
+
+
 def test_definitions_name_what_was_done():
-    found = definitions(("masked", "pseudo"), num_draws=3, masked_lm_prob=0.2)
+    found = definitions(settings_of(num_draws=3, masks=MaskingOptions(masked_lm_prob=0.2)))
     assert "20% of" in found["masked"]
     assert "3 draws" in found["masked"]
     assert "interval" in found
-    assert "interval" not in definitions(("masked",), num_draws=1, masked_lm_prob=0.15)
-    assert list(definitions(("pseudo",), num_draws=5, masked_lm_prob=0.15)) == ["pseudo"]
+    assert "interval" not in definitions(settings_of(num_draws=1))
+    assert list(definitions(settings_of(metrics=("pseudo",)))) == ["pseudo"]

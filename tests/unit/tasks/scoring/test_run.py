@@ -13,8 +13,9 @@ from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring import run as scoring
+from bert_tf.tasks.scoring import work
 from bert_tf.tasks.scoring.settings import ScoringSettings
-from bert_tf.tasks.scoring.work import sum_losses
+from bert_tf.tasks.scoring.work import BatchInputs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.native_ops import requires_native_ops
@@ -61,7 +62,6 @@ def settings_of(directory, output_dir, **changes):
         tokenizer_files=TokenizerFiles(),
         all_checkpoints=False,
         input_files=(directory / "texts.txt",),
-        has_records=False,
         max_seq_length=MAX_LENGTH,
         num_draws=3,
         masks=MaskingOptions(masked_lm_prob=0.3, max_predictions_per_seq=8),
@@ -188,10 +188,11 @@ def whole(directory, calls, tmp_path_factory):
 
     def counted(*arguments):
         calls["whole"] += 1
-        return sum_losses(*arguments)
+        return summed(*arguments)
 
+    summed = BatchInputs.summed
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "sum_losses", counted)
+        patch.setattr(BatchInputs, "summed", counted)
         return path, scoring.run(settings_of(directory, path))
 
 
@@ -215,16 +216,16 @@ def test_a_run_that_was_killed_continues_to_the_same_bytes(
     directory, whole, calls, tmp_path, monkeypatch, capsys, number
 ):
     """Killed after so many batches; it keeps the parts that it finished."""
-    computed = []
+    computed, summed = [], BatchInputs.summed
 
     def killed(*arguments):
         if len(computed) == number:
             raise KilledError
-        computed.append(sum_losses(*arguments))
+        computed.append(summed(*arguments))
         return computed[-1]
 
-    monkeypatch.setattr(scoring, "PART_TOKENS", 8)
-    monkeypatch.setattr(scoring, "sum_losses", killed)
+    monkeypatch.setattr(work, "PART_TOKENS", 8)
+    monkeypatch.setattr(BatchInputs, "summed", killed)
     with pytest.raises(KilledError):
         scoring.run(settings_of(directory, tmp_path))
     computed, most, number = [], number, None

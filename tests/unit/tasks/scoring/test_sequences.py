@@ -10,11 +10,11 @@ from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.scoring.sequences import (
-    SequenceSettings,
     encode_words,
     sequences_of_records,
     sequences_of_texts,
 )
+from bert_tf.tasks.scoring.settings import TextSettings
 from bert_tf.text.tokenizer_files import load_tokenizer
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c", "-", "."]
@@ -26,6 +26,12 @@ def tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     path.write_text("".join(f"{entry}\n" for entry in ENTRIES))
     return load_tokenizer(vocab_file=path)
+
+
+def made_of(texts, tokenizer, length, *, seed=0, **settings):
+    return sequences_of_texts(
+        texts, tokenizer, TextSettings(**settings), max_seq_length=length, seed=seed
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_the_unknown_words_of_wikitext(tokenizer):
 
 
 def test_long_texts_are_cut_evenly(tokenizer):
-    found = sequences_of_texts(["a b a b a b a", "b", "a a a"], tokenizer, SequenceSettings(5))
+    found = made_of(["a b a b a b a", "b", "a a a"], tokenizer, 5)
     assert [(s.text, s.ids.tolist()) for s in found.sequences] == [
         (0, [CLS, A, B, SEP]),
         (0, [CLS, A, B, SEP]),
@@ -84,7 +90,7 @@ def test_long_texts_are_cut_evenly(tokenizer):
     ]
     assert all(s.is_scored.tolist() == [*[False], *[True] * (len(s.ids) - 2), *[False]]
                for s in found.sequences)  # fmt: skip
-    assert found.counts() == {
+    assert found.counts == {
         "texts_read": 3,
         "texts_scored": 3,
         "texts_skipped": {},
@@ -98,12 +104,12 @@ def test_long_texts_are_cut_evenly(tokenizer):
 
 def test_what_is_skipped_and_why(tokenizer):
     texts = ["", "☃ ☃", "a ☃ bc"]
-    found = sequences_of_texts(texts, tokenizer, SequenceSettings(8))
+    found = made_of(texts, tokenizer, 8)
     assert found.skipped == {"empty": 1, "no known token": 1}
-    assert [tuple(text) for text in found.texts] == [(2, 4, 3)]
-    assert found.unknown_tokens == 1
-    without = sequences_of_texts(texts, tokenizer, SequenceSettings(8, score_unknown=False))
-    assert [tuple(text) for text in without.texts] == [(2, 3, 2)]
+    assert [(t.number, t.tokens, t.words) for t in found.texts] == [(2, 4, 3)]
+    assert found.counts["unknown_tokens"] == 1
+    without = made_of(texts, tokenizer, 8, score_unknown=False)
+    assert [(t.number, t.tokens, t.words) for t in without.texts] == [(2, 3, 2)]
     [sequence] = without.sequences
     assert sequence.is_scored.tolist() == [False, True, False, True, True, False]
     assert without.digest != found.digest
@@ -111,10 +117,9 @@ def test_what_is_skipped_and_why(tokenizer):
 
 def test_a_sample_does_not_depend_on_the_order(tokenizer):
     texts = [" ".join("ab"[bit == "1"] for bit in f"{number:07b}") for number in range(128)]
-    settings = SequenceSettings(16, sample=0.25, seed=4)
 
     def scored(texts):
-        found = sequences_of_texts(texts, tokenizer, settings)
+        found = made_of(texts, tokenizer, 16, sample=0.25, seed=4)
         assert found.skipped["not in the sample"] + len(found.texts) == 128
         return {tuple(s.ids.tolist()) for s in found.sequences}
 
@@ -139,7 +144,8 @@ def test_stored_masks_of_records_are_undone(tokenizer, tmp_path):
             )
         )
     records = RecordSet([path])
-    found = sequences_of_records(records, inspect_records(records), tokenizer, SequenceSettings(8))
+    info = inspect_records(records)
+    found = sequences_of_records(records, info, tokenizer, TextSettings(), seed=0)
     [sequence] = found.sequences
     assert sequence.ids.tolist() == [CLS, A, C, SEP, B, DOT, SEP]
     assert sequence.segment_ids.tolist() == [0, 0, 0, 0, 1, 1, 1]

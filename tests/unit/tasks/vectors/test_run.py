@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from bert_tf.durable.resumable import ArrayParts
 from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.vectors import run as vectors
@@ -179,7 +180,7 @@ def test_a_run_that_was_killed_resumes_to_the_same_bytes(
 ):
     """Killed in the piece of this number, from 0; it keeps those before."""
     settings = settings_of(model, tmp_path / name, **FORMS[name])
-    write, written = vectors.ArrayParts.write, []
+    write, written = ArrayParts.write, []
 
     def killed(pieces, piece, *arguments):
         if len(written) == number:
@@ -187,7 +188,7 @@ def test_a_run_that_was_killed_resumes_to_the_same_bytes(
         written.append(piece)
         write(pieces, piece, *arguments)
 
-    monkeypatch.setattr(vectors.ArrayParts, "write", killed)
+    monkeypatch.setattr(ArrayParts, "write", killed)
     with pytest.raises(KilledError):
         vectors.run(settings)
     assert not (tmp_path / name).exists()
@@ -213,7 +214,7 @@ def test_a_finished_run_computes_nothing(model, tmp_path, monkeypatch, capsys):
 def stopped(model, output, monkeypatch, **changes):
     """Leaves pieces of a run behind."""
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(vectors.ArrayParts, "read_all", lambda *_: (_ for _ in ()).throw(KilledError))
+        patch.setattr(ArrayParts, "read_all", lambda *_: (_ for _ in ()).throw(KilledError))
         vectors.run(settings_of(model, output, **changes))
 
 

@@ -1,0 +1,152 @@
+"""Runs that apply trained networks to the inputs of files, part by part on all ranks.
+
+A part that was computed is kept, so a killed run resumes with the next one. Parts do not depend on
+the number of ranks: the results have the same bytes on any number of ranks and after any number of
+starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bert_tf.durable.resumable import ArrayParts, Identity, resumable_map
+from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
+from bert_tf.inference.settings import InferenceSettings
+from bert_tf.model_directory.complete import CompleteModel, find_model
+from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
+from bert_tf.train.run import Run
+from bert_tf.util.progress import Progress
+
+# Entries of an identity that later starts keep.
+_PRECISION, _NATIVE_OPS = "--precision", "--native_ops"
+
+
+class Computation(Protocol):
+    """What a network makes of inputs in parts."""
+
+    @property
+    def name(self) -> str:
+        """Its name in progress lines."""
+
+    @property
+    def unit(self) -> str:
+        """What progress lines count."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The units in each part."""
+
+    def results(self, parts: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        """Yields the arrays of each of these parts, by name."""
+
+    def resumed(self, missing: Sequence[int]) -> str:
+        """What is said of a run that has only these parts left to compute."""
+
+
+def open_model(settings: InferenceSettings, run: Run) -> CompleteModel:
+    """The model that the settings name; prints what is noted of it. UserError as `find_model`."""
+    model = find_model(
+        init_checkpoint=settings.run.start.init_checkpoint,
+        bert_config_file=settings.bert_config_file,
+        tokenizer_files=settings.tokenizer_files,
+    )
+    for note in model.notes:
+        run.message(note)
+    return model
+
+
+def agreed_checkpoints(
+    run: Run, model: CompleteModel, inputs_digest: str, *, every_one: bool = False
+) -> list[Checkpoint]:
+    """The checkpoint of a model or, with ``every_one``, all in its directory. Collective.
+
+    Raises UserError if there is none, or if ranks read other inputs or weights.
+    """
+    checkpoints = find_checkpoints(model.checkpoint, every_one=every_one)
+    weights = {f"the weights of {c.name}": c.weights_digest for c in checkpoints}
+    check_same_on_all_ranks(run.ranks, {"the texts of --input_file": inputs_digest, **weights})
+    return checkpoints
+
+
+def kept_arithmetic(run: Run, model: CompleteModel, earlier: Identity | None) -> Arithmetic:
+    """Decides the precision and operations, unless the user or an earlier start did.
+
+    ``earlier`` is, on rank 0, the identity that an earlier start kept; None if there was none.
+    Collective. Prints what is chosen. Raises UserError as ``choose_arithmetic`` does.
+    """
+    earlier = run.ranks.broadcast(earlier) or {}
+    runtime = run.runtime
+    if runtime.numerics.precision == "auto" and _PRECISION in earlier:
+        numerics = dataclasses.replace(runtime.numerics, precision=earlier[_PRECISION])
+        runtime = dataclasses.replace(runtime, numerics=numerics)
+    if runtime.native_ops is None:
+        runtime = dataclasses.replace(runtime, native_ops=earlier.get(_NATIVE_OPS))
+    arithmetic = choose_arithmetic(run, model.config, runtime=runtime)
+    layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
+    ranks = "1 rank" if run.ranks.world_size == 1 else f"{run.ranks.world_size} ranks"
+    run.message(
+        f"precision {arithmetic.precision}, {layers} layers, {ranks} with {run.ranks.threads} "
+        "threads each"
+    )
+    return arithmetic
+
+
+def identity_of(
+    run: Run,
+    model: CompleteModel,
+    arithmetic: Arithmetic,
+    inputs_digest: str,
+    *,
+    checkpoint: Checkpoint | None = None,
+) -> dict[str, Any]:
+    """What every task's results depend on; also the weights of a ``checkpoint``, for only one."""
+    weights = {} if checkpoint is None else {"sha256 of the weights": checkpoint.weights_digest}
+    return {
+        _PRECISION: arithmetic.precision,
+        _NATIVE_OPS: arithmetic.options.native_layers,
+        "--precision_policy": dict(run.runtime.numerics.policy_changes),
+        "sha256 of the texts": inputs_digest,
+        "sha256 of the vocabulary": model.tokenizer.vocab_digest,
+        **weights,
+        "network": model.config.to_dict(),
+    }
+
+
+def compute(
+    computation: Computation,
+    directory: Path,
+    identity: Identity,
+    run: Run,
+    *,
+    through_chief: bool = False,
+) -> ArrayParts:
+    """All parts, after computing those that ``directory`` lacks on all ranks. Collective.
+
+    ``identity`` is everything that the results depend on; ``through_chief`` is as in
+    ``resumable_map``.
+    """
+    ranks = run.ranks
+    parts = ArrayParts(directory, len(computation.sizes), identity)
+    missing = ranks.broadcast(parts.missing() if run.keeps_files else None)
+    if len(missing) < len(parts):
+        run.message(computation.resumed(missing))
+
+    def results(own: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
+        total = sum(computation.sizes[part] for part in own) * ranks.world_size
+        progress = Progress(computation.name, total, computation.unit) if ranks.is_chief else None
+        # The computation comes first in zip, which so lets it finish.
+        for result, part in zip(computation.results(own), own):
+            yield result
+            if progress is not None:
+                progress.advance(computation.sizes[part] * ranks.world_size)
+        if progress is not None:
+            progress.finish()
+
+    resumable_map(missing, results, parts, ranks, through_chief=through_chief)
+    return parts
