@@ -21,8 +21,8 @@ MOST_USABLE = 0.5  # a larger one is a mistake
 LEAST_TOKENS = 50
 SHOWN_PIECES = 5
 
-# For a hint on single texts: a share of fewer unknown tokens may be chance; after so many tokens the
-# texts are as they should.
+# For a hint on single texts: a share of fewer unknown tokens may be chance; after so many tokens
+# the texts are as they should.
 _LEAST_UNKNOWN, _COUNTED_TOKENS = 10, 100_000
 
 # Finding pieces costs as much as tokenizing, so only some are looked at and kept.
