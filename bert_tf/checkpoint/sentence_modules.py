@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -179,15 +179,32 @@ def read_sentence_modules(path: PathLike) -> SentenceModules | None:
 def _modules_of(network: Path) -> tuple[Path, list[tuple[str, Path]]] | None:
     """The ``modules.json`` that names the network's directory; None if none does.
 
-    With the kind of each module, and the directory of its files.
+    With the kind of each module, and the directory of its files. Raises UserError for an unknown
+    kind, or an order that is not computed here.
     """
     for directory in (network, network.absolute().parent):
         file = directory / MODULES_NAME
-        if file.is_file():
-            rows = _rows(file)
-            if (directory / rows[0][1]).resolve() == network.resolve():
-                return file, _checked(file, rows)
-    return None
+        rows = _rows(file) if file.is_file() else []
+        if rows and (directory / rows[0][1]).resolve() == network.resolve():
+            break
+    else:
+        return None
+    modules = []
+    for kind, path in rows:
+        package, _, name = kind.rpartition(".")
+        if name not in _KINDS or not f"{package}.".startswith("sentence_transformers."):
+            raise UserError(
+                f"{file}: the module {short_repr(path)} has the type {short_repr(kind)}, which is "
+                f"not known here; {', '.join(_KINDS)} of sentence-transformers are."
+            )
+        modules.append((name, file.parent / path))
+    order = " ".join(kind for kind, _ in modules)
+    if not _ORDER.fullmatch(order):
+        raise UserError(
+            f"{file}: its modules are {order.replace(' ', ', ')}; only a Transformer, a Pooling, "
+            "Dense layers and a Normalize are computed, in this order."
+        )
+    return file, modules
 
 
 def _rows(file: Path) -> list[tuple[str, str]]:
@@ -204,26 +221,6 @@ def _rows(file: Path) -> list[tuple[str, str]]:
     return texts
 
 
-def _checked(file: Path, rows: Sequence[tuple[str, str]]) -> list[tuple[str, Path]]:
-    """The kinds and directories; UserError for an unknown kind, or an order not computed here."""
-    modules = []
-    for kind, path in rows:
-        package, _, name = kind.rpartition(".")
-        if name not in _KINDS or not f"{package}.".startswith("sentence_transformers."):
-            raise UserError(
-                f"{file}: the module {short_repr(path)} has the type {short_repr(kind)}, which is "
-                f"not known here; {', '.join(_KINDS)} of sentence-transformers are."
-            )
-        modules.append((name, file.parent / path))
-    order = " ".join(kind for kind, _ in modules)
-    if not _ORDER.fullmatch(order):
-        raise UserError(
-            f"{file}: its modules are {order.replace(' ', ', ')}; only a Transformer, a Pooling, "
-            "Dense layers and a Normalize are computed, in this order."
-        )
-    return modules
-
-
 def _optional(file: Path) -> dict[str, Any]:
     return read_json_object(file, what=_WHAT) if file.is_file() else {}
 
@@ -232,8 +229,9 @@ def _poolings(settings: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     """Version 6 of sentence-transformers has a name or several, earlier ones a key for each."""
     given = settings.get("pooling_mode")
     if given is None:
-        chosen = [key for key in settings if key.startswith("pooling_mode_") and settings[key]]
-        names = sorted((_POOLING_KEYS.get(key, key) for key in chosen), key=_place) or ["mean"]
+        keys = [key for key in settings if key.startswith("pooling_mode_") and settings[key]]
+        names = [name for key, name in _POOLING_KEYS.items() if key in keys]
+        names = [*names, *(key for key in keys if key not in _POOLING_KEYS)] or ["mean"]
     else:
         given = given if isinstance(given, list) and given else [given]
         names = [_OTHER_NAMES.get(str(name), str(name)) for name in given]
@@ -241,11 +239,6 @@ def _poolings(settings: Mapping[str, Any], file: Path) -> tuple[str, ...]:
         if name not in _POOLING_KEYS.values():
             raise UserError(f"{file}: the pooling {short_repr(name)} is not known here.")
     return tuple(names)
-
-
-def _place(name: str) -> int:
-    known = [*_POOLING_KEYS.values()]
-    return known.index(name) if name in known else len(known)
 
 
 def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:

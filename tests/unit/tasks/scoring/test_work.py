@@ -7,6 +7,7 @@ import pytest
 
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings
+from bert_tf.tasks.scoring import work as work_module
 from bert_tf.tasks.scoring.sequences import TokenSequence
 from bert_tf.tasks.scoring.work import BatchInputs, Work
 
@@ -92,6 +93,15 @@ def test_longest_first_and_sequences_of_a_length_share_batches(sequences):
     assert lengths == sorted(lengths, reverse=True)
     # Two sequences of 7 tokens have 10 copies, and 10 fit into 70 tokens.
     assert [batch.stop - batch.start for batch in work.batches if batch.length == 7] == [10]
+
+
+def test_parts_are_consecutive_batches_of_about_as_many_tokens(sequences, monkeypatch):
+    monkeypatch.setattr(work_module, "PART_TOKENS", 300)
+    work = work_of(sequences, metrics=("masked", "pseudo"))
+    assert [batch for part in work.parts for batch in part] == work.batches
+    sizes = [sum(batch.tokens for batch in part) for part in work.parts]
+    assert len(sizes) > 5
+    assert max(sizes) <= 300 + 40
 
 
 def test_draws_are_those_of_pretraining(sequences):
