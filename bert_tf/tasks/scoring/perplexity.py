@@ -147,14 +147,12 @@ def confidence_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return mean - margin, mean + margin
 
 
-def student_t(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """The t with P(-t < T < t) = ``confidence`` for Student's distribution."""
-    low, high = 0.0, 1.0
-    while _central_probability(high, degrees) < confidence:
-        low, high = high, 2 * high
-    for _ in range(60):
+def student_t(degrees: int) -> float:
+    """The t with P(-t < T < t) = ``CONFIDENCE`` for Student's distribution, by bisection."""
+    low, high = 0.0, 16.0  # for one degree, with the largest t, it is 12.7
+    for _ in range(64):
         middle = (low + high) / 2
-        if _central_probability(middle, degrees) < confidence:
+        if _central_probability(middle, degrees) < CONFIDENCE:
             low = middle
         else:
             high = middle
