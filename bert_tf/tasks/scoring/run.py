@@ -19,13 +19,21 @@ from bert_tf.input.masking import MaskingSettings
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.scoring import outputs
 from bert_tf.tasks.scoring.perplexity import (
+    PICTURE_NAME,
+    RESULTS_NAME,
+    TEXTS_NAME,
+    TEXTS_PICTURE_NAME,
     Scores,
     definitions,
+    draw_texts,
+    draw_training,
     log_likelihoods,
     masked_perplexity,
     pseudo_perplexity,
+    table,
+    write_results,
+    write_texts,
 )
 from bert_tf.tasks.scoring.sequences import (
     Sequences,
@@ -103,9 +111,9 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
         if run.keeps_files:
             _write(settings.run.output_dir, about, run)
     if run.keeps_files:
-        for line in outputs.table(_finished_results(directory)):
+        for line in table(_finished_results(directory)):
             run.message(line)
-        run.message(f"the results are in {settings.run.output_dir / outputs.RESULTS_NAME}")
+        run.message(f"the results are in {settings.run.output_dir / RESULTS_NAME}")
     return results
 
 
@@ -316,9 +324,9 @@ def _summarized(
             likelihoods = log_likelihoods(scores, sequences)
         perplexity = pseudo_perplexity if metric == PSEUDO else masked_perplexity
         result[metric] = dataclasses.asdict(perplexity(scores, sequences))
-    outputs.write_texts(directory / outputs.TEXTS_NAME, sequences, likelihoods)
+    write_texts(directory / TEXTS_NAME, sequences, likelihoods)
     if likelihoods is not None and can_draw():
-        outputs.draw_texts(directory / outputs.TEXTS_PICTURE_NAME, sequences, likelihoods)
+        draw_texts(directory / TEXTS_PICTURE_NAME, sequences, likelihoods)
     return result
 
 
@@ -343,9 +351,9 @@ def _read_result(path: Path) -> dict[str, Any] | None:
 def _write(output_dir: Path, about: Mapping[str, Any], run: Run) -> None:
     """Writes the results of all checkpoints evaluated so far."""
     results = _finished_results(output_dir / DIRECTORY)
-    outputs.write_results(output_dir, about, results)
+    write_results(output_dir, about, results)
     if len(results) > 1:
         if can_draw():
-            outputs.draw_training(output_dir / outputs.PICTURE_NAME, results)
+            draw_training(output_dir / PICTURE_NAME, results)
         else:
-            run.message(f"no {outputs.PICTURE_NAME}, because matplotlib is not installed")
+            run.message(f"no {PICTURE_NAME}, because matplotlib is not installed")
