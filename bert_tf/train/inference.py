@@ -8,6 +8,7 @@ starts.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.inference.settings import InferenceSettings
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
 from bert_tf.train.run import Run
 from bert_tf.util.progress import Progress
@@ -61,26 +63,92 @@ def open_model(settings: InferenceSettings, run: Run) -> CompleteModel:
     return model
 
 
-def agreed_checkpoints(
-    run: Run, model: CompleteModel, inputs_digest: str, *, every_one: bool = False
-) -> list[Checkpoint]:
-    """The checkpoint of a model or, with ``every_one``, all in its directory. Collective.
+@dataclasses.dataclass(frozen=True)
+class Inference:
+    """A run that applies a model to inputs, which are the same on all ranks.
 
-    Raises UserError if there is none, or if ranks read other inputs or weights.
+    Attributes:
+      run, model: the run and its model.
+      inputs_digest: a digest of all inputs.
+      checkpoints: the weights that are applied, one after the other.
+      arithmetic: how their networks compute.
     """
-    checkpoints = find_checkpoints(model.checkpoint, every_one=every_one)
+
+    run: Run
+    model: CompleteModel
+    inputs_digest: str
+    checkpoints: Sequence[Checkpoint]
+    arithmetic: Arithmetic
+
+    @property
+    def predicting(self) -> dict[str, Any]:
+        """How networks are opened: arguments of ``inference.predictor.Predictor``."""
+        session = self.arithmetic.session
+        options = self.arithmetic.options
+        return {"options": options, "threads": session.threads, "gpu": session.gpu}
+
+    def identity(self, *, with_weights: bool) -> dict[str, Any]:
+        """What the results of every task depend on; ``with_weights`` if there is one checkpoint."""
+        weights = {}
+        if with_weights:
+            weights["sha256 of the weights"] = self.checkpoints[0].weights_digest
+        return {
+            _PRECISION: self.arithmetic.precision,
+            _NATIVE_OPS: self.arithmetic.options.native_layers,
+            "--precision_policy": dict(self.run.runtime.numerics.policy_changes),
+            "sha256 of the texts": self.inputs_digest,
+            "sha256 of the vocabulary": self.model.tokenizer.vocab_digest,
+            **weights,
+            "network": self.model.config.to_dict(),
+        }
+
+    def compute(
+        self,
+        computation: Computation,
+        directory: Path,
+        identity: Identity,
+        *,
+        through_chief: bool = False,
+    ) -> ArrayParts:
+        """All parts, after computing those that ``directory`` lacks on all ranks. Collective.
+
+        ``identity`` is everything that the results depend on; ``through_chief`` is as in
+        ``resumable_map``.
+        """
+        ranks = self.run.ranks
+        parts = ArrayParts(directory, len(computation.sizes), identity)
+        missing = ranks.broadcast(parts.missing() if self.run.keeps_files else None)
+        if len(missing) < len(parts):
+            self.run.message(computation.resumed(missing))
+        results = functools.partial(_with_progress, computation, ranks)
+        resumable_map(missing, results, parts, ranks, through_chief=through_chief)
+        return parts
+
+
+def agreed(
+    run: Run,
+    model: CompleteModel,
+    inputs_digest: str,
+    *,
+    earlier: Identity | None,
+    every_checkpoint: bool = False,
+) -> Inference:
+    """Decides weights, precision and operations, unless an earlier start did. Collective.
+
+    Prints what is chosen.
+
+    Args:
+      run, model, inputs_digest: as in :class:`Inference`.
+      earlier: on rank 0, the identity that an earlier start kept; None if there was none.
+      every_checkpoint: whether all checkpoints in the model's directory are applied.
+
+    Raises UserError if there is no checkpoint, if ranks have other inputs or weights, and as
+    ``choose_arithmetic`` does.
+    """
+    checkpoints = find_checkpoints(model.checkpoint, every_one=every_checkpoint)
     weights = {f"the weights of {c.name}": c.weights_digest for c in checkpoints}
     check_same_on_all_ranks(run.ranks, {"the texts of --input_file": inputs_digest, **weights})
-    return checkpoints
-
-
-def kept_arithmetic(run: Run, model: CompleteModel, earlier: Identity | None) -> Arithmetic:
-    """Decides the precision and operations, unless the user or an earlier start did.
-
-    ``earlier`` is, on rank 0, the identity that an earlier start kept; None if there was none.
-    Collective. Prints what is chosen. Raises UserError as ``choose_arithmetic`` does.
-    """
-    earlier = run.ranks.broadcast(earlier) or {}
+    earlier = run.ranks.broadcast(earlier if run.keeps_files else None) or {}
     runtime = run.runtime
     if runtime.numerics.precision == "auto" and _PRECISION in earlier:
         numerics = dataclasses.replace(runtime.numerics, precision=earlier[_PRECISION])
@@ -94,59 +162,19 @@ def kept_arithmetic(run: Run, model: CompleteModel, earlier: Identity | None) ->
         f"precision {arithmetic.precision}, {layers} layers, {ranks} with {run.ranks.threads} "
         "threads each"
     )
-    return arithmetic
+    return Inference(run, model, inputs_digest, checkpoints, arithmetic)
 
 
-def identity_of(
-    run: Run,
-    model: CompleteModel,
-    arithmetic: Arithmetic,
-    inputs_digest: str,
-    *,
-    checkpoint: Checkpoint | None = None,
-) -> dict[str, Any]:
-    """What every task's results depend on; also the weights of a ``checkpoint``, for only one."""
-    weights = {} if checkpoint is None else {"sha256 of the weights": checkpoint.weights_digest}
-    return {
-        _PRECISION: arithmetic.precision,
-        _NATIVE_OPS: arithmetic.options.native_layers,
-        "--precision_policy": dict(run.runtime.numerics.policy_changes),
-        "sha256 of the texts": inputs_digest,
-        "sha256 of the vocabulary": model.tokenizer.vocab_digest,
-        **weights,
-        "network": model.config.to_dict(),
-    }
-
-
-def compute(
-    computation: Computation,
-    directory: Path,
-    identity: Identity,
-    run: Run,
-    *,
-    through_chief: bool = False,
-) -> ArrayParts:
-    """All parts, after computing those that ``directory`` lacks on all ranks. Collective.
-
-    ``identity`` is everything that the results depend on; ``through_chief`` is as in
-    ``resumable_map``.
-    """
-    ranks = run.ranks
-    parts = ArrayParts(directory, len(computation.sizes), identity)
-    missing = ranks.broadcast(parts.missing() if run.keeps_files else None)
-    if len(missing) < len(parts):
-        run.message(computation.resumed(missing))
-
-    def results(own: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
-        total = sum(computation.sizes[part] for part in own) * ranks.world_size
-        progress = Progress(computation.name, total, computation.unit) if ranks.is_chief else None
-        # The computation comes first in zip, which so lets it finish.
-        for result, part in zip(computation.results(own), own):
-            yield result
-            if progress is not None:
-                progress.advance(computation.sizes[part] * ranks.world_size)
+def _with_progress(
+    computation: Computation, ranks: Ranks, own: Sequence[int]
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """The results of a rank's parts, with rank 0's progress as that of all."""
+    total = sum(computation.sizes[part] for part in own) * ranks.world_size
+    progress = Progress(computation.name, total, computation.unit) if ranks.is_chief else None
+    # The computation comes first in zip, which so lets it finish.
+    for result, part in zip(computation.results(own), own):
+        yield result
         if progress is not None:
-            progress.finish()
-
-    resumable_map(missing, results, parts, ranks, through_chief=through_chief)
-    return parts
+            progress.advance(computation.sizes[part] * ranks.world_size)
+    if progress is not None:
+        progress.finish()

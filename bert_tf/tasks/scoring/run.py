@@ -46,14 +46,7 @@ from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
 from bert_tf.tasks.scoring.work import Batch, Work
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.text.unknown_share import CountingTokenizer
-from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.inference import (
-    agreed_checkpoints,
-    compute,
-    identity_of,
-    kept_arithmetic,
-    open_model,
-)
+from bert_tf.train.inference import Inference, agreed, open_model
 from bert_tf.train.run import Run, begin
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
@@ -82,17 +75,14 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
         length = run.fit_length(settings.max_seq_length, model.config)
     sequences = _read(settings, model, length)
     _describe(sequences, settings, run)
-    checkpoints = agreed_checkpoints(
-        run, model, sequences.digest, every_one=settings.all_checkpoints
+    inference = agreed(
+        run,
+        model,
+        sequences.digest,
+        earlier=earlier_identity(directory, what=_WHAT),
+        every_checkpoint=settings.all_checkpoints,
     )
-    earlier = earlier_identity(directory, what=_WHAT) if run.ranks.is_chief else None
-    arithmetic = kept_arithmetic(run, model, earlier)
-    identity = _identity(
-        settings,
-        length,
-        identity_of(run, model, arithmetic, sequences.digest),
-        checkpoints,
-    )
+    identity = _identity(settings, length, inference)
     if run.keeps_files:
         kept = (path for name in (RESULT_NAME, PART_NAMES) for path in directory.glob(f"*/{name}"))
         settle_identity(directory, identity, what=_WHAT, results="scores", found=kept)
@@ -105,8 +95,8 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
         run.message(text)
     work = _work(settings, model, sequences)
     results = []
-    for checkpoint in checkpoints:
-        scoring = _Scoring(run, model, arithmetic, work, checkpoint)
+    for checkpoint in inference.checkpoints:
+        scoring = _Scoring(inference, work, checkpoint)
         results.append(_result(scoring, sequences, identity, directory / checkpoint.name))
         if run.keeps_files:
             _write(settings.run.output_dir, about, run)
@@ -170,10 +160,7 @@ def _describe(sequences: Sequences, settings: ScoringSettings, run: Run) -> None
 
 
 def _identity(
-    settings: ScoringSettings,
-    length: int | None,
-    shared: Mapping[str, Any],
-    checkpoints: Sequence[Checkpoint],
+    settings: ScoringSettings, length: int | None, inference: Inference
 ) -> dict[str, Any]:
     """All that scores depend on; compared with the one on disk."""
     identity = {
@@ -183,7 +170,7 @@ def _identity(
         "--sample": settings.texts.sample,
         "--seed": settings.run.seed,
         "--score_unknown": settings.texts.score_unknown,
-        **shared,
+        **inference.identity(with_weights=False),
     }
     if MASKED in settings.metrics:
         identity["--num_draws"] = settings.num_draws
@@ -192,7 +179,7 @@ def _identity(
     if settings.whole_words:
         identity["--whole_words"] = True
     if not settings.all_checkpoints:
-        identity["sha256 of the weights"] = checkpoints[0].weights_digest
+        identity["sha256 of the weights"] = inference.checkpoints[0].weights_digest
     return identity
 
 
@@ -216,9 +203,7 @@ def _work(settings: ScoringSettings, model: CompleteModel, sequences: Sequences)
 class _Scoring:
     """The scores of all copies by a checkpoint; see ``train.inference.Computation``."""
 
-    run: Run
-    model: CompleteModel
-    arithmetic: Arithmetic
+    inference: Inference
     work: Work
     checkpoint: Checkpoint
 
@@ -245,13 +230,8 @@ class _Scoring:
 
         Raises UserError for scores that are not finite.
         """
-        predictor = Predictor(
-            ScoringTask(self.model.config),
-            self.checkpoint.path,
-            options=self.arithmetic.options,
-            threads=self.run.ranks.threads,
-            gpu=self.arithmetic.session.gpu,
-        )
+        task = ScoringTask(self.inference.model.config)
+        predictor = Predictor(task, self.checkpoint.path, **self.inference.predicting)
         with contextlib.closing(predictor.session):
             for part in parts:
                 sums = []
@@ -277,7 +257,7 @@ def _result(
     scoring: _Scoring, sequences: Sequences, identity: Mapping[str, Any], directory: Path
 ) -> dict[str, Any]:
     """The result of a checkpoint, computed unless an earlier start did so. Collective."""
-    run, checkpoint = scoring.run, scoring.checkpoint
+    run, checkpoint = scoring.inference.run, scoring.checkpoint
     result = None
     if run.keeps_files:
         directory.mkdir(exist_ok=True)
@@ -290,7 +270,7 @@ def _result(
         run.message(f"{checkpoint.name}: was evaluated before")
     else:
         identity = {**identity, "weights": checkpoint.weights_digest}
-        parts = compute(scoring, directory, identity, run, through_chief=True)
+        parts = scoring.inference.compute(scoring, directory, identity, through_chief=True)
         if run.keeps_files:
             result = _summarized(scoring, sequences, list(parts.read_all()), directory)
             write_sealed_json(directory / RESULT_NAME, result)

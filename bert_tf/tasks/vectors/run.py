@@ -34,14 +34,7 @@ from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
 from bert_tf.tasks.vectors.texts import Texts, TokenSequence, read_texts
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_share import CountingTokenizer
-from bert_tf.train.arithmetic import Arithmetic
-from bert_tf.train.inference import (
-    agreed_checkpoints,
-    compute,
-    identity_of,
-    kept_arithmetic,
-    open_model,
-)
+from bert_tf.train.inference import Inference, agreed, open_model
 from bert_tf.train.run import Run, begin
 from bert_tf.util.digest import DIGEST_KEY, digest_of_file
 from bert_tf.util.errors import UserError
@@ -72,17 +65,16 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     texts = read_texts(settings.input_file, flag="input_file", keep_empty=settings.keep_empty_lines)
     _require_known(settings.input_file, texts, model.tokenizer)
     chosen = _choose(settings, run, model)
-    [checkpoint] = agreed_checkpoints(run, model, texts.digest)
     directory, output = settings.run.output_dir, settings.output_file
     # What is complete is described next to it, what is not in the directory.
     described = _description(output)
     earlier = described.get("settings")
     if not output.exists():
         earlier = earlier_identity(directory, what=_WHAT)
-    arithmetic = kept_arithmetic(run, model, earlier if run.keeps_files else None)
+    inference = agreed(run, model, texts.digest, earlier=earlier)
     identity = {
         **_own_identity(settings, model, chosen),
-        **identity_of(run, model, arithmetic, texts.digest, checkpoint=checkpoint),
+        **inference.identity(with_weights=True),
     }
     if run.ranks.broadcast(run.keeps_files and _is_complete(output, described, identity)):
         run.message(f"{output} was computed before; delete it to compute it again")
@@ -90,9 +82,9 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     if run.keeps_files:
         made = directory.glob(PART_NAMES)
         settle_identity(directory, identity, what=_WHAT, results="pieces", found=made)
-    work = _Vectors(settings, run, model, texts, chosen, arithmetic)
+    work = _Vectors(settings, inference, texts, chosen)
     # Earlier versions kept pieces of other names.
-    parts = compute(work, directory, {**identity, "pieces": "by name"}, run)
+    parts = inference.compute(work, directory, {**identity, "pieces": "by name"})
     if run.keeps_files:
         _write(work, parts, identity)
 
@@ -203,11 +195,9 @@ class _Vectors:
     """The vectors of all texts; see ``train.inference.Computation``."""
 
     settings: FeatureSettings
-    run: Run
-    model: CompleteModel
+    inference: Inference
     texts: Texts
     chosen: ChosenVectors
-    arithmetic: Arithmetic
 
     name: ClassVar = "vectors"
     unit: ClassVar = "texts"
@@ -233,14 +223,8 @@ class _Vectors:
 
     def results(self, parts: Sequence[int]) -> Iterator[Mapping[str, Any]]:
         """Yields each piece in the form of the output, and the number of its ``cut_texts``."""
-        encoder = TextEncoder(
-            self.model,
-            self.chosen,
-            batch_size=self.settings.batch_size,
-            options=self.arithmetic.options,
-            threads=self.run.ranks.threads,
-            gpu=self.arithmetic.session.gpu,
-        )
+        how = {"batch_size": self.settings.batch_size, **self.inference.predicting}
+        encoder = TextEncoder(self.inference.model, self.chosen, **how)
         with contextlib.closing(encoder):
             for part in parts:
                 numbers = self.pieces[part]
@@ -258,7 +242,7 @@ class _Vectors:
     ) -> dict[str, np.ndarray]:
         if self.settings.writes_array:
             return forms.as_arrays(first, sequences, vectors, dtype=self.settings.output_type)
-        layers, tokenizer = self.chosen.task.layers, self.model.tokenizer
+        layers, tokenizer = self.chosen.task.layers, self.inference.model.tokenizer
         return forms.as_lines(first, sequences, vectors, layers=layers, tokenizer=tokenizer)
 
     def _check_finite(self, vectors: Sequence[np.ndarray], numbers: range) -> None:
@@ -273,7 +257,7 @@ class _Vectors:
 
 def _write(work: _Vectors, parts: ArrayParts, identity: Identity) -> None:
     """Writes the output of all pieces, and its description."""
-    settings, run, counts = work.settings, work.run, {"texts": len(work.texts)}
+    settings, run, counts = work.settings, work.inference.run, {"texts": len(work.texts)}
     output, joined = settings.output_file, settings.run.output_dir / "joined"
     counted = [(int(part["cut_texts"]), int(part["rows"])) for part in parts.read_all()]
     counts["cut_texts"], counts["rows"] = map(sum, zip(*counted))

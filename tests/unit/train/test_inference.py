@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf.ranks.single import SingleProcess
-from bert_tf.train.inference import compute
+from bert_tf.train.inference import Inference
 
 
 class KilledError(Exception):
@@ -34,26 +34,29 @@ class Squares:
 
 
 @pytest.fixture
-def run():
-    said = []
-    return types.SimpleNamespace(
-        ranks=SingleProcess(1), keeps_files=True, message=said.append, said=said
-    )
+def said():
+    return []
+
+
+@pytest.fixture
+def inference(said):
+    run = types.SimpleNamespace(ranks=SingleProcess(1), keeps_files=True, message=said.append)
+    return Inference(run, None, "", (), None)
 
 
 @pytest.mark.parametrize("through_chief", [False, True])
 def test_a_killed_computation_resumes_with_the_parts_that_are_missing(
-    tmp_path, run, capsys, through_chief
+    tmp_path, inference, said, capsys, through_chief
 ):
     identity = {"--seed": 1}
     with pytest.raises(KilledError):
-        compute(Squares(killed_at=2), tmp_path, identity, run, through_chief=through_chief)
+        inference.compute(Squares(killed_at=2), tmp_path, identity, through_chief=through_chief)
     work = Squares()
-    parts = compute(work, tmp_path, identity, run, through_chief=through_chief)
+    parts = inference.compute(work, tmp_path, identity, through_chief=through_chief)
     assert work.computed == [2, "closed"]
-    assert run.said == ["1 left"]
+    assert said == ["1 left"]
     assert [part["squares"].tolist() for part in parts.read_all()] == [[0, 1], [1, 4], [4]]
     assert "squares: done, 1 numbers in" in capsys.readouterr().err
     other = Squares()
-    compute(other, tmp_path, {"--seed": 2}, run, through_chief=through_chief)
+    inference.compute(other, tmp_path, {"--seed": 2}, through_chief=through_chief)
     assert other.computed == [0, 1, 2, "closed"], "parts of another computation are none"
