@@ -59,8 +59,8 @@ def obtain_records(
     """
     directory = new_records / kind
     if settings.run.dry_run:
-        found = stage.find(settings.features_dir / kind)
-        if all(run.ranks.gather(found is not None)):
+        existing = stage.find(settings.features_dir / kind)
+        if all(run.ranks.gather(existing is not None)):
             directory = settings.features_dir / kind
     run.ranks.once_on_each_host(lambda: stage.build(directory))
     records = stage.open(directory)

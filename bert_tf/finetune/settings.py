@@ -46,17 +46,17 @@ _BERT_SEARCH = "learning_rate=5e-5,3e-5,2e-5;train_batch_size=16,32;num_train_ep
 
 def _search(text: str) -> dict[str, tuple[str, ...]]:
     """Flag -> values, of ``flag=value,value;flag=value,value``."""
-    found: dict[str, tuple[str, ...]] = {}
+    searched: dict[str, tuple[str, ...]] = {}
     for part in (_BERT_SEARCH if text == "bert" else text).split(";") if text else ():
         flag, _, values = (piece.strip() for piece in part.partition("="))
         flag, given = flag.lstrip("-"), tuple(value.strip() for value in values.split(","))
-        if not flag or not all(given) or flag in found or len(set(given)) < len(given):
+        if not flag or not all(given) or flag in searched or len(set(given)) < len(given):
             raise UserError(
                 f"--search={text}: {part.strip() or 'an empty part'} must be a flag with different "
                 "values, such as learning_rate=2e-5,3e-5; flags are separated by semicolons."
             )
-        found[flag] = given
-    return found
+        searched[flag] = given
+    return searched
 
 
 @dataclasses.dataclass(frozen=True)

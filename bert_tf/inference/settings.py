@@ -133,16 +133,16 @@ def chosen_options(
     """
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.ranks.single import SingleProcess
-    from bert_tf.tuning.choice import choose
+    from bert_tf.tuning.arithmetic import choose
 
-    choice = choose(
+    arithmetic = choose(
         config,
         ranks=SingleProcess(),
         precision=precision,
         native_ops=native_ops,
         policy_changes=policy_changes,
     )
-    return choice.options, list(choice.warnings)
+    return arithmetic.options, list(arithmetic.warnings)
 
 
 @dataclasses.dataclass(frozen=True)

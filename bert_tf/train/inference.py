@@ -21,12 +21,9 @@ from bert_tf.inference.settings import InferenceSettings
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.ranks import Ranks
-from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
 from bert_tf.train.run import Run
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.progress import Progress
-
-# Entries of an identity that later starts keep.
-_PRECISION, _NATIVE_OPS = "--precision", "--native_ops"
 
 
 class Computation(Protocol):
@@ -93,9 +90,7 @@ class Inference:
         if with_weights:
             weights["sha256 of the weights"] = self.checkpoints[0].weights_digest
         return {
-            _PRECISION: self.arithmetic.precision,
-            _NATIVE_OPS: self.arithmetic.options.native_layers,
-            "--precision_policy": dict(self.run.runtime.numerics.policy_changes),
+            **self.arithmetic.entries(),
             "sha256 of the texts": self.inputs_digest,
             "sha256 of the vocabulary": self.model.tokenizer.vocab_digest,
             **weights,
@@ -143,25 +138,12 @@ def agreed(
       every_checkpoint: whether all checkpoints in the model's directory are applied.
 
     Raises UserError if there is no checkpoint, if ranks have other inputs or weights, and as
-    ``choose_arithmetic`` does.
+    ``Run.choose_arithmetic`` does.
     """
     checkpoints = find_checkpoints(model.checkpoint, every_one=every_checkpoint)
     weights = {f"the weights of {c.name}": c.weights_digest for c in checkpoints}
     check_same_on_all_ranks(run.ranks, {"the texts of --input_file": inputs_digest, **weights})
-    earlier = run.ranks.broadcast(earlier if run.keeps_files else None) or {}
-    runtime = run.runtime
-    if runtime.numerics.precision == "auto" and _PRECISION in earlier:
-        numerics = dataclasses.replace(runtime.numerics, precision=earlier[_PRECISION])
-        runtime = dataclasses.replace(runtime, numerics=numerics)
-    if runtime.native_ops is None:
-        runtime = dataclasses.replace(runtime, native_ops=earlier.get(_NATIVE_OPS))
-    arithmetic = choose_arithmetic(run, model.config, runtime=runtime)
-    layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
-    ranks = "1 rank" if run.ranks.world_size == 1 else f"{run.ranks.world_size} ranks"
-    run.message(
-        f"precision {arithmetic.precision}, {layers} layers, {ranks} with {run.ranks.threads} "
-        "threads each"
-    )
+    arithmetic = run.keep_arithmetic(model.config, earlier if run.keeps_files else None)
     return Inference(run, model, inputs_digest, checkpoints, arithmetic)
 
 

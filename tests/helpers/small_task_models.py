@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.tagging.task import TaggingTask
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.small_span_model import CONFIG, write_model, write_weights
 
 WORD_LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")

@@ -106,7 +106,7 @@ class TextClassifier(SequencePredictor):
         encoded = [sequences_of(row, self._tokenizer, length, self._long_texts)[0] for row in rows]
         sequences = [sequence for of_row in encoded for sequence in of_row]
         width = self.padded(max(len(ids) for ids, _ in sequences))
-        found = self.run(inputs_of(sequences, width, self._tokenizer))
+        outputs = self.run(inputs_of(sequences, width, self._tokenizer))
         windows = np.array([len(of_row) for of_row in encoded])
-        logits = logits_of_texts(found["logits"], windows)
+        logits = logits_of_texts(outputs["logits"], windows)
         return Answers(self.classes, logits)

@@ -18,7 +18,7 @@ from bert_tf.serving.load import load_model
 from bert_tf.serving.trained import TASKS, exportable_of, open_trained
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
-from bert_tf.tasks.tagging.formats import read_tagged
+from bert_tf.tasks.tagging.files import read_tagged
 from tests.helpers import glue_files, squad_files, tagging_files
 from tests.helpers.files import content_of
 from tests.helpers.tensors import variables_of
