@@ -138,10 +138,10 @@ def read_sentence_modules(path: PathLike) -> SentenceModules | None:
     Raises UserError if a file is malformed, or for a module that is not computed here.
     """
     network = Path(path) if Path(path).is_dir() else Path(path).parent
-    found = _modules_of(network)
-    if found is None:
+    listed = _modules_of(network)
+    if listed is None:
         return None
-    file, modules = found
+    file, modules = listed
     pooling_file = modules[1][1] / _SETTINGS_NAME
     pooling = read_json_object(pooling_file, what=_WHAT)
     texts = _optional(network / TEXTS_NAME)
@@ -243,16 +243,16 @@ def _poolings(settings: Mapping[str, Any], file: Path) -> tuple[str, ...]:
 
 def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The prompts that are not empty, and the name of the default one."""
-    found, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    texts = found.values() if isinstance(found, dict) else [found]
+    stored, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    texts = stored.values() if isinstance(stored, dict) else [stored]
     if not all(isinstance(text, (str, type(None))) for text in texts):
         raise UserError(f"{file}: prompts must be texts by their names; restore the file.")
-    if default is not None and (not isinstance(default, str) or default not in found):
+    if default is not None and (not isinstance(default, str) or default not in stored):
         raise UserError(
             f"{file}: default_prompt_name is {short_repr(default)}, which is not a prompt there; "
             "restore the file."
         )
-    prompts = {name: text for name, text in found.items() if text}
+    prompts = {name: text for name, text in stored.items() if text}
     return {"prompts": prompts, "default_prompt": default if default in prompts else ""}
 
 

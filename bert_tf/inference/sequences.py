@@ -122,8 +122,8 @@ class SequencePredictor:
         ``features`` are as for :meth:`batches`; there is at least one sequence. Predictions of
         shorter batches are padded with zeros.
         """
-        found = list(self.batches(features))
-        return in_record_order(found, len(features["input_mask"]))
+        batches = list(self.batches(features))
+        return in_record_order(batches, len(features["input_mask"]))
 
     def close(self) -> None:
         """Frees the network's memory; nothing can be predicted any more."""

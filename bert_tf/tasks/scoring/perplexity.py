@@ -272,14 +272,14 @@ def draw_training(path: Path, results: Sequence[Result]) -> None:
     x, y = "step (optimizer updates)", "perplexity per token"
     with picture(path, x=x, y=y, inches=_INCHES) as axes:
         for metric in METRICS:
-            found = [r for r in results if r["step"] is not None and r[metric]]
-            found = [r for r in found if r[metric]["per_token"] is not None]
-            steps = [result["step"] for result in found]
-            values = [result[metric]["per_token"] for result in found]
-            if not found:
+            drawn = [r for r in results if r["step"] is not None and r[metric]]
+            drawn = [r for r in drawn if r[metric]["per_token"] is not None]
+            steps = [result["step"] for result in drawn]
+            values = [result[metric]["per_token"] for result in drawn]
+            if not drawn:
                 continue
             axes.plot(steps, values, marker="o", label=_TITLES[metric])
-            intervals = [result[metric]["interval_per_token"] for result in found]
+            intervals = [result[metric]["interval_per_token"] for result in drawn]
             if all(ends and None not in ends for ends in intervals):
                 axes.fill_between(steps, *zip(*intervals), alpha=0.2)
         axes.set_yscale("log")

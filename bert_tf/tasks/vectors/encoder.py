@@ -244,11 +244,11 @@ class TextEncoder(SequencePredictor):
         """
         lengths = np.array([len(sequence.ids) for sequence in sequences], np.int64)
         features = self.maker.batch(sequences, self.padded(int(lengths.max(initial=0))))
-        found: list[np.ndarray] = [np.empty(0)] * len(sequences)
+        vectors: list[np.ndarray] = [np.empty(0)] * len(sequences)
         for numbers, predictions in self.batches(features):
             parts: Iterable[np.ndarray] = predictions[VECTORS]
             if not self._task.is_pooled:
                 parts = np.split(predictions[VECTORS], np.cumsum(lengths[numbers])[:-1])
             for number, part in zip(numbers, parts):
-                found[number] = part
-        return found
+                vectors[number] = part
+        return vectors

@@ -82,8 +82,8 @@ class VectorSettings(Settings):
         names = self.pooling.split(",") if self.pooling is not None else []
         for name in names:
             if name not in POOLINGS:
-                known = ", ".join(POOLINGS)
-                yield f"--pooling={self.pooling}: {name} is not one of {known}."
+                choices = ", ".join(POOLINGS)
+                yield f"--pooling={self.pooling}: {name} is not one of {choices}."
         if TOKENS in names and len(names) > 1:
             yield f"--pooling={self.pooling}: {TOKENS} cannot be combined with others."
 
