@@ -20,11 +20,30 @@ from bert_tf.tasks.scoring.perplexity import (
     pseudo_perplexity,
     student_t,
 )
+from bert_tf.tasks.scoring.sequences import ScoredText, Sequences, TokenSequence
 from bert_tf.tasks.scoring.settings import ScoringSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.pictures import picture
-from tests.unit.tasks.scoring.counted_sequences import sequences_of
+
+
+def sequences_of(texts):
+    """Sequences of which only the numbers matter.
+
+    ``texts`` are (number, tokens of each sequence, words).
+    """
+    return Sequences(
+        [
+            ScoredText(number, [_sequence(number, tokens) for tokens in sizes], words, 0)
+            for number, sizes, words in texts
+        ],
+        skipped={},
+    )
+
+
+def _sequence(number, tokens):
+    nothing = np.zeros(tokens)
+    return TokenSequence(number, nothing, nothing, np.ones(tokens, bool))
 
 
 def test_pseudo_perplexity_per_token_and_word():
