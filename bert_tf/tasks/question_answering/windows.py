@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from bert_tf.text.tokenizer import windows_of
+from bert_tf.text.windows import windows_of
 from bert_tf.util.errors import UserError
 
 NUM_SPECIAL = 3  # [CLS] and two [SEP]
