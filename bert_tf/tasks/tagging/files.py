@@ -21,6 +21,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from bert_tf.records.layouts import LABEL_IDS, TAGGING_PREDICTION, TAGGING_TRAINING, WORD_STARTS
 from bert_tf.records.sequences import Encoded, SequenceStage, padded, padded_inputs
 from bert_tf.text.tokenizer import Tokenizer
@@ -28,6 +30,8 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.windows import windows_of_words
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import find_file, read_lines
+
+LABELS = "labels"  # predictions at all positions, of which those at word starts count
 
 STAGE = "tagging_features"
 VERSION = 2  # goes up when the records of equal input change
@@ -340,3 +344,15 @@ class SentenceEncoder:
             "cut_sentences": cut,
         }
         return Encoded(features, counts)
+
+
+def predicted_labels(
+    sentences: Sequence[Sequence[str]], labels: Sequence[str], predictions: Mapping[str, np.ndarray]
+) -> list[list[str]]:
+    """The predicted labels of the words of each sentence, from predictions [N, S]."""
+    numbers = predictions[LABELS][predictions[WORD_STARTS] > 0].tolist()
+    num_words = sum(map(len, sentences))
+    if len(numbers) != num_words:
+        raise ValueError(f"{len(numbers)} words were predicted, not {num_words}")
+    following = (labels[number] for number in numbers)
+    return [list(itertools.islice(following, len(words))) for words in sentences]
