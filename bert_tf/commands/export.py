@@ -27,11 +27,6 @@ from absl import flags
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
-from bert_tf.serving.export import (
-    ExportSettings,
-    LengthSettings,
-    SpanExportSettings,
-)
 from bert_tf.serving.server_files import (
     SERVERS,
     TENSORFLOW_SERVING,
@@ -40,7 +35,8 @@ from bert_tf.serving.server_files import (
     write_serving_config,
     write_triton_config,
 )
-from bert_tf.serving.trained import TASKS
+from bert_tf.serving.settings import ExportSettings, LengthSettings, SpanExportSettings
+from bert_tf.serving.trained import TASKS, TrainedModel, trained_model
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util import environment
 from bert_tf.util.console import say
@@ -49,9 +45,6 @@ from bert_tf.util.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from bert_tf.inference.export import Exportable
-    from bert_tf.model_directory.complete import CompleteModel
 
 SAVED_MODEL, ONNX = "saved_model", "onnx"
 
@@ -129,8 +122,8 @@ def _check_onnx(values: flags.FlagValues) -> None:
         raise UserError(f"{problem}; leave the flag out, or --format=onnx.")
 
 
-def opened(values: flags.FlagValues, task: str | None) -> tuple[CompleteModel, Exportable]:
-    """The model that the flags name, for a task, None being that of its head."""
+def opened(values: flags.FlagValues, task: str | None) -> tuple[TrainedModel, ExportSettings]:
+    """The model that the flags name, for a task, None being that of its head, and the settings."""
     environment.prepare_environment(verbose=False)
     settings = from_flags(ExportSettings, values)
     if not values.export_dir:
@@ -138,44 +131,39 @@ def opened(values: flags.FlagValues, task: str | None) -> tuple[CompleteModel, E
     model = model_from_flags(values)
     for note in model.notes:
         say(note, stream=sys.stderr)
-    # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
-    from bert_tf.serving.trained import exportable_of, trained_model
-
     environment.quiet_tensorflow(verbose=False)
-    return model, exportable_of(trained_model(model, task), settings)
+    return trained_model(model, task), settings
 
 
 def write_saved_model(
-    values: flags.FlagValues, model: CompleteModel, exportable: Exportable, *, inside: str = ""
+    values: flags.FlagValues, trained: TrainedModel, settings: ExportSettings, *, inside: str = ""
 ) -> Path:
     """Writes a SavedModel; ``inside`` is its directory in that of the version, which is printed."""
-    from bert_tf.inference.export import export_saved_model
+    from bert_tf.serving.saved_model import export_saved_model
 
     # Warnings about this machine are dropped, since the export may be for another one.
-    options, _ = options_from_flags(values, model, native_ops=False)
+    options, _ = options_from_flags(values, trained.model, native_ops=False)
     target = export_saved_model(
-        model,
-        exportable,
+        trained,
+        settings,
         values.export_dir,
         version=values.version,
         precision=options.policy,
-        max_seq_length=values.max_seq_length,
-        text_signatures=values.text_signature,
         inside=inside,
     )
-    print(f"exported {model.checkpoint} to {target}")
+    print(f"exported {trained.model.checkpoint} to {target}")
     return target
 
 
-def _write_onnx(values: flags.FlagValues, model: CompleteModel, exportable: Exportable) -> Path:
+def _write_onnx(values: flags.FlagValues, trained: TrainedModel, settings: ExportSettings) -> Path:
     """Writes ONNX, and prints how far it is from the network."""
-    from bert_tf.inference.onnx_export import export_onnx
+    from bert_tf.serving.onnx_model import export_onnx
 
     written = export_onnx(
-        model, exportable, values.export_dir, version=values.version, int8=values.int8
+        trained, settings, values.export_dir, version=values.version, int8=values.int8
     )
     how = "in 8-bit integers" if values.int8 else "in float32"
-    print(f"exported {model.checkpoint} to {written.path}")
+    print(f"exported {trained.model.checkpoint} to {written.path}")
     print(
         f"largest difference of onnxruntime's outputs {how} from the network's: "
         f"{written.difference:.1e}"

@@ -22,7 +22,7 @@ from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer
 from bert_tf.commands.export import define_target_flags, opened, write_saved_model
 from bert_tf.inference.flags import define_model_flags
-from bert_tf.serving.export import SpanExportSettings
+from bert_tf.serving.settings import SpanExportSettings
 from bert_tf.serving.trained import QUESTION_ANSWERING
 
 

@@ -16,7 +16,7 @@ from bert_tf.model_directory.record import require_record, write_record
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
 from bert_tf.tasks.question_answering.features import feature_stage, most_windows, note_on_unusable
-from bert_tf.tasks.question_answering.scores import note_on_unit, scored_by
+from bert_tf.tasks.question_answering.scores import note_on_unit, question_scores, scored_by
 from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.question_answering.windows import (
@@ -184,11 +184,31 @@ class QuestionAnswering(SequenceTask):
         spans = best_span_texts(squad, answers)
         return {**scores, **official_best(squad, spans, answers.null_odds)}
 
-    def conclude(self, job: Job, by_seed: Mapping[int, Results]) -> None:
+    def conclude(self, job: Job, results: Results) -> None:
         """Writes the report, and logs its main result."""
-        from bert_tf.tasks.question_answering.report import report_run
+        from bert_tf.finetune.evaluation import FileEvaluation
+        from bert_tf.tasks.question_answering.answers import best_span_texts
+        from bert_tf.tasks.question_answering.metrics import best_threshold, threshold_curve
+        from bert_tf.tasks.question_answering.report import details_of, report_of
 
-        report_run(self.settings, self.files.get(TRAIN), self.files[PREDICT], job, by_seed)
+        evaluation, settings, squad = job.data.evaluation, self.settings, self.files[PREDICT]
+        assert isinstance(evaluation, FileEvaluation)
+        predictions = evaluation.answers
+        version_2, curve = settings.answers.version_2_with_negative, []
+        if version_2:
+            texts = best_span_texts(squad, predictions)
+            curve = threshold_curve(squad, texts, predictions.null_odds)
+        scores = question_scores(squad, predictions.answers, version_2=version_2)
+        details = details_of(job, squad, self.files.get(TRAIN))
+        report = report_of(squad, scores, predictions, results, details, curve)
+        report.write(settings.run.output_dir)
+        super().conclude(job, results)
+        if curve:
+            best = best_threshold(curve)
+            job.run.message(
+                f"--null_score_diff_threshold={best.threshold:.4f} would be best for these "
+                f"questions: exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
+            )
 
 
 def _read(settings: SquadSettings, kind: str) -> SquadFile:

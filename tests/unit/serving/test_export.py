@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
-from bert_tf.inference.export import export_saved_model
-from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import exportable_of, open_trained
+from bert_tf.serving.saved_model import export_saved_model
+from bert_tf.serving.settings import ExportSettings, LengthSettings, SpanExportSettings
+from bert_tf.serving.trained import open_trained
 from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings
@@ -35,15 +35,7 @@ def model_of(tmp_path_factory):
 
 def export(directory, export_dir, **settings):
     """The signatures of an exported model, under their names; they are functions of arrays."""
-    found = open_trained(directory)
-    settings = ExportSettings(**settings)
-    target = export_saved_model(
-        found.model,
-        exportable_of(found, settings),
-        export_dir,
-        max_seq_length=settings.length.max_seq_length,
-        text_signatures=settings.length.text_signature,
-    )
+    target = export_saved_model(open_trained(directory), ExportSettings(**settings), export_dir)
     loaded = tf2.saved_model.load(str(target))
 
     def call(signature, **inputs):

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from bert_tf.inference.export import export_saved_model
-from bert_tf.serving.export import ExportSettings
+from bert_tf.serving.saved_model import export_saved_model
 from bert_tf.serving.server_files import (
     TRITON_ONNX,
     TRITON_SAVED_MODEL,
     write_serving_config,
     write_triton_config,
 )
-from bert_tf.serving.trained import exportable_of, open_trained
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import open_trained
 from tests.helpers.small_task_models import WRITERS
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -87,8 +87,7 @@ def parsed_triton(path):
 
 def export(tmp_path, task, inside=TRITON_SAVED_MODEL):
     found = open_trained(WRITERS[task](tmp_path / "model"))
-    exportable = exportable_of(found, ExportSettings())
-    return export_saved_model(found.model, exportable, tmp_path / "served", inside=inside)
+    return export_saved_model(found, ExportSettings(), tmp_path / "served", inside=inside)
 
 
 def test_tensorflow_serving(tmp_path):

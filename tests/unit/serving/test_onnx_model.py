@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_tf.inference import onnx_export
-from bert_tf.inference.onnx_export import TOLERANCE, export_onnx
-from bert_tf.serving.export import ExportSettings
+from bert_tf.serving import onnx_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import exportable_of, open_trained
+from bert_tf.serving.onnx_model import TOLERANCE, export_onnx
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import CONFIG, write_model
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
@@ -23,8 +23,7 @@ TEXTS = ["who wrote the book ?", "anna", "where did she live in a town by sea ?"
 
 
 def export(directory, export_dir, **options):
-    found = open_trained(directory)
-    return export_onnx(found.model, exportable_of(found, ExportSettings()), export_dir, **options)
+    return export_onnx(open_trained(directory), ExportSettings(), export_dir, **options)
 
 
 def session_of(exported):
@@ -138,7 +137,7 @@ def test_int8(tmp_path):
 
 
 def test_another_result_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_export, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(onnx_model, "TOLERANCE", 1e-12)
     with pytest.raises(UserError, match="onnxruntime's outputs differ from the network's by"):
         export(write_classifier(tmp_path / "model"), tmp_path / "onnx")
     assert not list((tmp_path / "onnx").iterdir())
@@ -160,6 +159,6 @@ def test_numbers_that_are_not_finite_are_never_equal(wanted, found):
             return [np.array([1.0, found], np.float32)]
 
     packages = SimpleNamespace(onnxruntime=SimpleNamespace(InferenceSession=Session))
-    batch = onnx_export._Batch({}, {"logits": np.array([1.0, wanted], np.float32)})
+    batch = onnx_model._Batch({}, {"logits": np.array([1.0, wanted], np.float32)})
     with pytest.raises(UserError, match="are NaN or infinite, so they cannot be compared"):
-        onnx_export._difference(packages, Path("model.onnx"), [batch])
+        onnx_model._difference(packages, Path("model.onnx"), [batch])

@@ -13,16 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.inference.export import (
-    Exportable,
-    Tensors,
-    choose_version,
-    new_version,
-    write_extra_files,
-)
-from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import INPUTS, BertConfig
-from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.model_directory.classes import Classes
+from bert_tf.serving.saved_model import exported_network, write_extra_files
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.signatures import Tensors
+from bert_tf.serving.trained import TrainedModel
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.util.files import PathLike
 
@@ -55,8 +51,8 @@ class Compared(NamedTuple):
 
 
 def export_onnx(
-    model: CompleteModel,
-    exportable: Exportable,
+    trained: TrainedModel,
+    settings: ExportSettings,
     export_dir: PathLike,
     *,
     version: int | None = None,
@@ -65,29 +61,26 @@ def export_onnx(
     """Exports a model's numbers for token ids as ``model.onnx``, in float32.
 
     Its inputs and outputs are those of the SavedModel's ``serving_default`` but for strings; the
-    labels are in its metadata. ``version`` is as in ``export.export_saved_model``; ``int8`` stores
-    weights of products as 8-bit integers, and products are those of integers whose scales follow
-    from each input (dynamic quantization).
+    labels are in its metadata. ``version`` is as in ``saved_model.export_saved_model``; ``int8``
+    stores weights of products as 8-bit integers, and products are those of integers whose scales
+    follow from each input (dynamic quantization).
 
     Raises UserError if a package is missing, the version exists, the weights do not belong to such
     a model, or onnxruntime computes something else in float32.
     """
     packages = _import_packages()
-    choose_version(export_dir, version)  # raises its errors before the work
-    predictor = Predictor(exportable.task, model.checkpoint, portable=True)
-    session = predictor.session
-    writing = new_version(export_dir, version)
-    with predictor.graph.as_default(), session, writing as (target, temporary):
+    with exported_network(trained, settings, export_dir, version) as exported:
+        session, temporary = exported.predictor.session, exported.temporary
         inputs = {name: tf.placeholder(tf.int32, [None, None], f"onnx_{name}") for name in INPUTS}
-        outputs = exportable.outputs(predictor.network, inputs)
+        outputs = exported.signatures.outputs(exported.predictor.network, inputs)
         outputs = {name: tf.identity(value, f"onnx_out_{name}") for name, value in outputs.items()}
         with _without_log():
             converted = _converted(packages, session, inputs, outputs)
-        _describe(packages, converted, exportable)
+        _describe(packages, converted, trained.classes)
         temporary.mkdir()
         path = temporary / MODEL_NAME
         path.write_bytes(converted.SerializeToString())
-        expected = _expected(session, inputs, outputs, model.config)
+        expected = _expected(session, inputs, outputs, trained.model.config)
         difference = _difference(packages, path, expected)
         if difference > TOLERANCE:
             raise UserError(
@@ -98,8 +91,8 @@ def export_onnx(
             with _without_log():
                 _quantize(packages, path)
             difference = _difference(packages, path, expected)
-        write_extra_files(temporary, model, exportable)
-    return Compared(target, difference)
+        write_extra_files(temporary, trained)
+    return Compared(exported.target, difference)
 
 
 class _Packages(NamedTuple):
@@ -141,19 +134,15 @@ def _converted(packages: _Packages, session: tf.Session, inputs: Tensors, output
         return packages.optimizer.optimize_graph(converted).make_model("bert_tf")
 
 
-def _describe(packages: _Packages, model: Any, exportable: Exportable) -> None:
+def _describe(packages: _Packages, model: Any, classes: Classes | None) -> None:
     """Names the dimensions of batches and sequences, and adds the labels to the metadata."""
     for tensor in (*model.graph.input, *model.graph.output):
         for dimension, name in zip(tensor.type.tensor_type.shape.dim, ("batch", "length")):
             if dimension.dim_param and (name == "batch" or tensor.name in INPUTS):
                 dimension.dim_param = name
-    classes = exportable.classes
-    known = {}
-    if classes is not None and classes.labels:
-        known["labels"] = json.dumps(classes.labels)
-    if classes is not None and classes.thresholds:
-        known["thresholds"] = json.dumps(classes.thresholds)
-    packages.onnx.helper.set_model_props(model, known)
+    stored = {"labels": classes.labels, "thresholds": classes.thresholds} if classes else {}
+    described = {name: json.dumps(values) for name, values in stored.items() if values}
+    packages.onnx.helper.set_model_props(model, described)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_tf.config.declared import (
-    AT_LEAST_ONE,
-    Settings,
-    group,
-    setting,
-)
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
+from bert_tf.model.config import BertConfig
 from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.options import Interval
@@ -31,6 +27,13 @@ class LengthSettings(Settings):
         "Add the signatures that take strings; tensorflow-text is then needed wherever the export "
         "is loaded.",
     )
+
+    def fitting(self, config: BertConfig) -> int:
+        """The length, by default the network's; raises UserError if it lacks positions."""
+        if self.max_seq_length is None:
+            return config.max_position_embeddings
+        config.check_length(self.max_seq_length, f"--max_seq_length={self.max_seq_length} is")
+        return self.max_seq_length
 
 
 @dataclasses.dataclass(frozen=True)
