@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bert_tf.commands.scripts import Script
-from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
 
 
 class Squad(Script):

@@ -45,7 +45,7 @@ TASKS: Mapping[str, Task] = {
     ),
     TAGGING: Task(f"{_TASKS}.tagging.tagger:Tagger", "TaggerSignatures", names.CLASSES),
     QUESTION_ANSWERING: Task(
-        f"{_TASKS}.question_answering.answerer:Answerer", "SpanSignatures", names.SQUAD
+        f"{_TASKS}.question_answering.answers:Answerer", "SpanSignatures", names.SQUAD
     ),
     "masked_words": Task(
         f"{_TASKS}.pretraining.mask_filler:mask_filler", "MaskSignatures", names.MASKED_LM

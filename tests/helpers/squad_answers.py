@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-from bert_tf.tasks.question_answering.answers import Predictions
+from bert_tf.tasks.question_answering.answers import Answered, Predictions
 from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile
+from bert_tf.tasks.question_answering.metrics import QuestionScore
 from bert_tf.tasks.question_answering.report import report_of, shown_question
-from bert_tf.tasks.question_answering.scores import QuestionScore
 from bert_tf.train.run_log import STEPS, RunLog
 
 CONTEXT = "The <old> mill & the \U0001f600 river \u05e0\u05d4\u05e8 stood still."
@@ -33,29 +33,17 @@ def answered(
     example = Example(name, question, context, title, 0, tuple(answers), not answerable)
     score = QuestionScore(name, exact, f1, answerable)
     entries = [{"text": text, "probability": probability} for text, probability in nbest]
-    predictions = Predictions(
-        {name: predicted},
-        {name: entries},
-        {} if null_odds is None else {name: null_odds},
-        {name: span} if span else {},
-    )
-    shown = shown_question(example, score, predictions)
-    return SimpleNamespace(example=example, score=score, predictions=predictions, shown=shown)
+    answer = Answered(predicted, entries, null_odds, span)
+    shown = shown_question(example, score, answer)
+    return SimpleNamespace(example=example, score=score, answer=answer, shown=shown)
 
 
 def write_report(directory, questions, results, *, curve=(), threshold=0.0, details=None):
     """Writes the report on answered questions with different names, and returns its path."""
-    parts = ("answers", "nbest", "null_odds", "spans")
-    merged = Predictions(
-        *(
-            {k: v for q in questions for k, v in getattr(q.predictions, part).items()}
-            for part in parts
-        ),
-        threshold,
-    )
-    squad = SquadFile(Path("dev.json"), tuple(q.example for q in questions), ())
+    answers = Predictions({q.example.question_id: q.answer for q in questions}, threshold)
+    squad = SquadFile(Path("dev.json"), tuple(q.example for q in questions))
     scores = [q.score for q in questions]
-    report_of(squad, scores, merged, results, details or {}, curve).write(directory)
+    report_of(squad, scores, answers, results, details or {}, curve).write(directory)
     return directory / "report.html"
 
 

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bert_tf.finetune.report import Log, Report
-from bert_tf.tasks.question_answering.answers import Predictions
+from bert_tf.tasks.question_answering.answers import Answered, Predictions
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
-from bert_tf.tasks.question_answering.metrics import ThresholdPoint, best_threshold
-from bert_tf.tasks.question_answering.scores import QuestionScore
+from bert_tf.tasks.question_answering.metrics import (
+    QuestionScore,
+    ThresholdPoint,
+    best_threshold,
+)
 from bert_tf.train.evaluation import Results
 from bert_tf.train.job import Job
 from bert_tf.train.run_log import STEPS, read_history
@@ -63,7 +66,10 @@ def report_of(
 
     ``curve`` is from ``metrics.threshold_curve``, empty for SQuAD 1.1.
     """
-    shown = [shown_question(*pair, predictions) for pair in zip(squad.examples, scores)]
+    shown = [
+        shown_question(example, score, predictions.of_question[example.question_id])
+        for example, score in zip(squad.examples, scores)
+    ]
     return Report(
         f"Question answering: {squad.path.name}",
         results,
@@ -77,17 +83,13 @@ def report_of(
     )
 
 
-def shown_question(
-    example: Example, score: QuestionScore, predictions: Predictions
-) -> page.Example:
+def shown_question(example: Example, score: QuestionScore, answered: Answered) -> page.Example:
     """A question with its answer, as the page shows it."""
-    key = example.question_id
-    predicted, span = predictions.answers[key], predictions.spans.get(key)
-    nbest = [(entry["text"], entry["probability"]) for entry in predictions.nbest[key]]
+    predicted, span, odds = answered.text, answered.span, answered.null_odds
+    nbest = [(entry["text"], entry["probability"]) for entry in answered.nbest]
     confidence = next((p for text, p in nbest if text == predicted), 0.0)
     verdict, kind = outcome(score), question_type(example.question)
     article = example.title.replace("_", " ")
-    odds = predictions.null_odds.get(key)
     # Answers that are not found at their offset in the context are left out.
     true = {
         (start, start + len(text))
@@ -96,7 +98,7 @@ def shown_question(
     }
     keys = (score.f1, -score.f1, -OUTCOMES.index(verdict) - confidence)
     return page.Example(
-        key,
+        example.question_id,
         example.question,
         example.context,
         marks={"true": sorted(true), "predicted": [span] if span and predicted else []},

@@ -8,7 +8,7 @@ from absl import app, flags
 from bert_tf.cli.flags import NO_PATHS, Number, as_typed, parse_flags, run_command
 from bert_tf.cli.settings_flags import Definer
 from bert_tf.tasks.pretraining import flags as pretraining_flags
-from bert_tf.tasks.question_answering import flags as squad_flags
+from bert_tf.tasks.question_answering import settings as squad_flags
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Option
 from tests.helpers.programs import ROOT

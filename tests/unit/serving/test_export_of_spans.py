@@ -12,8 +12,11 @@ from bert_tf.model_directory.complete import find_model
 from bert_tf.serving.saved_model import export_saved_model
 from bert_tf.serving.settings import ExportSettings, LengthSettings, SpanExportSettings
 from bert_tf.serving.trained import trained_model
-from bert_tf.tasks.question_answering.features import sequence_arrays
-from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
+from bert_tf.tasks.question_answering.windows import (
+    WindowSettings,
+    question_windows,
+    sequence_arrays,
+)
 from bert_tf.util.errors import UserError
 from tests.helpers.files import no_room
 from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model

@@ -11,10 +11,13 @@ import pytest
 
 from bert_tf.commands.ask import read_document, read_questions, sentence_around
 from bert_tf.model_directory.complete import find_model
-from bert_tf.tasks.question_answering.answerer import Answerer
-from bert_tf.tasks.question_answering.features import sequence_arrays
+from bert_tf.tasks.question_answering.answers import Answerer
 from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
+from bert_tf.tasks.question_answering.windows import (
+    WindowSettings,
+    question_windows,
+    sequence_arrays,
+)
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
@@ -113,7 +116,7 @@ def test_a_long_text_shows_progress_on_standard_error(answerer, monkeypatch, cap
     answerer.answer(QUESTION, text, shows_progress=True)
     assert capsys.readouterr().err == ""  # nothing that took long
     at_once = functools.partial(Progress, interval_seconds=0.0)
-    monkeypatch.setattr("bert_tf.tasks.question_answering.answerer.Progress", at_once)
+    monkeypatch.setattr("bert_tf.tasks.question_answering.answers.Progress", at_once)
     assert answerer.answer(QUESTION, text, shows_progress=True) == expected
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) > 2

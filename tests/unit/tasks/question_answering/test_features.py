@@ -11,12 +11,13 @@ from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import LENGTHS_NAME, RECORDS_NAME
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.question_answering.examples import read_squad
-from bert_tf.tasks.question_answering.features import (
+from bert_tf.tasks.question_answering.windows import (
+    WindowSettings,
     feature_stage,
     note_on_unusable,
+    question_windows,
     tokens_of,
 )
-from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding
 from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
 from bert_tf.util.errors import UserError
