@@ -1,6 +1,6 @@
 """Fine-tunes BERT on a GLUE task, predicts classes and scores them."""
 
-from bert_tf.commands.classifier import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["classifier"].run()

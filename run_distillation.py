@@ -1,6 +1,6 @@
 """Pre-trains a smaller BERT with a larger one as its teacher."""
 
-from bert_tf.commands.distill import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["distill"].run()

@@ -1,6 +1,6 @@
 """Pre-trains BERT by replaced-token detection, as ELECTRA does."""
 
-from bert_tf.commands.electra import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["electra"].run()

@@ -1,6 +1,6 @@
 """Computes perplexities of masked language models on texts."""
 
-from bert_tf.commands.evaluate import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["evaluate"].run()

@@ -1,6 +1,6 @@
 """Computes vectors of texts: of every token, as google-research/bert does, or one per text."""
 
-from bert_tf.commands.features import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["features"].run()

@@ -1,6 +1,6 @@
 """Fine-tunes BERT to label tokens (NER, POS), predicts labels and scores them."""
 
-from bert_tf.commands.ner import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["ner"].run()

@@ -1,6 +1,6 @@
 """Pre-trains BERT on records, in one process or on all ranks of a job."""
 
-from bert_tf.commands.pretrain import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["pretrain"].run()

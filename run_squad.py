@@ -1,6 +1,6 @@
 """Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores the answers."""
 
-from bert_tf.commands.squad import run
+from bert_tf.commands.scripts import SCRIPTS
 
 if __name__ == "__main__":
-    run()
+    SCRIPTS["squad"].run()

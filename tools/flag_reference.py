@@ -29,7 +29,7 @@ _CHOICES = re.compile(r"^<[^>]+>: ")
 # absl marks required flags only by this message.
 _REQUIRED = "must have a value other than None"
 # Text in the source of a command that other modules next to it do not contain.
-_MARKS = {"data_prep": '\nif __name__ == "__main__":', "bert_tf/commands": "run_command("}
+_MARKS = {"data_prep": '\nif __name__ == "__main__":', "bert_tf/commands": "run_command"}
 # A command with this flag also takes the flags of the training script that it names.
 _SCRIPT = "script"
 

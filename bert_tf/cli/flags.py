@@ -98,11 +98,18 @@ def flag_group(heading: str) -> Callable[[Callable[Arguments, None]], Callable[A
     return decorate
 
 
-def run_command(main: Callable[[Sequence[str]], object], *, takes_words: bool = False) -> NoReturn:
-    """Runs ``main`` like ``app.run``; a wrong flag ends the process like any UserError.
+def run_command(
+    main: Callable[[Sequence[str]], object],
+    define_flags: Callable[[], object] = lambda: None,
+    *,
+    takes_words: bool = False,
+) -> NoReturn:
+    """Defines the flags of a command and runs ``main`` like ``app.run``.
 
-    Words that are neither flags nor their values are errors, too, unless ``takes_words``.
+    A wrong flag ends the process like any UserError. Words that are neither flags nor their values
+    are errors, too, unless ``takes_words``.
     """
+    define_flags()
     parser = functools.partial(parse_flags, takes_words=takes_words)
 
     def run(arguments: Sequence[str]) -> object:

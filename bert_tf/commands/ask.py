@@ -10,6 +10,7 @@ of input (Ctrl-D). Those from a pipe are printed with their answers, and a blank
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -155,10 +156,7 @@ def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
             print(f"    {sentence_around(text, answer.start, answer.end)}", flush=True)
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    define_flags()
-    run_command(main)
+run = functools.partial(run_command, main, define_flags)
 
 
 if __name__ == "__main__":

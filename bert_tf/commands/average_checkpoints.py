@@ -9,6 +9,7 @@ far from zero. Keep enough checkpoints in training: --keep_checkpoint_max.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from absl import flags
@@ -65,10 +66,7 @@ def main(_: object) -> None:
         print(line)
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    define_flags()
-    run_command(main)
+run = functools.partial(run_command, main, define_flags)
 
 
 if __name__ == "__main__":

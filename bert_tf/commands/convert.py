@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -233,10 +234,7 @@ def main(_: object) -> None:
         print(line)
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    define_flags()
-    run_command(main)
+run = functools.partial(run_command, main, define_flags)
 
 
 if __name__ == "__main__":

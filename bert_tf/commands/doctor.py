@@ -11,7 +11,6 @@ if something will fail, 1 if something looks unwise, and 0 otherwise.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from absl import flags
 
 from bert_tf.cli.flags import as_typed, flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, at_least_one
-from bert_tf.commands.scripts import Script
+from bert_tf.commands.scripts import SCRIPTS
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError, exit_on_user_error
@@ -34,18 +33,12 @@ _NAMES = {
 }
 _WIDTH, _INDENT = 100, 9
 
-# Script -> the command of bert-tf that runs it.
-_SCRIPTS = {
-    "run_pretraining.py": "pretrain",
-    "run_distillation.py": "distill",
-    "run_electra.py": "electra",
-    "run_squad.py": "squad",
-    "run_classifier.py": "classifier",
-    "run_ner.py": "ner",
-}
+# Commands of bert-tf that train, and their scripts.
+_COMMANDS = ("pretrain", "distill", "electra", "squad", "classifier", "ner")
+TRAINING_SCRIPTS = {SCRIPTS[command].file: SCRIPTS[command] for command in _COMMANDS}
 _PRETRAINING = "run_pretraining.py"
 _OF_COMMANDS = {
-    **{command: file for file, command in _SCRIPTS.items()},
+    **{command: SCRIPTS[command].file for command in _COMMANDS},
     "classify": "run_classifier.py",  # an older name
 }
 
@@ -53,20 +46,17 @@ _OF_COMMANDS = {
 _STARTERS = ("python", "python3", "bert-tf")
 
 
-def script_in(file: str) -> Script:
-    """The training script in a file; only its flags are imported."""
-    return importlib.import_module(f"bert_tf.commands.{_SCRIPTS[file]}").SCRIPT
-
-
 def define_flags(script: str = _PRETRAINING) -> None:
     """Defines the command's flags, which include those of ``script``."""
     _define_own_flags(Definer(flags.FLAGS), script)
-    script_in(script).define(flags.FLAGS)
+    TRAINING_SCRIPTS[script].define(flags.FLAGS)
 
 
 @flag_group("Plan")
 def _define_own_flags(define: Definer, script: str) -> None:
-    define.enum("script", script, list(_SCRIPTS), "The script, unless it is the first word.")
+    define.enum(
+        "script", script, list(TRAINING_SCRIPTS), "The script, unless it is the first word."
+    )
     define.integer("num_ranks", 1, "Number of ranks in the run.")
     define.integer("ranks_per_host", None, "Number of ranks per host (default: all).")
 
@@ -82,17 +72,17 @@ def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
         name, before = Path(word).name, Path(rest[place - 1]).name if place else ""
         if place == 0 or before == "bert-tf":
             name = _OF_COMMANDS.get(name.removeprefix("bert-tf-"), name)
-        if name in _SCRIPTS and (place == 0 or not word.startswith("-")):
+        if name in TRAINING_SCRIPTS and (place == 0 or not word.startswith("-")):
             del rest[place]
             if before in _STARTERS:
                 del rest[place - 1]
             return name, rest
     named = [word.partition("=")[2] for word in rest if word.startswith("--script=")]
-    if named and named[0] in _SCRIPTS:
+    if named and named[0] in TRAINING_SCRIPTS:
         return named[0], rest
     if any(word.lstrip("-") in ("help", "helpfull", "helpshort", "h") for word in rest):
         return _PRETRAINING, rest
-    names = ", ".join(_SCRIPTS)
+    names = ", ".join(TRAINING_SCRIPTS)
     raise UserError(f"name the script of the run after doctor, one of {names}, and then its flags.")
 
 
@@ -106,7 +96,7 @@ def main(_: object) -> int:
     from bert_tf.doctor.examination import examine
 
     findings = examine(
-        script_in(values.script),
+        TRAINING_SCRIPTS[values.script],
         values,
         num_ranks=values.num_ranks,
         ranks_per_host=values.ranks_per_host or values.num_ranks,

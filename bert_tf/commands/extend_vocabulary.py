@@ -10,6 +10,7 @@ continue the model's pre-training on records that are made with the new vocabula
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -288,10 +289,7 @@ def main(_: object) -> None:
     )
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    define_flags()
-    run_command(main)
+run = functools.partial(run_command, main, define_flags)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from absl import flags
@@ -45,10 +46,7 @@ def main(_: object) -> None:
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    define_flags()
-    run_command(main)
+run = functools.partial(run_command, main, define_flags)
 
 
 if __name__ == "__main__":

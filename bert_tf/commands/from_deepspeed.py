@@ -10,6 +10,7 @@ counterpart, and unknown keys, are listed in the file and in messages.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 
@@ -44,10 +45,7 @@ def main(arguments: Sequence[str]) -> None:
         opened.write(file.text())
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    define_flags()
-    run_command(main, takes_words=True)
+run = functools.partial(run_command, main, define_flags, takes_words=True)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import bert_tf
+from bert_tf.commands.scripts import SCRIPTS, Script
 from bert_tf.util.errors import UserError, exit_on_user_error
 
-# Heading -> command -> the function that runs it; the docstring of its module describes it.
-_GROUPS = {
+# Heading -> command -> its script, or the function that runs it, whose module describes it.
+_GROUPS: dict[str, dict[str, Script | str]] = {
     "Data": {
         "data pipeline": "data_prep.pipeline:main",
         "data download": "data_prep.download:main",
@@ -36,14 +37,7 @@ _GROUPS = {
         "data convert-records": "data_prep.convert_records:main",
         "inspect": "data_prep.inspect:main",
     },
-    "Training": {
-        "pretrain": "bert_tf.commands.pretrain:run",
-        "electra": "bert_tf.commands.electra:run",
-        "distill": "bert_tf.commands.distill:run",
-        "squad": "bert_tf.commands.squad:run",
-        "classifier": "bert_tf.commands.classifier:run",
-        "ner": "bert_tf.commands.ner:run",
-    },
+    "Training": {name: script for name, script in SCRIPTS.items() if script.trains},
     "Planning and starting a training": {
         "doctor": "bert_tf.commands.doctor:run",
         "recipe": "bert_tf.commands.recipe:run",
@@ -51,9 +45,9 @@ _GROUPS = {
         "build-native": "bert_tf.native.build:run",
     },
     "Trained models": {
-        "evaluate": "bert_tf.commands.evaluate:run",
+        "evaluate": SCRIPTS["evaluate"],
         "squad-metrics": "bert_tf.commands.squad_metrics:run",
-        "features": "bert_tf.commands.features:run",
+        "features": SCRIPTS["features"],
         "fill-mask": "bert_tf.commands.fill_mask:run",
         "ask": "bert_tf.commands.ask:run",
         "convert": "bert_tf.commands.convert:run",
@@ -94,13 +88,14 @@ def _prepare(arguments: Sequence[str]) -> Callable[[], None]:
     if first == "data" and (len(arguments) == 1 or arguments[1] in _HELP):
         _print_and_exit(list_of_commands("data "))
     name, flags = find_command(arguments)
-    module_name, _, function = COMMANDS[name].partition(":")
-    module = importlib.import_module(module_name)
-    about = (module.__doc__ or "").replace(f"python -m {module_name}", f"bert-tf {name}")
+    entry = COMMANDS[name]
     # --help begins with the docstring of the main program.
-    sys.modules["__main__"].__doc__ = f"bert-tf {name}: {about}"
+    sys.modules["__main__"].__doc__ = f"bert-tf {name}: {about(name)}"
     sys.argv = [f"bert-tf {name}", *flags]
-    return getattr(module, function)
+    if isinstance(entry, Script):
+        return entry.run
+    module, _, function = entry.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _print_and_exit(lines: Iterable[str]) -> None:
@@ -134,17 +129,22 @@ def list_of_commands(beginning: str = "") -> Iterator[str]:
         if shown:
             yield f"\n{heading}:"
         for name in shown:
-            text = f"{f'  {name}':<{width}}{summary_of(COMMANDS[name])}"
+            summary, _, _ = about(name).partition("\n")
+            text = f"{f'  {name}':<{width}}{summary}"
             yield textwrap.fill(text, _WIDTH, subsequent_indent=" " * width)
 
 
-def summary_of(entry: str) -> str:
-    """The first line of the docstring of a command's module, without importing it."""
-    spec = importlib.util.find_spec(entry.partition(":")[0])
+def about(name: str) -> str:
+    """What a command does, as its help says, without importing its module."""
+    entry = COMMANDS[name]
+    if isinstance(entry, Script):
+        return entry.about
+    module = entry.partition(":")[0]
+    spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
-    source = Path(spec.origin).read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    return (ast.get_docstring(tree) or "").replace(f"python -m {module}", f"bert-tf {name}")
 
 
 if __name__ == "__main__":

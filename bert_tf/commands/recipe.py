@@ -9,6 +9,7 @@ As in the second command, --flagfile and other flags find ``recipes/NAME`` from 
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,9 +43,7 @@ def main(arguments: Sequence[str]) -> None:
             print(f"{path.stem:<{width}}  {first.removeprefix('# ')}")
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    run_command(main, takes_words=True)
+run = functools.partial(run_command, main, takes_words=True)
 
 
 if __name__ == "__main__":

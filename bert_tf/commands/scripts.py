@@ -1,46 +1,67 @@
-"""What the scripts that run a task have in common, from their flags to their exit status."""
+"""The scripts that run a task: one table, and what they have in common."""
 
 from __future__ import annotations
 
-import abc
-from typing import TYPE_CHECKING, Any
-
-from bert_tf.cli.training_flags import run_script
-from bert_tf.ranks.launched import prepare_process
+import dataclasses
+import importlib
+from typing import TYPE_CHECKING, Any, Callable, ClassVar
 
 if TYPE_CHECKING:
     from absl.flags import FlagValues
 
-    from bert_tf.tasks.pretraining.settings import PretrainingSettings
 
-
-class Script(abc.ABC):
-    """A script that runs a task.
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A script that runs a task, whose modules are imported when it does.
 
     Attributes:
+      file: its name in a checkout.
+      task: the package of its task, in ``bert_tf.tasks``, with a module ``run``.
+      flags: a module there, and the NAME of its functions ``define_NAME_flags`` and
+        ``NAME_settings``.
+      about: what it does, as its help says.
+      trains: whether it trains a network.
       reads_records: whether it trains on pre-training records.
     """
 
-    reads_records = False
+    file: str
+    task: str
+    flags: str
+    about: str
+    trains: bool = True
+    reads_records: ClassVar[bool] = False
 
-    @abc.abstractmethod
+    @property
+    def flags_module(self) -> str:
+        """The module of its flags."""
+        return f"bert_tf.tasks.{self.task}.{self.flags.partition(':')[0]}"
+
     def define(self, values: FlagValues) -> None:
         """Defines the flags."""
+        self._function("define_{}_flags")(values)
 
-    @abc.abstractmethod
     def settings(self, values: FlagValues) -> Any:
         """Turns parsed flags into settings; raises UserError for invalid flags."""
+        return self._function("{}_settings")(values)
 
-    @abc.abstractmethod
+    def _function(self, pattern: str) -> Callable[[FlagValues], Any]:
+        name = pattern.format(self.flags.partition(":")[2])
+        return getattr(importlib.import_module(self.flags_module), name)
+
     def start(self, settings: Any) -> None:
         """Runs the task; raises UserError for bad input."""
+        importlib.import_module(f"bert_tf.tasks.{self.task}.run").run(settings)
 
     def run(self) -> None:
         """Runs the script, from parsing its flags to its exit status."""
+        from bert_tf.cli.training_flags import run_script
+
         run_script(self.define, self.main)
 
     def main(self, values: FlagValues) -> None:
         """Turns flags into settings and runs the task."""
+        from bert_tf.ranks.launched import prepare_process
+
         settings = self.settings(values)
         # Before TensorFlow is imported, since it reads the environment then.
         prepare_process(settings.runtime)
@@ -59,8 +80,67 @@ class PretrainingScript(Script):
 
         train(values, self.settings)
 
-    def start(self, settings: PretrainingSettings) -> None:
-        """Runs a single phase."""
+    def start(self, settings: Any) -> None:
+        """Runs a single phase; all objectives have the run of pre-training."""
         from bert_tf.tasks.pretraining.run import run
 
         run(settings)
+
+
+# Command of bert-tf -> its script.
+SCRIPTS = {
+    "pretrain": PretrainingScript(
+        "run_pretraining.py",
+        "pretraining",
+        "flags:pretraining",
+        "Pre-trains BERT on records, in one process or on all ranks of a job.",
+    ),
+    "electra": PretrainingScript(
+        "run_electra.py",
+        "replaced_tokens",
+        "objective:electra",
+        "Pre-trains BERT by replaced-token detection, as ELECTRA does.",
+    ),
+    "distill": PretrainingScript(
+        "run_distillation.py",
+        "pretraining",
+        "distillation_flags:distillation",
+        "Pre-trains a smaller BERT with a larger one as its teacher.",
+    ),
+    "squad": Script(
+        "run_squad.py",
+        "question_answering",
+        "settings:squad",
+        "Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores the answers.",
+    ),
+    "classifier": Script(
+        "run_classifier.py",
+        "classification",
+        "flags:classification",
+        "Fine-tunes BERT on a GLUE task, predicts classes and scores them.",
+    ),
+    "ner": Script(
+        "run_ner.py",
+        "tagging",
+        "flags:tagging",
+        "Fine-tunes BERT to label tokens (NER, POS), predicts labels and scores them.",
+    ),
+    "evaluate": Script(
+        "run_evaluation.py",
+        "scoring",
+        "flags:evaluation",
+        "Computes perplexities of masked language models on texts.",
+        trains=False,
+    ),
+    "features": Script(
+        "run_features.py",
+        "vectors",
+        "flags:feature",
+        "Computes vectors of texts: of every token, as google-research/bert does, or one per "
+        "text.\n\n"
+        "    python run_features.py --init_checkpoint=model --input_file=texts.txt "
+        "--pooling=mean \\\n"
+        "        --output_file=vectors.npy",
+        trains=False,
+    ),
+}

@@ -10,6 +10,7 @@ is scored as v1.1. Answers in languages without blanks are compared by character
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -93,10 +94,7 @@ def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str], *, do_count: 
         )
 
 
-def run() -> None:
-    """Runs the command, from parsing its flags to its exit status."""
-    define_flags()
-    run_command(main)
+run = functools.partial(run_command, main, define_flags)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,16 +10,19 @@ from typing import Any, TypeVar
 from absl import flags
 
 from bert_tf.cli.flags import flag_group
-from bert_tf.cli.settings_flags import Definer, from_flags, optional_file
+from bert_tf.cli.settings_flags import Definer, from_flags, optional_file, require
 from bert_tf.cli.training_flags import (
     checked_runtime_settings,
+    define_evaluation_flags,
     define_optimization_flags,
     define_run_flags,
     define_runtime_flags,
     optimization_settings,
     run_settings,
+    warn_of_ignored,
 )
-from bert_tf.finetune.settings import FinetuningSettings, LayerSettings
+from bert_tf.config.declared import groups_of
+from bert_tf.finetune.settings import DirectorySettings, FinetuningSettings, LayerSettings
 from bert_tf.tasks.distillation.flags import (
     FOR_PRETRAINING,
     define_teacher_flags,
@@ -132,3 +136,79 @@ def finetuning_settings(
         features_dir=features_dir,
         **task_settings,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectoryFlags:
+    """The flags of a script that fine-tunes on the files of a directory.
+
+    Attributes:
+      kind: the settings that are made from them.
+      heading: what the task's own flags are about.
+      examples: what help texts call the contents of a record.
+      longest: help text of --max_seq_length.
+      files, predictions: what help texts call the input files and the output.
+      changes: field of ``kind`` -> facts of its flag that are different.
+      ignored: flags of NVIDIA's script, by name and type, that have no effect, and
+      why: the reason.
+      peer: that script in ``compat.nvidia_defaults``.
+    """
+
+    kind: type[DirectorySettings]
+    heading: str
+    examples: str
+    longest: str
+    files: str
+    predictions: str
+    changes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    ignored: Mapping[str, type] = dataclasses.field(default_factory=dict)
+    why: str = ""
+    peer: str | None = None
+
+    def define(self, values: flags.FlagValues) -> None:
+        """Defines the flags."""
+        define_finetuning_flags(
+            Definer(values),
+            flag_group(self.heading)(self._define_own),
+            examples=self.examples,
+            label_flag="alpha_label",
+            max_seq_length={"default": 128, "help_text": self.longest},
+            length_buckets=False,
+        )
+
+    def _define_own(self, define: Definer) -> None:
+        define.settings(self.kind, **self.changes)
+        shared = groups_of(DirectorySettings)
+        for name, group in groups_of(self.kind).items():
+            if name not in shared:
+                define.settings(group)
+        define.settings(
+            DirectorySettings,
+            data_dir={"help_text": f"Directory of {self.files}."},
+            do_predict={"help_text": f"Predict the test set and write {self.predictions}."},
+        )
+        define_evaluation_flags(
+            define,
+            without=["max_eval_steps"],
+            do_eval={"help_text": "Evaluate on the development set."},
+        )
+        define.ignored(self.ignored, self.why)
+
+    def settings(self, values: flags.FlagValues) -> Any:
+        """Turns parsed flags into settings; raises UserError for invalid flags."""
+        warn_of_ignored(values, also=self.ignored)
+        if self.peer is not None and any(values[name].present for name in self.ignored):
+            from bert_tf.compat import nvidia_defaults
+
+            nvidia_defaults.adopt_and_say(values, getattr(nvidia_defaults, self.peer))
+        require(values, "output_dir")
+        does = ["do_train", "do_eval", "do_predict"]
+        settings = finetuning_settings(self.kind, values, does=does)
+        if settings.needs_directory:
+            require(values, "data_dir")
+        if settings.data_dir is not None and not settings.data_dir.is_dir():
+            raise UserError(
+                f"--data_dir={settings.data_dir} is not a directory; give the directory of the "
+                "task's files."
+            )
+        return settings

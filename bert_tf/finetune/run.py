@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bert_tf.finetune.repeats import Repeats
     from bert_tf.tasks.distillation.teacher import Teacher
 
-Kind = TypeVar("Kind", bound=FinetuningSettings)
-Result = TypeVar("Result")
 Stored = TypeVar("Stored", bound=Settings)
 
 OpenTask = Callable[[Any, Run], SequenceTask]
@@ -46,30 +44,20 @@ def run(open_task: OpenTask, settings: FinetuningSettings) -> Results | None:
 
     Returns the results of the (last) evaluation, None without any. Raises UserError for bad input.
     """
+    repeats = None
+    if settings.seeds or settings.search:
+        # Imported here so that a single run does not load it.
+        from bert_tf.finetune.repeats import Repeats
 
-    def once(settings: FinetuningSettings, repeats: Repeats | None) -> Results | None:
-        with begin(settings.run, settings.runtime) as begun:
-            opened = open_run(open_task, settings, begun)
+        repeats = Repeats(settings)
+    results = None
+    for of_run in repeats.runs() if repeats else [settings]:
+        with begin(of_run.run, of_run.runtime) as begun:
+            opened = open_run(open_task, of_run, begun)
             job = prepare(opened, begun)
             results = execute(job)
             _conclude(opened.task, job, results, repeats)
-            return results
-
-    return run_repeatedly(settings, once)
-
-
-def run_repeatedly(settings: Kind, run_once: Callable[[Kind, Repeats | None], Result]) -> Result:
-    """Calls ``run_once`` once, or for each trial of a search and each seed.
-
-    What it receives besides settings is for the results of repetitions. Returns the result of the
-    last call.
-    """
-    if not settings.seeds and not settings.search:
-        return run_once(settings, None)
-    # Imported here so that a single run does not load it.
-    from bert_tf.finetune.repeats import run_all
-
-    return run_all(settings, run_once)
+    return results
 
 
 def _conclude(
@@ -85,14 +73,7 @@ def _conclude(
     if begun.ranks.is_chief:
         task.conclude(job, results)
     if repeats is not None:
-        repeats.add(
-            task.settings,
-            begun,
-            results,
-            task.metrics,
-            figure=task.figure,
-            digits=task.digits,
-        )
+        repeats.add(task, begun, results)
 
 
 @dataclasses.dataclass(frozen=True)

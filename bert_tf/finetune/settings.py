@@ -15,6 +15,7 @@ from bert_tf.config.declared import (
     NOT_NEGATIVE,
     Settings,
     group,
+    path_setting,
     setting,
 )
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
@@ -191,3 +192,44 @@ class FinetuningSettings(Settings):
                 "--search compares trained models; add --do_train and an evaluation (--do_eval, in "
                 "run_squad.py --do_predict)."
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectorySettings(FinetuningSettings):
+    """Fine-tuning and prediction on the files of a directory.
+
+    Attributes:
+      data_dir: None if no file of it is needed.
+    """
+
+    data_dir: Path | None = path_setting("Directory of the files.")
+    do_predict: bool = setting(False, "Predict the test set and write the results.")
+    train_file: Path | None = path_setting(
+        "Training file instead of the one in --data_dir.", flag_of_file="train_file"
+    )
+    eval_file: Path | None = path_setting(
+        "File to evaluate instead of the one in --data_dir.", flag_of_file="eval_file"
+    )
+    predict_file: Path | None = path_setting(
+        "File to predict instead of the one in --data_dir.", flag_of_file="predict_file"
+    )
+    predict_batch_size: int = setting(
+        8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE
+    )
+
+    @property
+    def files(self) -> dict[str, Path | None]:
+        """The files that the run uses, by kind; None for one that no flag of its own names."""
+        uses = {TRAIN: self.run.do_train, EVAL: self.run.evaluation.do_eval}
+        uses[PREDICT] = self.do_predict
+        return {kind: getattr(self, f"{kind}_file") for kind, is_used in uses.items() if is_used}
+
+    @property
+    def missing_files(self) -> list[str]:
+        """The kinds of those that no flag of its own names."""
+        return [kind for kind, path in self.files.items() if path is None]
+
+    @property
+    def needs_directory(self) -> bool:
+        """Whether files of --data_dir are needed."""
+        return bool(self.missing_files)

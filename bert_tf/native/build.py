@@ -10,6 +10,7 @@ $CXX, by default g++. The libraries are written next to the sources, or to the u
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import signal
@@ -144,10 +145,7 @@ def main(_: object) -> None:
     _build_all()
 
 
-def run() -> None:
-    """The command, from its flags to its exit status."""
-    run_command(main)
-
+run = functools.partial(run_command, main)
 
 if __name__ == "__main__":
     run()

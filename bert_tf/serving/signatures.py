@@ -22,8 +22,8 @@ from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.trained import TrainedModel
-from bert_tf.tasks.classification.long_texts import HEAD_TAIL, TAIL, LongTexts
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.texts import HEAD_TAIL, TAIL, LongTexts
 from bert_tf.tasks.pretraining.mask_filler import MASK
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask

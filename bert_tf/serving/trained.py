@@ -10,7 +10,13 @@ from typing import NamedTuple
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.model.config import CONFIG_NAME
-from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.model_directory.classes import (
+    REGRESSION,
+    SINGLE_LABEL,
+    TEXT_KINDS,
+    WORD_LABELS,
+    Classes,
+)
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, require_checkpoint
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
@@ -28,11 +34,13 @@ class Task(NamedTuple):
         classes of its head if it has some, and settings.
       signatures: the name of the class of its exports, in ``serving.signatures``.
       head: the head of its models, in ``checkpoint.names.HEADS``; None for any.
+      kinds: the kinds of classes of a head that several tasks have.
     """
 
     predictor: str
     signatures: str
     head: str | None
+    kinds: tuple[str, ...] = ()
 
 
 CLASSIFICATION, TAGGING = "classification", "tagging"
@@ -41,9 +49,14 @@ _TASKS = "bert_tf.tasks"
 # A head belongs to the first task that has it.
 TASKS: Mapping[str, Task] = {
     CLASSIFICATION: Task(
-        f"{_TASKS}.classification.classifier:TextClassifier", "ClassifierSignatures", names.CLASSES
+        f"{_TASKS}.classification.classifier:TextClassifier",
+        "ClassifierSignatures",
+        names.CLASSES,
+        TEXT_KINDS,
     ),
-    TAGGING: Task(f"{_TASKS}.tagging.tagger:Tagger", "TaggerSignatures", names.CLASSES),
+    TAGGING: Task(
+        f"{_TASKS}.tagging.tagger:Tagger", "TaggerSignatures", names.CLASSES, (WORD_LABELS,)
+    ),
     QUESTION_ANSWERING: Task(
         f"{_TASKS}.question_answering.answers:Answerer", "SpanSignatures", names.SQUAD
     ),
@@ -116,8 +129,8 @@ def _text_classes(source: Source) -> Classes:
             f"{source.path} has no classification head; train one with run_classifier.py "
             f"--do_train --init_checkpoint={source.path}."
         )
-    if source.files.text_classes is not None:
-        return source.files.text_classes
+    if (stored := source.files.classes_of(TEXT_KINDS)) is not None:
+        return stored
     [outputs] = bias
     numbers = tuple(map(str, range(outputs)))
     return Classes.of_texts(SINGLE_LABEL, numbers) if outputs > 1 else Classes(REGRESSION)
@@ -125,8 +138,8 @@ def _text_classes(source: Source) -> Classes:
 
 def _word_labels(source: Source) -> Classes:
     """The labels of words that are stored with weights."""
-    classes = source.files.classes
-    if classes is None or not classes.of_words:
+    classes = source.files.classes_of((WORD_LABELS,))
+    if classes is None:
         raise UserError(
             f"{source.path} has no {MODEL_RECORD_NAME} with labels of words next to it, or no "
             "head of labels; give a model that run_ner.py trained, or restore the file."
@@ -142,5 +155,5 @@ def _task_of(source: Source) -> str:
                 f"{source.path} has a head of classes, but no {MODEL_RECORD_NAME} next to it tells "
                 f"whether of words or of texts: give --task={CLASSIFICATION}, or restore the file."
             )
-        return TAGGING if classes.of_words else CLASSIFICATION
+        return next(name for name, task in TASKS.items() if classes.kind in task.kinds)
     return next(name for name, task in TASKS.items() if task.head is None or task.head in heads)

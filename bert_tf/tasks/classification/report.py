@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from bert_tf.finetune.report import Report, confusion_table, worst_examples
+from bert_tf.model_directory.classes import MULTI_LABEL
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.metrics import (
     calibration,
     counts_of,
     expected_calibration_error,
 )
-from bert_tf.tasks.classification.text_task import CORRELATIONS, TextFile
+from bert_tf.tasks.classification.texts import CORRELATIONS, TextFile, TextTask
 from bert_tf.util.page import Chart, Example, Section, Table
 
 _BINS = 20
@@ -38,16 +39,20 @@ def write_report(
         {name: name.removeprefix("eval_") for name in scores},
         {"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}"},
         worst_examples("Texts", losses, lambda n: _example(file, answers, labels[n], n)),
-        sections=[_ratings(answers, labels)] if is_regression else _classes(answers, labels),
+        sections=[_ratings(answers, labels)]
+        if is_regression
+        else _classes(file.task, answers, labels),
         loss_unit="squared error" if is_regression else "nats",
     ).write(output_dir)
 
 
-def _classes(answers: Answers, labels: np.ndarray) -> list[Section]:
-    task = answers.task
+def _sections(task: TextTask, answers: Answers, labels: np.ndarray) -> list[Section]:
+    if task.is_regression:
+        return [_ratings(answers, labels)]
+    names = task.classes.labels
     predicted, truth = answers.predicted, labels
     if not task.multi_label:
-        numbers = np.arange(len(task.classes))
+        numbers = np.arange(len(names))
         predicted, truth = predicted[:, None] == numbers, labels[:, None] == numbers
     counts = counts_of(truth, predicted)
     columns = ("class", "precision", "recall", "F1", "texts", "predicted")
@@ -60,18 +65,18 @@ def _classes(answers: Answers, labels: np.ndarray) -> list[Section]:
             f"{counts.true[n] + counts.missed[n]:,}",
             f"{counts.true[n] + counts.wrong[n]:,}",
         )
-        for n, name in enumerate(task.classes)
+        for n, name in enumerate(names)
     ]
     tables = [Table("Classes", columns, rows)]
     if not task.multi_label:
         numbers = labels.astype(int)
-        tables.append(confusion_table(task.classes, numbers, answers.predicted, unit="texts"))
+        tables.append(confusion_table(names, numbers, answers.predicted, unit="texts"))
     return [Section("Classes", tables=tables), _calibration(answers, truth)]
 
 
 def _calibration(answers: Answers, truth: np.ndarray) -> Section:
     """How far probabilities can be believed; with several classes, of each text and class."""
-    if answers.task.multi_label:
+    if answers.classes.kind == MULTI_LABEL:
         confidence, is_right = answers.probabilities.ravel(), truth.ravel()
         what = "Fraction of the texts that have a class, by its probability."
     else:
@@ -126,7 +131,7 @@ def _example(file: TextFile, answers: Answers, label: Any, number: int) -> Examp
         true, predicted = [f"{label:g}"], [answers.shown(number)]
     else:
         chosen = np.flatnonzero(label) if task.multi_label else np.array([label], int)
-        true, predicted = [task.classes[n] for n in chosen], [*answers.names(number)]
+        true, predicted = [task.classes.labels[n] for n in chosen], [*answers.names(number)]
         filters = {
             "Outcome": "right" if true == predicted else "wrong",
             "True": ", ".join(true) or "none",
@@ -134,7 +139,7 @@ def _example(file: TextFile, answers: Answers, label: Any, number: int) -> Examp
         }
         probabilities = answers.probabilities[number]
         best = np.argsort(-probabilities, kind="stable")[:_MOST_CANDIDATES]
-        candidates = [(task.classes[n], float(probabilities[n])) for n in best]
+        candidates = [(task.classes.labels[n], float(probabilities[n])) for n in best]
     return Example(
         str(number + 1),
         f"Text {number + 1:,}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from bert_tf.config.declared import AT_LEAST_ONE, setting
-from bert_tf.finetune.directory import DirectoryFlags, DirectorySettings
+from bert_tf.finetune.flags import DirectoryFlags
+from bert_tf.finetune.settings import DirectorySettings
 from bert_tf.tasks.tagging.windows import WindowSettings
 
 

@@ -3,12 +3,12 @@
 import importlib
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
 from bert_tf.commands import main as bert_tf_command
-from bert_tf.commands.main import COMMANDS, find_command, list_of_commands, summary_of
+from bert_tf.commands.main import COMMANDS, about, find_command, list_of_commands
+from bert_tf.commands.scripts import SCRIPTS
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT, run
 
@@ -20,6 +20,7 @@ atexit.register(lambda: print("\\nloaded:", "tensorflow" in sys.modules))
 sys.argv = sys.argv[1:]
 run()
 """
+SUMMARIES = {name: about(name).partition("\n")[0] for name in COMMANDS}
 ALIKE = [name for name in COMMANDS if name.startswith("data ") and name != "data pipeline"]
 
 
@@ -34,9 +35,9 @@ def bert_tf(line, program="/usr/bin/bert-tf"):
 def test_the_list(line):
     status, text, _ = bert_tf(line)
     assert status == 0
-    for name, entry in COMMANDS.items():
+    for name, summary in SUMMARIES.items():
         assert f"\n  {name} " in text
-        assert " ".join(summary_of(entry).split()) in " ".join(text.split())
+        assert " ".join(summary.split()) in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -54,7 +55,7 @@ def test_every_program_of_the_package_is_a_command():
     for path in [*ROOT.glob("bert_tf/**/*.py"), *ROOT.glob("data_prep/*.py")]:
         if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8"):
             programs.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    assert programs - {entry.partition(":")[0] for entry in COMMANDS.values()} == {
+    assert programs - {str(entry).partition(":")[0] for entry in COMMANDS.values()} == {
         "bert_tf.commands.export_squad",  # another name for export, with fewer flags
         "bert_tf.commands.main",
     }
@@ -71,10 +72,10 @@ def test_every_program_of_the_package_is_a_command():
 def test_the_help_of_a_command(name):
     status, text, errors = bert_tf(f"{name} --help")
     assert (status, errors) == (0, "")
-    module = COMMANDS[name].partition(":")[0]
-    assert text.startswith(f"bert-tf {name}: {summary_of(COMMANDS[name])}\n")
+    assert text.startswith(f"bert-tf {name}: {SUMMARIES[name]}\n")
     assert "--flagfile:" in text
-    assert f"python -m {module}" not in text
+    assert "python -m bert_tf" not in text
+    assert "python -m data_prep" not in text
 
 
 def test_the_function_of_a_command_runs_it(capsys, monkeypatch):
@@ -147,11 +148,11 @@ def test_the_version():
 
 
 def test_scripts_of_a_checkout_describe_themselves_as_their_commands_do():
-    for path in ROOT.glob("run_*.py"):
-        text = path.read_text(encoding="utf-8")
-        module = text.partition("from ")[2].partition(" import")[0]
-        assert summary_of(f"{module}:run") == text.splitlines()[0].strip('"')
-        assert Path(ROOT, *module.split(".")).with_suffix(".py").is_file()
+    assert {path.name for path in ROOT.glob("run_*.py")} == {row.file for row in SCRIPTS.values()}
+    for name, row in SCRIPTS.items():
+        text = (ROOT / row.file).read_text(encoding="utf-8")
+        assert text.startswith(f'"""{SUMMARIES[name]}"""')
+        assert f'SCRIPTS["{name}"].run()' in text
 
 
 def test_a_list_of_some_commands():

@@ -5,7 +5,7 @@ import json
 import pytest
 from absl import flags
 
-from bert_tf.commands.doctor import script_in
+from bert_tf.commands.doctor import TRAINING_SCRIPTS
 from bert_tf.doctor.examination import examine
 from bert_tf.util.console import Grade
 from tests.helpers.files import content_of
@@ -50,11 +50,11 @@ def places(tmp_path):
 
 def said_of(script, places, *more):
     values = flags.FlagValues()
-    script_in(script).define(values)
+    TRAINING_SCRIPTS[script].define(values)
     model = [f"--bert_config_file={places}/config.json", f"--vocab_file={places}/vocab.txt"]
     where = [f"--output_dir={places}/model", "--max_seq_length=24", "--precision=fp32"]
     values(["doctor", *model, *where, "--do_train", "--learning_rate=3e-5", *more])
-    return examine(script_in(script), values, num_ranks=1, ranks_per_host=1)
+    return examine(TRAINING_SCRIPTS[script], values, num_ranks=1, ranks_per_host=1)
 
 
 def squad(places, *more):

@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.commands.doctor import script_in, show
+from bert_tf.commands.doctor import TRAINING_SCRIPTS, show
 from bert_tf.doctor.examination import examine
 from bert_tf.durable.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.model.config import BertConfig
@@ -90,11 +90,14 @@ def make_weights(directory, vocabulary):
 def said_of(places, *more, num_ranks=1, without=()):
     """The findings on the run with further flags, which win."""
     values = flags.FlagValues()
-    script_in("run_pretraining.py").define(values)
+    TRAINING_SCRIPTS["run_pretraining.py"].define(values)
     given = [flag.format(**places) for flag in [*NETWORK, *RUN, *more]]
     values(["doctor", *(flag for flag in given if flag not in without)])
     return examine(
-        script_in("run_pretraining.py"), values, num_ranks=num_ranks, ranks_per_host=num_ranks
+        TRAINING_SCRIPTS["run_pretraining.py"],
+        values,
+        num_ranks=num_ranks,
+        ranks_per_host=num_ranks,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 from absl import flags as absl_flags
 
-from bert_tf.commands.doctor import script_in
+from bert_tf.commands.doctor import TRAINING_SCRIPTS
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.serving.load import load_model
 from bert_tf.serving.saved_model import export_saved_model
@@ -173,7 +173,7 @@ class Job:
             *self.case.flags,
             *given,
         ]
-        script, values = script_in(TASKS[self.name].script), absl_flags.FlagValues()
+        script, values = TRAINING_SCRIPTS[TASKS[self.name].script], absl_flags.FlagValues()
         script.define(values)
         values([TASKS[self.name].script, *(flag.format(data=self.data) for flag in usual)])
         script.start(script.settings(values))

@@ -5,11 +5,7 @@ import types
 import pytest
 
 from bert_tf.config.settings import CommandLine
-from bert_tf.finetune.repeats import (
-    searchable,
-    trials,
-)
-from bert_tf.finetune.run import run_repeatedly
+from bert_tf.finetune.repeats import Repeats, searchable, trials
 from bert_tf.finetune.settings import FinetuningSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -62,15 +58,13 @@ def test_every_trial_and_seed_has_its_settings_and_directory(tmp_path):
 
 
 def run_all(settings, results=lambda settings: None):
-    called = []
-
-    def once(own, repeats):
+    called, repeats = [], Repeats(settings)
+    for own in repeats.runs():
         called.append(own)
-        if repeats is not None and results(own):
+        if results(own):
             own.run.output_dir.mkdir(parents=True)
-            repeats.add(own, RUN, results(own), ["f1", "accuracy"], figure="accuracy")
-
-    run_repeatedly(settings, once)
+            names = {"metrics": ["f1", "accuracy"], "figure": "accuracy", "digits": 2}
+            repeats.add(types.SimpleNamespace(settings=own, **names), RUN, results(own))
     return called
 
 
@@ -97,12 +91,6 @@ def test_the_best_trial_by_the_mean_of_its_seeds(tmp_path, capsys):
     assert shown.count("trial 2 of 3: train_batch_size=2") == 1
     summary = json.loads((tmp_path / names[0] / "seeds.json").read_text())
     assert summary["accuracy"]["by_seed"] == {"4": pytest.approx(0.84), "6": pytest.approx(0.86)}
-
-
-def test_without_a_search_or_seeds_nothing_is_compared(tmp_path):
-    settings = settings_of(tmp_path)
-    assert run_all(settings, lambda own: {"f1": 1.0, "accuracy": 1.0}) == [settings]
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("search", "expected"), [
