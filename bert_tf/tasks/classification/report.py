@@ -39,9 +39,7 @@ def write_report(
         {name: name.removeprefix("eval_") for name in scores},
         {"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}"},
         worst_examples("Texts", losses, lambda n: _example(file, answers, labels[n], n)),
-        sections=[_ratings(answers, labels)]
-        if is_regression
-        else _classes(file.task, answers, labels),
+        sections=_sections(file.task, answers, labels),
         loss_unit="squared error" if is_regression else "nats",
     ).write(output_dir)
 
