@@ -20,7 +20,6 @@ Serving's ``models.config``, or Triton's ``config.pbtxt``. ``--format=onnx`` wri
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -32,6 +31,7 @@ from bert_tf.serving.server_files import (
     TENSORFLOW_SERVING,
     TRITON,
     TRITON_SAVED_MODEL,
+    Written,
     write_serving_config,
     write_triton_config,
 )
@@ -42,9 +42,6 @@ from bert_tf.util import environment
 from bert_tf.util.console import say
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAVED_MODEL, ONNX = "saved_model", "onnx"
 
@@ -94,17 +91,18 @@ def main(_: object) -> None:
     server = values.server or (TRITON if is_onnx else TENSORFLOW_SERVING)
     if is_onnx:
         _check_onnx(values)
-        target = _write_onnx(values, *opened(values, values.task))
+        written = _write_onnx(values, *opened(values, values.task))
     elif values.int8:
         raise UserError("--int8 is for --format=onnx; a SavedModel takes --precision=bf16.")
     else:
         inside = TRITON_SAVED_MODEL if server == TRITON else ""
-        target = write_saved_model(values, *opened(values, values.task), inside=inside)
-    with hold_directory(target.parent, flag="export_dir", wait=True):
+        written = write_saved_model(values, *opened(values, values.task), inside=inside)
+    export_dir = written.path.parent
+    with hold_directory(export_dir, flag="export_dir", wait=True):
         if server == TRITON:
-            print(write_triton_config(target))
+            print(write_triton_config(written))
         else:
-            print(write_serving_config(target.parent))
+            print(write_serving_config(export_dir))
 
 
 def _check_onnx(values: flags.FlagValues) -> None:
@@ -137,13 +135,13 @@ def opened(values: flags.FlagValues, task: str | None) -> tuple[TrainedModel, Ex
 
 def write_saved_model(
     values: flags.FlagValues, trained: TrainedModel, settings: ExportSettings, *, inside: str = ""
-) -> Path:
+) -> Written:
     """Writes a SavedModel; ``inside`` is its directory in that of the version, which is printed."""
     from bert_tf.serving.saved_model import export_saved_model
 
     # Warnings about this machine are dropped, since the export may be for another one.
     options, _ = options_from_flags(values, trained.model, native_ops=False)
-    target = export_saved_model(
+    written = export_saved_model(
         trained,
         settings,
         values.export_dir,
@@ -151,11 +149,13 @@ def write_saved_model(
         precision=options.policy,
         inside=inside,
     )
-    print(f"exported {trained.model.checkpoint} to {target}")
-    return target
+    print(f"exported {trained.model.checkpoint} to {written.path}")
+    return written
 
 
-def _write_onnx(values: flags.FlagValues, trained: TrainedModel, settings: ExportSettings) -> Path:
+def _write_onnx(
+    values: flags.FlagValues, trained: TrainedModel, settings: ExportSettings
+) -> Written:
     """Writes ONNX, and prints how far it is from the network."""
     from bert_tf.serving.onnx_model import export_onnx
 
@@ -166,9 +166,9 @@ def _write_onnx(values: flags.FlagValues, trained: TrainedModel, settings: Expor
     print(f"exported {trained.model.checkpoint} to {written.path}")
     print(
         f"largest difference of onnxruntime's outputs {how} from the network's: "
-        f"{written.difference:.1e}"
+        f"{written.onnx_difference:.1e}"
     )
-    return written.path
+    return written
 
 
 def run() -> None:

@@ -15,7 +15,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model_directory.classes import Classes
-from bert_tf.serving.saved_model import exported_network, write_extra_files
+from bert_tf.serving.saved_model import described, exported_network, write_extra_files
+from bert_tf.serving.server_files import Written
 from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.signatures import Tensors
 from bert_tf.serving.trained import TrainedModel
@@ -27,27 +28,10 @@ OPSET = 17  # of 2022: LayerNormalization's; onnxruntime reads it since 1.12
 TOLERANCE = 1e-4
 
 _PACKAGES = "tf2onnx onnx onnxruntime"
-_MODULES = (
-    "onnx",
-    "onnxruntime",
-    "onnxruntime.quantization",
-    "tf2onnx.tfonnx",
-    "tf2onnx.optimizer",
-)
+_CONVERTERS = ("tf2onnx.tfonnx", "tf2onnx.optimizer")
+_MODULES = ("onnx", "onnxruntime", "onnxruntime.quantization", *_CONVERTERS)
 # Rows and lengths of the batches that are compared.
 _SHAPES = ((3, 24), (1, 128))
-
-
-class Compared(NamedTuple):
-    """An exported model against its network.
-
-    Attributes:
-      difference: the largest difference of a number, relative to the network's where that is
-        larger than 1.
-    """
-
-    path: Path
-    difference: float
 
 
 def export_onnx(
@@ -57,7 +41,7 @@ def export_onnx(
     *,
     version: int | None = None,
     int8: bool = False,
-) -> Compared:
+) -> Written:
     """Exports a model's numbers for token ids as ``model.onnx``, in float32.
 
     Its inputs and outputs are those of the SavedModel's ``serving_default`` but for strings; the
@@ -68,20 +52,20 @@ def export_onnx(
     Raises UserError if a package is missing, the version exists, the weights do not belong to such
     a model, or onnxruntime computes something else in float32.
     """
-    packages = _import_packages()
+    _import_packages()
     with exported_network(trained, settings, export_dir, version) as exported:
         session, temporary = exported.predictor.session, exported.temporary
         inputs = {name: tf.placeholder(tf.int32, [None, None], f"onnx_{name}") for name in INPUTS}
         outputs = exported.signatures.outputs(exported.predictor.network, inputs)
         outputs = {name: tf.identity(value, f"onnx_out_{name}") for name, value in outputs.items()}
         with _without_log():
-            converted = _converted(packages, session, inputs, outputs)
-        _describe(packages, converted, trained.classes)
+            converted = _converted(session, inputs, outputs)
+        _describe(converted, trained.classes)
         temporary.mkdir()
         path = temporary / MODEL_NAME
         path.write_bytes(converted.SerializeToString())
         expected = _expected(session, inputs, outputs, trained.model.config)
-        difference = _difference(packages, path, expected)
+        difference = _difference(path, expected)
         if difference > TOLERANCE:
             raise UserError(
                 f"onnxruntime's outputs differ from the network's by {difference:.1e}, more than "
@@ -89,23 +73,16 @@ def export_onnx(
             )
         if int8:
             with _without_log():
-                _quantize(packages, path)
-            difference = _difference(packages, path, expected)
+                _quantize(path)
+            difference = _difference(path, expected)
         write_extra_files(temporary, trained)
-    return Compared(exported.target, difference)
+    return Written(exported.target, described(inputs), described(outputs), difference)
 
 
-class _Packages(NamedTuple):
-    onnx: Any
-    onnxruntime: Any
-    quantization: Any
-    tfonnx: Any
-    optimizer: Any
-
-
-def _import_packages() -> _Packages:
+def _import_packages() -> None:
     try:
-        return _Packages(*map(importlib.import_module, _MODULES))
+        for name in _MODULES:
+            importlib.import_module(name)
     except ImportError as error:
         raise UserError(
             f"--format=onnx needs the packages {_PACKAGES} ({first_line(error)}); pip install "
@@ -113,28 +90,29 @@ def _import_packages() -> _Packages:
         ) from error
 
 
-def _converted(packages: _Packages, session: tf.Session, inputs: Tensors, outputs: Tensors) -> Any:
+def _converted(session: tf.Session, inputs: Tensors, outputs: Tensors) -> Any:
     """The graph from inputs to outputs with its weights as a ModelProto."""
     names = [tensor.op.name for tensor in outputs.values()]
     frozen = tf.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), names
     )
     tensors = {**inputs, **outputs}
+    tfonnx, optimizer = map(importlib.import_module, _CONVERTERS)
     # from_graph_def has TensorFlow rewrite the graph first, after which onnxruntime computes wrong
     # shapes where a shape is taken of what has been reshaped.
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(frozen, name="")
-        converted = packages.tfonnx.process_tf_graph(
+        converted = tfonnx.process_tf_graph(
             graph,
             opset=OPSET,
             input_names=[tensor.name for tensor in inputs.values()],
             output_names=[tensor.name for tensor in outputs.values()],
             tensors_to_rename={tensor.name: name for name, tensor in tensors.items()},
         )
-        return packages.optimizer.optimize_graph(converted).make_model("bert_tf")
+        return optimizer.optimize_graph(converted).make_model("bert_tf")
 
 
-def _describe(packages: _Packages, model: Any, classes: Classes | None) -> None:
+def _describe(model: Any, classes: Classes | None) -> None:
     """Names the dimensions of batches and sequences, and adds the labels to the metadata."""
     for tensor in (*model.graph.input, *model.graph.output):
         for dimension, name in zip(tensor.type.tensor_type.shape.dim, ("batch", "length")):
@@ -142,7 +120,7 @@ def _describe(packages: _Packages, model: Any, classes: Classes | None) -> None:
                 dimension.dim_param = name
     stored = {"labels": classes.labels, "thresholds": classes.thresholds} if classes else {}
     described = {name: json.dumps(values) for name, values in stored.items() if values}
-    packages.onnx.helper.set_model_props(model, described)
+    importlib.import_module("onnx").helper.set_model_props(model, described)
 
 
 @contextlib.contextmanager
@@ -180,12 +158,13 @@ def _expected(
     return batches
 
 
-def _difference(packages: _Packages, path: Path, expected: Sequence[_Batch]) -> float:
+def _difference(path: Path, expected: Sequence[_Batch]) -> float:
     """The largest difference of a number from the expected one, relative if that is above 1.
 
     Raises UserError if a number that differs is not finite.
     """
-    session = packages.onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    runtime = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     largest = 0.0
     for features, outputs in expected:
         names = [name for name, values in outputs.items() if values.dtype == np.float32]
@@ -203,10 +182,11 @@ def _difference(packages: _Packages, path: Path, expected: Sequence[_Batch]) -> 
     return largest
 
 
-def _quantize(packages: _Packages, path: Path) -> None:
+def _quantize(path: Path) -> None:
     """Replaces a model by one whose products are of 8-bit integers."""
     small = path.with_suffix(".int8")
-    packages.quantization.quantize_dynamic(
-        path, small, weight_type=packages.quantization.QuantType.QInt8, per_channel=True
+    quantization = importlib.import_module("onnxruntime.quantization")
+    quantization.quantize_dynamic(
+        path, small, weight_type=quantization.QuantType.QInt8, per_channel=True
     )
     small.replace(path)

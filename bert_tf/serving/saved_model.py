@@ -16,8 +16,9 @@ from bert_tf.model.config import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.serving import signatures as of_tasks
+from bert_tf.serving.server_files import TensorInfo, Written
 from bert_tf.serving.settings import ExportSettings
-from bert_tf.serving.signatures import Signatures
+from bert_tf.serving.signatures import Signatures, Tensors
 from bert_tf.serving.trained import TASKS, TrainedModel
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
@@ -34,13 +35,13 @@ def export_saved_model(
     version: int | None = None,
     precision: str | PrecisionPolicy = "fp32",
     inside: str = "",
-) -> Path:
+) -> Written:
     """Exports a model as a SavedModel, which only TensorFlow is needed to load.
 
     Args:
       trained: the model and its task.
       settings: what it takes and returns.
-      export_dir: the directory of all versions; the new version's is returned.
+      export_dir: the directory of all versions.
       version: number of the new version; None for one more than the highest existing.
       precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation;
         weights are always float32.
@@ -51,7 +52,7 @@ def export_saved_model(
     """
     with exported_network(trained, settings, export_dir, version, precision) as exported:
         directory = exported.temporary / inside
-        signatures = _id_signatures(exported)
+        inputs, outputs, signatures = _id_signatures(exported)
         if settings.length.text_signature:
             signatures.update(_text_signatures(exported, trained))
         builder = tf.saved_model.Builder(str(directory))
@@ -63,7 +64,7 @@ def export_saved_model(
         )
         builder.save()
         write_extra_files(directory, trained)
-    return exported.target
+    return Written(exported.target, sorted(described(inputs)), sorted(described(outputs)))
 
 
 class Exported(NamedTuple):
@@ -98,6 +99,15 @@ def exported_network(
     writing = new_version(export_dir, version)
     with predictor.graph.as_default(), predictor.session, writing as (target, temporary):
         yield Exported(predictor, signatures, target, temporary)
+
+
+def described(tensors: Tensors) -> list[TensorInfo]:
+    """What a server's configuration says of inputs or outputs."""
+    sizes = {name: tensor.shape.as_list()[1:] for name, tensor in tensors.items()}
+    return [
+        (name, tensor.dtype.name, tuple(-1 if size is None else size for size in sizes[name]))
+        for name, tensor in tensors.items()
+    ]
 
 
 def write_extra_files(directory: Path, trained: TrainedModel) -> None:
@@ -156,8 +166,8 @@ def new_version(export_dir: PathLike, version: int | None) -> Iterator[tuple[Pat
         ) from error
 
 
-def _id_signatures(exported: Exported) -> dict[str, SignatureDef]:
-    """The signatures that take token ids; they share one network."""
+def _id_signatures(exported: Exported) -> tuple[Tensors, Tensors, dict[str, SignatureDef]]:
+    """The inputs and outputs for token ids, and the signatures, which share one network."""
     signatures, longest = exported.signatures, exported.signatures.max_seq_length
     inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
     length = tf.shape(inputs["input_ids"])[1]
@@ -174,7 +184,7 @@ def _id_signatures(exported: Exported) -> dict[str, SignatureDef]:
         given = tf.placeholder(tf.int32, [None], f"serving_{returned}")
         again = tf.identity(given, f"returned_{returned}")
         defined[name] = predict({returned: given, **inputs}, {returned: again, **outputs})
-    return defined
+    return inputs, outputs, defined
 
 
 def _text_signatures(exported: Exported, trained: TrainedModel) -> dict[str, SignatureDef]:

@@ -144,7 +144,6 @@ def address(tmp_path_factory):
         directory,
         [answered(**vars(row)) for row in ROWS],
         {"exact": 40.0, "f1": 50.0, "best_f1": 51.0, "best_f1_thresh": -0.5},
-        details={"model": "a/b", "step": 59},
         curve=[
             ThresholdPoint(x / 10, 40 - abs(x / 10), 50 - abs(x / 10 + 0.5)) for x in range(-80, 80)
         ],

@@ -38,12 +38,12 @@ def answered(
     return SimpleNamespace(example=example, score=score, answer=answer, shown=shown)
 
 
-def write_report(directory, questions, results, *, curve=(), threshold=0.0, details=None):
+def write_report(directory, questions, results, *, curve=(), threshold=0.0):
     """Writes the report on answered questions with different names, and returns its path."""
     answers = Predictions({q.example.question_id: q.answer for q in questions}, threshold)
     squad = SquadFile(Path("dev.json"), tuple(q.example for q in questions))
     scores = [q.score for q in questions]
-    report_of(squad, scores, answers, results, details or {}, curve).write(directory)
+    report_of(squad, scores, answers, results, curve).write(directory)
     return directory / "report.html"
 
 

@@ -211,32 +211,28 @@ def _breakdown(scores: Sequence[QuestionScore]) -> dict[str, float]:
 
 def read_answers(path: str, *, flag: str) -> dict[str, str]:
     """Reads a predictions.json; raises UserError that names ``flag`` if it is invalid."""
-    value = _read_object(path, flag=flag)
-    for question_id, answer in value.items():
-        if not isinstance(answer, str):
-            raise UserError(
-                f"--{flag}: {path} must map question ids to texts, but maps "
-                f"{short_repr(question_id)} to a {type(answer).__name__}; give a predictions.json."
-            )
-    return value
+    texts = _read_object(path, flag=flag)
+    for question_id, text in texts.items():
+        if not isinstance(text, str):
+            raise _unfit(path, flag, question_id, text, "texts", "predictions.json")
+    return texts
 
 
 def read_null_odds(path: str, *, flag: str) -> dict[str, float]:
     """Reads a null_odds.json; raises UserError that names ``flag`` if it is invalid."""
-    value = _read_object(path, flag=flag)
-    for question_id, odds in value.items():
-        if not _is_finite_number(odds):
-            raise UserError(
-                f"--{flag}: {path} must map question ids to finite numbers, but maps "
-                f"{short_repr(question_id)} to {json.dumps(odds)[:40]}; give a null_odds.json."
-            )
-    return value
+    numbers = _read_object(path, flag=flag)
+    for question_id, odds in numbers.items():
+        is_number = isinstance(odds, (int, float)) and not isinstance(odds, bool)
+        if not (is_number and abs(odds) <= sys.float_info.max):  # false for NaN as well
+            raise _unfit(path, flag, question_id, odds, "finite numbers", "null_odds.json")
+    return numbers
 
 
-def _is_finite_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) <= sys.float_info.max  # false for NaN as well
+def _unfit(path: str, flag: str, key: str, value: Any, wanted: str, name: str) -> UserError:
+    return UserError(
+        f"--{flag}: {path} must map question ids to {wanted}, but maps {short_repr(key)} to "
+        f"{json.dumps(value)[:40]}; give a {name}."
+    )
 
 
 def _read_object(path: str, *, flag: str) -> dict[str, Any]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import re
 import statistics
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from bert_tf.finetune.report import Log, Report
+from bert_tf.finetune.report import Report
 from bert_tf.tasks.question_answering.answers import Answered, Predictions
 from bert_tf.tasks.question_answering.examples import Example, SquadFile
 from bert_tf.tasks.question_answering.metrics import (
@@ -18,11 +16,8 @@ from bert_tf.tasks.question_answering.metrics import (
     best_threshold,
 )
 from bert_tf.train.evaluation import Results
-from bert_tf.train.job import Job
-from bert_tf.train.run_log import STEPS, read_history
 from bert_tf.util import page
 from bert_tf.util.page import MIXED, Chart, Examples, Table
-from bert_tf.util.progress import format_duration
 
 OUTCOMES = ("exact", "partly right", "wrong")
 _MOST_CANDIDATES = 10  # of the n-best list; with more, pages of large files open slowly
@@ -59,7 +54,6 @@ def report_of(
     scores: Sequence[QuestionScore],
     predictions: Predictions,
     results: Results,
-    details: Mapping[str, object],
     curve: Sequence[ThresholdPoint],
 ) -> Report:
     """The report on the questions of a file, all of which have scores.
@@ -74,7 +68,7 @@ def report_of(
         f"Question answering: {squad.path.name}",
         results,
         _SHOWN_SCORES,
-        details,
+        {"questions": squad},
         Examples("Questions", shown, (MIXED, "as in the file", *_ORDERS)),
         [group_table(name, scores, shown) for name in _GROUPS],
         [threshold_chart(curve, predictions.threshold)] if curve else [],
@@ -146,44 +140,6 @@ def answer_length(example: Example, score: QuestionScore) -> str:
         return _LENGTHS[0][1]
     num_words = max(1, len(example.answers[0].text.split()))
     return next((name for limit, name in _LENGTHS if num_words <= limit), _LONGEST)
-
-
-def details_of(job: Job, squad: SquadFile, train: SquadFile | None) -> dict[str, object]:
-    """The model of an executed job and its training, earlier starts included."""
-    config, start = job.model.config, job.settings.start.init_checkpoint
-    size = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
-    origin = f"from {Path(start).name}" if start else "from random weights"
-    details = {
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-        "model": f"{job.settings.output_dir.resolve().name} ({size}; {origin})",
-        "questions": str(squad),
-    }
-    if train is None:
-        return {**details, "trained on": "nothing in this run"}
-    batch = job.plan.batch.global_batch_size
-    seconds = seconds_of_training(read_history(job.settings.output_dir, STEPS), batch)
-    epochs = job.plan.steps.last_position * batch / job.training.num_records
-    return {
-        **details,
-        "trained on": train.path.name,
-        "epochs": f"{epochs:.3g}",
-        "batch": batch,
-        **({"duration": f"{format_duration(seconds)} of training"} if seconds else {}),
-    }
-
-
-def seconds_of_training(log: Log, global_batch_size: int) -> float:
-    """The time spent on updates, from the rates in a training log; 0 if it has none.
-
-    Excludes start-up, checkpoints and evaluations.
-    """
-    seconds = done = 0.0
-    for line in log:
-        rate = line.get("sequences_per_second")
-        if rate:
-            seconds += (line["step"] - done) * global_batch_size / rate
-            done = line["step"]
-    return seconds
 
 
 def group_table(name: str, scores: Sequence[QuestionScore], shown: Sequence[page.Example]) -> Table:

@@ -191,15 +191,14 @@ class QuestionAnswering(SequenceTask):
     def conclude(self, job: Job, results: Results) -> None:
         """Writes the report, and logs its main result."""
         from bert_tf.finetune.evaluation import FileEvaluation
-        from bert_tf.tasks.question_answering.report import details_of, report_of
+        from bert_tf.tasks.question_answering.report import report_of
 
         evaluation, squad = job.data.evaluation, self.files[PREDICT]
         assert isinstance(evaluation, FileEvaluation)
         answers: Predictions = evaluation.answers
         curve = _curve(squad, answers) if self._is_version_2 else []
         scores = question_scores(squad, answers.answers, version_2=self._is_version_2)
-        details = details_of(job, squad, self.files.get(TRAIN))
-        report_of(squad, scores, answers, results, details, curve).write(job.settings.output_dir)
+        report_of(squad, scores, answers, results, curve).write(job.settings.output_dir)
         super().conclude(job, results)
         if curve:
             best = best_threshold(curve)

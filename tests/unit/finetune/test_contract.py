@@ -257,7 +257,7 @@ def test_batches_change_no_prediction(job, tmp_path):
 @pytest.mark.slow
 def test_an_export_computes_what_a_loaded_model_does(job, tmp_path):
     found = open_trained(job.trained)
-    directory = export_saved_model(found, ExportSettings(), tmp_path)
+    directory = export_saved_model(found, ExportSettings(), tmp_path).path
     loaded = tf2.saved_model.load(str(directory))
     rng = np.random.RandomState(1)
     ids = rng.randint(5, found.model.config.vocab_size, [3, 12]).astype(np.int32)

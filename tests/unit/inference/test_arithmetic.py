@@ -83,7 +83,9 @@ def test_kernels_are_cast_once(parts):
 
 def test_an_export_has_no_native_operations(parts, tmp_path):
     trained = trained_model(parts)
-    exported = export_saved_model(trained, ExportSettings(), tmp_path / "squad", precision="bf16")
+    exported = export_saved_model(
+        trained, ExportSettings(), tmp_path / "squad", precision="bf16"
+    ).path
     saved = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
     [meta_graph] = saved.meta_graphs
     assert not any(op.startswith("BertTf") for op in operations(meta_graph.graph_def))

@@ -35,7 +35,9 @@ def model_of(tmp_path_factory):
 
 def export(directory, export_dir, **settings):
     """The signatures of an exported model, under their names; they are functions of arrays."""
-    target = export_saved_model(open_trained(directory), ExportSettings(**settings), export_dir)
+    target = export_saved_model(
+        open_trained(directory), ExportSettings(**settings), export_dir
+    ).path
     loaded = tf2.saved_model.load(str(target))
 
     def call(signature, **inputs):

@@ -37,7 +37,7 @@ WINDOWS = WindowSettings(max_seq_length=24, max_query_length=6)
 def export_squad(parts, export_dir, length=None, *, text_signature=False, **options):
     spans = SpanExportSettings(n_best_size=5, max_query_length=WINDOWS.max_query_length)
     settings = ExportSettings(LengthSettings(length, text_signature), spans)
-    return export_saved_model(trained_model(parts), settings, export_dir, **options)
+    return export_saved_model(trained_model(parts), settings, export_dir, **options).path
 
 
 @pytest.fixture(scope="module")

@@ -148,17 +148,6 @@ def test_a_threshold_curve_includes_the_chosen_threshold(tmp_path):
     assert len(drawn(float("inf"))) == 3
 
 
-def test_the_time_of_training_is_that_of_its_updates():
-    log = [
-        {"step": 10, "sequences_per_second": 4.0},
-        {"step": 15},  # no rate: the next one is for these steps too
-        {"step": 30, "sequences_per_second": 8.0},
-    ]
-    assert report.seconds_of_training(log, 8) == pytest.approx(10 * 8 / 4 + 20 * 8 / 8)
-    assert report.seconds_of_training([], 8) == 0
-    assert report.seconds_of_training([{"step": 3, "loss": 1.0}], 8) == 0
-
-
 def test_marks_are_the_true_answers_and_the_predicted_one(tmp_path):
     answers = tuple(Answer(*one) for one in (("two", 4), ("one", 0), ("two", 4), ("one", 7)))
     row = answered(context="one two one", answers=answers, predicted="one", span=(8, 11))
