@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_tf.model.bert import bert_output
 from bert_tf.tasks.pretraining.graph import pretraining_heads
-from bert_tf.tasks.question_answering.task import span_head
+from bert_tf.tasks.question_answering.task import SpanTask
 
 
 def pretraining_outputs(
@@ -20,5 +20,4 @@ def pretraining_outputs(
 
 def span_logits(variables, config, features, options):
     """The scores of starts and ends of answers."""
-    encoded = bert_output(variables, config, features, options).sequence_output
-    return span_head(encoded, variables, options)
+    return SpanTask(config).outputs(variables, features, options)
