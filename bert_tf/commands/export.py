@@ -137,7 +137,7 @@ def write_saved_model(
     values: flags.FlagValues, trained: TrainedModel, settings: ExportSettings, *, inside: str = ""
 ) -> Written:
     """Writes a SavedModel; ``inside`` is its directory in that of the version, which is printed."""
-    from bert_tf.serving.saved_model import export_saved_model
+    from bert_tf.serving.export import export_saved_model
 
     # Warnings about this machine are dropped, since the export may be for another one.
     options, _ = options_from_flags(values, trained.model, native_ops=False)
@@ -157,7 +157,7 @@ def _write_onnx(
     values: flags.FlagValues, trained: TrainedModel, settings: ExportSettings
 ) -> Written:
     """Writes ONNX, and prints how far it is from the network."""
-    from bert_tf.serving.onnx_model import export_onnx
+    from bert_tf.serving.export import export_onnx
 
     written = export_onnx(
         trained, settings, values.export_dir, version=values.version, int8=values.int8

@@ -11,8 +11,8 @@ from bert_tf.commands.average_checkpoints import average_checkpoints
 from bert_tf.commands.convert import convert
 from bert_tf.commands.extend_vocabulary import Choice, extend_vocabulary
 from bert_tf.model_directory.complete import find_model
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.saved_model import export_saved_model
 from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError

@@ -12,8 +12,8 @@ from absl import flags as absl_flags
 
 from bert_tf.commands.doctor import TRAINING_SCRIPTS
 from bert_tf.records.layouts import WORD_STARTS
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.saved_model import export_saved_model
 from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.trained import TASKS, open_trained
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue

@@ -14,7 +14,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model_directory.complete import find_model
 from bert_tf.native import library
-from bert_tf.serving.saved_model import export_saved_model
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.trained import trained_model
 from bert_tf.tuning import choice

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.saved_model import export_saved_model
 from bert_tf.serving.settings import ExportSettings, LengthSettings, SpanExportSettings
 from bert_tf.serving.trained import open_trained
 from bert_tf.tasks.classification.texts import LongTexts

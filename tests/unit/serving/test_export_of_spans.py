@@ -9,7 +9,7 @@ import tensorflow as tf2  # the loader of SavedModels that users have
 from bert_tf.inference import graph_tokenizer
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import find_model
-from bert_tf.serving.saved_model import export_saved_model
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.settings import ExportSettings, LengthSettings, SpanExportSettings
 from bert_tf.serving.trained import trained_model
 from bert_tf.tasks.question_answering.windows import (
@@ -134,7 +134,7 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr("bert_tf.serving.saved_model.write_model_files", fail)
+    monkeypatch.setattr("bert_tf.serving.export.write_model_files", fail)
     with pytest.raises(OSError, match="no space"):
         export_squad(parts, tmp_path)
     assert not list(tmp_path.iterdir())

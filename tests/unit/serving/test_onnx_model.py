@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_tf.serving import onnx_model
+from bert_tf.serving import export as exporting
+from bert_tf.serving.export import TOLERANCE, export_onnx
 from bert_tf.serving.load import load_model
-from bert_tf.serving.onnx_model import TOLERANCE, export_onnx
 from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
@@ -137,7 +137,7 @@ def test_int8(tmp_path):
 
 
 def test_another_result_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_model, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(exporting, "TOLERANCE", 1e-12)
     with pytest.raises(UserError, match="onnxruntime's outputs differ from the network's by"):
         export(write_classifier(tmp_path / "model"), tmp_path / "onnx")
     assert not list((tmp_path / "onnx").iterdir())
@@ -159,6 +159,6 @@ def test_numbers_that_are_not_finite_are_never_equal(monkeypatch, wanted, found)
             return [np.array([1.0, found], np.float32)]
 
     monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=Session))
-    batch = onnx_model._Batch({}, {"logits": np.array([1.0, wanted], np.float32)})
+    batch = exporting._Batch({}, {"logits": np.array([1.0, wanted], np.float32)})
     with pytest.raises(UserError, match="are NaN or infinite, so they cannot be compared"):
-        onnx_model._difference(Path("model.onnx"), [batch])
+        exporting._difference(Path("model.onnx"), [batch])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from bert_tf.serving.saved_model import export_saved_model
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.server_files import (
     TRITON_SAVED_MODEL,
     Written,
