@@ -20,7 +20,6 @@ import numpy as np
 
 from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, listed, parts_of
-from bert_tf.input.length_buckets import in_record_order
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.question_answering.examples import SquadFile
 from bert_tf.tasks.question_answering.settings import AnswerSettings
@@ -411,12 +410,8 @@ class Answerer(SequencePredictor):
         width = self.padded(max(window.length for window in windows))
         pairs = [(window, context_ids) for window in windows]
         progress = Progress("answering", len(windows), "windows") if shows_progress else None
-        batches = []
-        for numbers, predicted in self.batches(sequence_arrays(pairs, self._tokenizer, width)):
-            batches.append((numbers, predicted))
-            if progress is not None:
-                progress.advance(len(numbers))
-        return SpanCandidates(**in_record_order(batches, len(windows)))
+        features = sequence_arrays(pairs, self._tokenizer, width)
+        return SpanCandidates(**self.run(features, progress=progress))
 
 
 def kept_windows(model: CompleteModel) -> WindowSettings:
