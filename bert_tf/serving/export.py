@@ -71,7 +71,7 @@ def export_saved_model(
     with _exported_network(trained, settings, export_dir, version, precision) as exported:
         directory = exported.temporary / inside
         inputs, outputs, signatures = _id_signatures(exported)
-        if settings.length.text_signature:
+        if settings.text_signature:
             signatures.update(_text_signatures(exported, trained))
         builder = tf.saved_model.Builder(str(directory))
         builder.add_meta_graph_and_variables(

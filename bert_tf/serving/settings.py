@@ -12,8 +12,8 @@ from bert_tf.util.options import Interval
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthSettings(Settings):
-    """How long sequences may be, and whether they are given as strings."""
+class ExportSettings(Settings):
+    """What exported models take and return."""
 
     max_seq_length: int | None = setting(
         None,
@@ -27,19 +27,6 @@ class LengthSettings(Settings):
         "Add the signatures that take strings; tensorflow-text is then needed wherever the export "
         "is loaded.",
     )
-
-    def fitting(self, config: BertConfig) -> int:
-        """The length, by default the network's; raises UserError if it lacks positions."""
-        if self.max_seq_length is None:
-            return config.max_position_embeddings
-        config.check_length(self.max_seq_length, f"--max_seq_length={self.max_seq_length} is")
-        return self.max_seq_length
-
-
-@dataclasses.dataclass(frozen=True)
-class SpanExportSettings(Settings):
-    """What an exported span model returns."""
-
     n_best_size: int = setting(
         20, "Questions: number of best positions to return.", bounds=AT_LEAST_ONE
     )
@@ -50,6 +37,15 @@ class SpanExportSettings(Settings):
         kind=int,
         bounds=AT_LEAST_ONE,
     )
+    vectors: VectorSettings = group(VectorSettings)
+    top: int = setting(5, "Masked words: number of words for each [MASK].", bounds=AT_LEAST_ONE)
+
+    def longest(self, config: BertConfig) -> int:
+        """The maximum length; raises UserError if the network lacks positions."""
+        if self.max_seq_length is None:
+            return config.max_position_embeddings
+        config.check_length(self.max_seq_length, f"--max_seq_length={self.max_seq_length} is")
+        return self.max_seq_length
 
     def windows(self, longest: int) -> WindowSettings:
         """The lengths in the text signature; raises UserError for impossible ones."""
@@ -57,13 +53,3 @@ class SpanExportSettings(Settings):
         windows = WindowSettings(max_seq_length=longest, max_query_length=query)
         windows.validate()
         return windows
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportSettings(Settings):
-    """What exported models take and return."""
-
-    length: LengthSettings = group(LengthSettings)
-    spans: SpanExportSettings = group(SpanExportSettings)
-    vectors: VectorSettings = group(VectorSettings)
-    top: int = setting(5, "Masked words: number of words for each [MASK].", bounds=AT_LEAST_ONE)

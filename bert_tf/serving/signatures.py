@@ -27,7 +27,7 @@ from bert_tf.tasks.classification.texts import HEAD_TAIL, TAIL, LongTexts
 from bert_tf.tasks.pretraining.mask_filler import MASK
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tasks.question_answering.windows import NUM_SPECIAL, fitting_windows
+from bert_tf.tasks.question_answering.windows import NUM_SPECIAL
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.vectors.chosen import choose_vectors
 from bert_tf.tasks.vectors.settings import TOKENS, VECTORS
@@ -58,7 +58,7 @@ class Signatures(abc.ABC):
         Texts are read as in the model's training: up to the length, and of longer ones the part,
         that its run was given.
         """
-        self.max_seq_length = settings.length.fitting(trained.model.config)
+        self.max_seq_length = settings.longest(trained.model.config)
 
     @abc.abstractmethod
     def outputs(self, network: Network, features: Features) -> Tensors:
@@ -80,7 +80,7 @@ class _ClassSignatures(Signatures):
         super().__init__(trained, settings)
         self.labels = list(trained.required_classes.labels)
         kept = trained.model.kept.get("max_seq_length")
-        self.longest_text: int = settings.length.max_seq_length or kept or self.max_seq_length
+        self.longest_text: int = settings.max_seq_length or kept or self.max_seq_length
 
 
 class ClassifierSignatures(_ClassSignatures):
@@ -230,10 +230,9 @@ class SpanSignatures(Signatures):
 
     def __init__(self, trained: TrainedModel, settings: ExportSettings) -> None:
         super().__init__(trained, settings)
-        self._windows = fitting_windows(self.max_seq_length)
-        if settings.length.text_signature:
-            self._windows = settings.spans.windows(self.max_seq_length)
-        self.task = SpanTask(trained.model.config, num_candidates=settings.spans.n_best_size)
+        if settings.text_signature:
+            self._windows = settings.windows(self.max_seq_length)
+        self.task = SpanTask(trained.model.config, num_candidates=settings.n_best_size)
 
     def outputs(self, network: Network, features: Features) -> Tensors:
         """Logits and candidates; -inf becomes the lowest float32, since JSON has no infinity.
@@ -339,7 +338,7 @@ class VectorSignatures(Signatures):
                 "vectors; give another --pooling, such as mean."
             )
         self._chosen = choose_vectors(
-            trained.model, settings.vectors, max_seq_length=settings.length.max_seq_length
+            trained.model, settings.vectors, max_seq_length=settings.max_seq_length
         )
         for note in self._chosen.notes:
             say(note, stream=sys.stderr)

@@ -22,7 +22,6 @@ COMMANDS = [
     "bert_tf.commands.from_deepspeed",
     "bert_tf.commands.doctor",
     "bert_tf.commands.export",
-    "bert_tf.commands.export_squad",
     "bert_tf.commands.ask",
     "bert_tf.commands.fill_mask",
     "bert_tf.commands.squad_metrics",

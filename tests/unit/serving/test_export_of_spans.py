@@ -10,7 +10,7 @@ from bert_tf.inference import graph_tokenizer
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import find_model
 from bert_tf.serving.export import export_saved_model
-from bert_tf.serving.settings import ExportSettings, LengthSettings, SpanExportSettings
+from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.trained import trained_model
 from bert_tf.tasks.question_answering.windows import (
     WindowSettings,
@@ -35,8 +35,7 @@ WINDOWS = WindowSettings(max_seq_length=24, max_query_length=6)
 
 
 def export_squad(parts, export_dir, length=None, *, text_signature=False, **options):
-    spans = SpanExportSettings(n_best_size=5, max_query_length=WINDOWS.max_query_length)
-    settings = ExportSettings(LengthSettings(length, text_signature), spans)
+    settings = ExportSettings(length, text_signature, 5, WINDOWS.max_query_length)
     return export_saved_model(trained_model(parts), settings, export_dir, **options).path
 
 
