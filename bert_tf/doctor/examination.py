@@ -7,16 +7,16 @@ from typing import Any, Protocol
 
 from absl import flags
 
+from bert_tf.diagnose.disk import checkpoint_sizes
+from bert_tf.diagnose.memory import free_memory
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.machine import judge_disk, judge_memory
 from bert_tf.doctor.records import judge_records, judge_size_for_gpus, open_records
 from bert_tf.doctor.schedule import judge_updates
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.ranks.single import PlannedRanks
-from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.execute import DryRun, dry_runs
 from bert_tf.train.job import Job
-from bert_tf.train.memory import free_memory
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.directory_lock import LOCK_NAME, named_holder
 from bert_tf.util.errors import UserError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bert_tf.diagnose.disk import CheckpointSizes, disk_warning
+from bert_tf.diagnose.memory import MemoryEstimate
 from bert_tf.doctor.findings import Findings
-from bert_tf.train.disk import CheckpointSizes, disk_warning
-from bert_tf.train.memory import MemoryEstimate
 
 _TIGHT = 0.9  # fraction of the free memory; the estimate may be 20 % off
 _GIB = 1 << 30

@@ -53,7 +53,7 @@ def judge_updates(
     """
     batch, steps, start = job.plan.batch, job.plan.steps, job.run.start
     rates = PRETRAINING_RATES if records else _FINETUNING_RATES
-    judge_rate(findings, job.optimization, batch, steps, rates)
+    judge_rate(findings, job.plan.requested, batch, steps, rates)
     findings.fine("batch", batch.arithmetic())
     _judge_warmup(findings, steps, is_pretraining=bool(records))
     for opened in records:

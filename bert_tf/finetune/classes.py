@@ -121,7 +121,7 @@ def check_trained_on(
       same_head: the names of tasks whose head may predict this one.
       advice: further advice for the message, by the name of the other task.
     """
-    source, record = run.start.checkpoint, run.record
+    source, record = run.start.checkpoint, run.start.record
     if source is None and run.settings.start.init_checkpoint and not run.settings.do_train:
         source = run.settings.start.init_checkpoint
         record = ModelDirectory.of(source).run_record

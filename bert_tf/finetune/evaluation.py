@@ -19,8 +19,8 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.train.evaluation import Figure, Results
 from bert_tf.train.job import RunModel
+from bert_tf.train.progress import prediction_lines
 from bert_tf.train.start_point import find_start
-from bert_tf.train.summary import prediction_lines
 from bert_tf.util.console import say
 from bert_tf.util.progress import Progress
 

@@ -15,12 +15,12 @@ from bert_tf.finetune.task import SequenceTask
 from bert_tf.model_directory.complete import CompleteModel, complete_model
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.sequences import SequenceRecords
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute, prepare
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel
 from bert_tf.train.run import Run, begin
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.digest import CLASSES_DIGEST_KEY, DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import shown

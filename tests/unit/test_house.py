@@ -22,7 +22,8 @@ MOST_LINES = {
     "cli": 873,
     "commands": 1_719,
     "compat": 1_659,
-    "config": 1_292,
+    "config": 1_301,
+    "diagnose": 881,
     "doctor": 625,
     "durable": 1_277,
     "finetune": 1_640,
@@ -34,17 +35,17 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_448,
     "serving": 543,
-    "tasks": 14_197,
+    "tasks": 14_193,
     "text": 2_725,
-    "train": 4_870,
-    "tuning": 537,
-    "update": 2_902,
-    "util": 2_364,
+    "train": 3_770,
+    "tuning": 546,
+    "update": 2_828,
+    "util": 2_388,
     "watch": 772,
 }
-MOST_FILES = 323
+MOST_FILES = 324
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (188, 31_010)}
+MOST_REACHED = {"run_pretraining.py": (189, 30_757)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

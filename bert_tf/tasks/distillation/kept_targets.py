@@ -30,9 +30,8 @@ from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
 from bert_tf.tasks.distillation.losses import SoftTargets
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.tasks.distillation.teacher import Teacher
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.run import Run
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import Arithmetic, session_config
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.util.files import atomic_open, make_output_dir

@@ -19,7 +19,7 @@ from bert_tf.tasks.pretraining.task import objective_of
 from bert_tf.train.job import TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.util.digest import digest_of
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from bert_tf.tasks.pretraining.data import RunRecords
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.text.tokenizer_files import vocabulary_named_in
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import RunModel
 from bert_tf.train.run import Run
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.errors import UserError
 
 MakeTargets = Callable[[PretrainingRecords, Run, Arithmetic], TargetFiles]

@@ -176,7 +176,6 @@ def _check_phases(plan: Phases, recorded: Entries) -> Entries:
             checked = dataclasses.replace(
                 begun,
                 start=NEW if awaited else begun.start,
-                record=None if awaited else begun.record,
                 log=begun.log if shows else None,
             )
             job = pretraining.prepare_pretraining(settings, checked)
@@ -210,10 +209,10 @@ def _without_start(phase: Phase, settings: PretrainingSettings, before: Job) -> 
     """Settings to check a phase whose start does not exist yet, as a run from random weights."""
     run = settings.run
     optimizer = settings.optimization.optimizer
-    if run.start.resume_from and optimizer != before.optimization.optimizer:
+    if run.start.resume_from and optimizer != before.plan.requested.optimizer:
         raise UserError(
             f"{phase.flag_file}: --resume_from keeps the optimizer state of the previous phase, "
-            f"which trains with {before.optimization.optimizer}, not with {optimizer}; give the "
+            f"which trains with {before.plan.requested.optimizer}, not with {optimizer}; give the "
             "same --optimizer_type, or --init_checkpoint=previous for the weights alone."
         )
     network = settings.network
@@ -272,7 +271,7 @@ def _entry(phase: Phase, job: Job, earlier: PhaseEntry | None, begins_at: int) -
     if updates < 1:
         raise UserError(
             f"{phase.flag_file}: the phase continues at step {begins_at}, where the run that it "
-            f"resumes ends, and would end at step {last_step}; raise {job.length_flag}, "
+            f"resumes ends, and would end at step {last_step}; raise {job.plan.length_flag}, "
             "or give --reset_step to count from 0."
         )
     seconds, peak, conditions = _timing(job, earlier)

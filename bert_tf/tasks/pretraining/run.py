@@ -15,12 +15,12 @@ from bert_tf.tasks.pretraining.batches import Lengths, TrainingBatches, shared_l
 from bert_tf.tasks.pretraining.data import OpenRecords, RunRecords, open_run_records
 from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import LossEvaluation, Results
 from bert_tf.train.execute import execute, prepare
 from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.run import Run, begin
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.digest import EVAL_DIGEST_KEY
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from bert_tf.config.ramps import LengthRampSettings, RampSettings
+from bert_tf.diagnose.memory import estimate_memory
 from bert_tf.durable.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.input.order import sequence_indices
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train.memory import estimate_memory
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.saved_batches import read_batches

@@ -19,9 +19,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.task import Network, create_network
-from bert_tf.model.variables import VariableSpec, num_weights
+from bert_tf.model.variables import num_weights
 from bert_tf.train.job import Job
-from bert_tf.train.plan import slot_bytes, trained_specs
 
 # Measured on Linux in fp32 and bf16, with micro batches of 4 to 32 and one to four of them per
 # update, mostly with native operations, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384, and
@@ -94,8 +93,8 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak memory of training; builds one micro batch's graph but runs nothing."""
     job = job.with_batch(job.plan.batch.at_full_size())
     specs = job.task.specs()
-    trained = trained_specs(specs, job.optimization)
-    parameters = num_weights(trained)
+    trained = job.plan.trained(specs)
+    parameters = sum(map(math.prod, trained.values()))
     with tf.Graph().as_default():
         options = dataclasses.replace(job.arithmetic.options, compiled=False)
         network = create_network(job.task, options)
@@ -107,7 +106,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         process=PROCESS_BYTES,
         weights=4 * num_weights(specs),
         gradients=_gradient_bytes(4 * parameters, job),
-        optimizer=slot_bytes(specs, job.optimization, job.run.ranks),
+        optimizer=job.plan.slot_bytes(specs),
         activations=sum(kept) + recomputed + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.run.ranks.local_size,
@@ -119,7 +118,7 @@ def _gradient_bytes(one_copy: int, job: Job) -> int:
     if job.plan.batch.accumulation_steps == 1:
         return _GRADIENT_COPIES * one_copy
     most = _COPIES_WITH_SUMS * one_copy
-    if job.arithmetic.kernels.operations is None:
+    if job.arithmetic.against_native_ops is not None:
         return most
     return min(most, _NATIVE_COPIES_WITH_SUMS * one_copy + _FREE_BYTES)
 
@@ -164,7 +163,7 @@ def recomputed_bytes(backward: Sequence[tf.Operation]) -> list[list[int]]:
 
 
 def _one_micro_batch(
-    job: Job, network: Network, trained: Sequence[VariableSpec]
+    job: Job, network: Network, trained: Iterable[str]
 ) -> tuple[list[tf.Operation], list[tf.Operation]]:
     """The operations of the forward and backward pass, built in the current graph."""
     graph = tf.get_default_graph()
@@ -179,7 +178,7 @@ def _one_micro_batch(
     sums = network.losses(features, dropout=dropout)
     loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
-    tf.gradients(loss, [network.variables[spec.name] for spec in trained])
+    tf.gradients(loss, [network.variables[name] for name in trained])
     before.update(forward)
     return forward, [op for op in graph.get_operations() if op not in before]
 

@@ -21,7 +21,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -33,9 +33,8 @@ from bert_tf.model.sums import LEAST_WEIGHT
 from bert_tf.model.task import Network, create_network
 from bert_tf.model.variables import load_value
 from bert_tf.ranks.ranks import as_tables
-from bert_tf.train.hooks import NonFiniteError, SkippedUpdate
 from bert_tf.train.job import Job
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null
@@ -51,7 +50,26 @@ Weights = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class MicroBatch:
+class SkippedUpdate:
+    """An update that was not applied, as seen by this rank.
+
+    Attributes:
+      step: number of updates applied before it.
+      data_position: the number of its global batch.
+      in_a_row: number of consecutive skipped updates, including this one.
+      learning_rate, loss_scale: the values in this update.
+      features: this rank's part of the global batch.
+    """
+
+    step: int
+    data_position: int
+    in_a_row: int
+    learning_rate: float
+    loss_scale: float
+    features: Mapping[str, np.ndarray]
+
+
+class MicroBatch(NamedTuple):
     """A micro batch, with all that its gradients depend on except the weights.
 
     Attributes:
@@ -67,8 +85,7 @@ class MicroBatch:
     denominators: Mapping[str, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Gradients:
+class Gradients(NamedTuple):
     """Losses and gradients of a micro batch; a norm is not finite if any element is not.
 
     Attributes:
@@ -82,19 +99,9 @@ class Gradients:
     norms: Mapping[str, float]
 
     @property
-    def bad_terms(self) -> list[str]:
-        """The terms whose loss is not finite."""
-        return [term for term, loss in self.losses.items() if not math.isfinite(loss)]
-
-    @property
-    def bad_variables(self) -> list[str]:
-        """The variables whose gradient is not finite."""
-        return [name for name, norm in self.norms.items() if not math.isfinite(norm)]
-
-    @property
     def is_finite(self) -> bool:
         """Whether all losses and gradients are finite."""
-        return not self.bad_terms and not self.bad_variables
+        return not _not_finite(self.losses) and not _not_finite(self.norms)
 
     @property
     def norm(self) -> float:
@@ -102,33 +109,36 @@ class Gradients:
         return math.hypot(*self.norms.values())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Findings:
+def _not_finite(values: Mapping[str, float]) -> list[str]:
+    return [name for name, value in values.items() if not math.isfinite(value)]
+
+
+class _Findings(NamedTuple):
     """What one rank found out about its part of a skipped update.
 
     Attributes:
-      rank: the rank.
-      problem: why nothing could be found out; empty if it could.
-      largest: the largest norm of a micro batch's gradients.
-      is_bad: whether a micro batch is not finite.
-      finite_in_float32: whether the first micro batch of ``saved`` is finite in float32; None if
-        not tried.
       saved: the features and the description, by name, of some of the micro batches that are not
-        finite; if all are finite, of the one with the largest gradient.
+        finite; if all are finite, of the one with the largest gradient. Empty if there was not
+        enough memory to find out.
+      finite_in_float32: whether the first of them is finite in float32; None if not tried.
     """
 
-    rank: int
-    problem: str = ""
-    largest: float = 0.0
-    is_bad: bool = False
-    finite_in_float32: bool | None = None
-    saved: Mapping[str, tuple[bytes, dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    saved: Mapping[str, tuple[bytes, dict[str, Any]]]
+    finite_in_float32: bool | None
+
+    @property
+    def descriptions(self) -> list[dict[str, Any]]:
+        """The descriptions of the micro batches, as JSON has them."""
+        return [description for _, description in self.saved.values()]
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether a micro batch is not finite."""
+        return any(d["terms_not_finite"] or d["variables_not_finite"] for d in self.descriptions)
 
 
-def explain(
-    job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
-) -> NonFiniteError:
-    """Diagnoses a skipped update, and saves its batch on rank 0. Collective.
+def explain(job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate) -> str:
+    """What was not finite in a skipped update, whose batch is saved on rank 0. Collective.
 
     ``network`` is the training graph's; its weights are read from ``session``.
     """
@@ -138,10 +148,10 @@ def explain(
         weights = session.run({v.op.name: v for v in network.variables.all()})
         findings = _examine(job, batches, weights, skipped)
     except tf.errors.ResourceExhaustedError:
-        findings = _Findings(ranks.rank, "there is not enough memory to recompute them")
+        findings = _Findings({}, None)
     everywhere = ranks.gather(findings)
     where = ""
-    batches_to_save = {name: batch for f in everywhere for name, batch in f.saved.items()}
+    batches_to_save = {name: batch for found in everywhere for name, batch in found.saved.items()}
     if ranks.is_chief and batches_to_save:
         try:
             directory = save_batches(job.settings.output_dir, skipped.step, batches_to_save)
@@ -150,7 +160,7 @@ def explain(
             where = f"; the batch could not be saved: {error}"
     row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
     scale = f", loss scale {skipped.loss_scale:g}" if job.arithmetic.scales_loss else ""
-    return NonFiniteError(
+    return (
         f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "
         f"(learning rate {skipped.learning_rate:.3g}{scale}): {_sentence(everywhere)}{where}"
     )
@@ -165,7 +175,7 @@ def _micro_batches(job: Job, skipped: SkippedUpdate) -> list[MicroBatch]:
         for start in range(0, rank_batch_size, size)
     ]
     weights = _term_weights(job, parts)
-    if job.optimization.batch.loss_normalization == "micro_batch":
+    if job.plan.requested.batch.loss_normalization == "micro_batch":
         divisor = float(len(parts) * plan.world_size)
         denominators = [_denominators(of_part, divisor) for of_part in weights]
     else:
@@ -198,24 +208,15 @@ def _examine(
 ) -> _Findings:
     gradients = gradients_of(job, batches, weights, skipped)
     bad = [one for one in gradients if not one.is_finite]
-    largest = max(gradients, key=lambda one: one.norm)
-    suspects = bad[:_MOST_SAVED] or [largest]
+    suspects = bad[:_MOST_SAVED] or [max(gradients, key=lambda one: one.norm)]
     finite_in_float32 = None
     if job.arithmetic.options.policy != policy_for("fp32"):
         first = [suspects[0].batch]
         [again] = gradients_of(job, first, weights, skipped, in_float32=True)
         finite_in_float32 = again.is_finite
-    rank = job.run.ranks.rank
-    return _Findings(
-        rank,
-        largest=largest.norm,
-        is_bad=bool(bad),
-        finite_in_float32=finite_in_float32,
-        saved={
-            f"rank_{rank}_micro_batch_{one.batch.number}": _to_save(job, skipped, one)
-            for one in suspects
-        },
-    )
+    names = [f"rank_{job.run.ranks.rank}_micro_batch_{one.batch.number}" for one in suspects]
+    saved = {name: _to_save(job, skipped, one) for name, one in zip(names, suspects)}
+    return _Findings(saved, finite_in_float32)
 
 
 def gradients_of(
@@ -231,9 +232,9 @@ def gradients_of(
     Raises tf.errors.ResourceExhaustedError if there is not enough memory for a second copy of the
     weights, which are values by name, and for the passes.
     """
-    options = dataclasses.replace(job.arithmetic.options, compiled=False)
-    if in_float32:
-        options = dataclasses.replace(options, policy=policy_for("fp32"))
+    options = job.arithmetic.options
+    policy = policy_for("fp32") if in_float32 else options.policy
+    options = dataclasses.replace(options, policy=policy, compiled=False)
     config = session_config(job.arithmetic.session)
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         network = create_network(job.task, options)
@@ -245,7 +246,7 @@ def gradients_of(
         sums = network.losses(fed, dropout=dropout)
         losses = {t: s.loss / tf.maximum(s.weight, LEAST_WEIGHT) for t, s in sums.items()}
         objective = scale * tf.add_n([sums[term].loss / divisors[term] for term in divisors])
-        rate_factor = job.optimization.rate_factor
+        rate_factor = job.plan.requested.rate_factor
         trained = [v for v in network.variables.trainable() if rate_factor(v.op.name)]
         # Squares of float32 numbers are always finite in float64.
         wide = [tf.cast(g, tf.float64) for g in as_tables(tf.gradients(objective, trained))]
@@ -294,8 +295,8 @@ def _to_save(job: Job, skipped: SkippedUpdate, one: Gradients) -> tuple[bytes, d
         "seed": run.settings.seed,
         "precision": job.arithmetic.precision,
         "losses": dict(one.losses),
-        "terms_not_finite": one.bad_terms,
-        "variables_not_finite": one.bad_variables,
+        "terms_not_finite": _not_finite(one.losses),
+        "variables_not_finite": _not_finite(one.norms),
         "gradient_norm": one.norm,
         "records": [{"file": f, "record": n} for f, n in of_rank[start : start + size]],
         "flags": dict(run.flags),
@@ -345,25 +346,26 @@ def _descriptions_in(directory: Path) -> dict[str, Any]:
 
 def _sentence(everywhere: Sequence[_Findings]) -> str:
     """Which ranks are affected, and what the first of them found."""
-    bad = [findings for findings in everywhere if findings.is_bad]
+    bad = [(rank, found) for rank, found in enumerate(everywhere) if found.is_bad]
     if not bad:
-        problem = next((findings.problem for findings in everywhere if findings.problem), "")
-        largest = max(findings.largest for findings in everywhere)
-        return problem or (
+        if not all(found.saved for found in everywhere):
+            return "there is not enough memory to recompute them"
+        largest = max(found.descriptions[0]["gradient_norm"] for found in everywhere)
+        return (
             f"all are finite on every rank before they are added up, with norms up to {largest:.3g}"
         )
-    where = ""
+    where, (first_rank, first) = "", bad[0]
     if len(everywhere) > 1:
-        shown = ", ".join(str(findings.rank) for findings in bad[:_MOST_RANKS_SHOWN])
+        shown = ", ".join(str(rank) for rank, _ in bad[:_MOST_RANKS_SHOWN])
         more = f" and {len(bad) - _MOST_RANKS_SHOWN} more" * (len(bad) > _MOST_RANKS_SHOWN)
-        where = f"on rank {shown}{more}" + f", there first on rank {bad[0].rank}" * (len(bad) > 1)
+        where = f"on rank {shown}{more}" + f", there first on rank {first_rank}" * (len(bad) > 1)
         where += ": "
     in_float32 = {
         None: "",
         True: "; in float32 all of it is finite, so the precision or the loss scale is to blame",
         False: "; it is not finite in float32 either",
     }
-    _, description = next(iter(bad[0].saved.values()))
+    description = first.descriptions[0]
     terms, variables = description["terms_not_finite"], description["variables_not_finite"]
     parts = [f"the loss ({', '.join(terms)})"] if terms else []
     if variables:
@@ -371,7 +373,7 @@ def _sentence(everywhere: Sequence[_Findings]) -> str:
         parts.append(f"the gradient of {variables[0]}{others}")
     return (
         f"{where}{' and '.join(parts)}{_listed(description['records'])}"
-        f"{in_float32[bad[0].finite_in_float32]}"
+        f"{in_float32[first.finite_in_float32]}"
     )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.diagnose.layer_summaries import LayerSummaries, figures_of_layers, layer_of
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train.layer_summaries import LayerSummaries, figures_of_layers, layer_of
 from bert_tf.train.run_log import RunLog
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.optimizers import optimizer_row

@@ -10,7 +10,6 @@ from pathlib import Path
 from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.model.variables import num_weights
 from bert_tf.train.job import Job
-from bert_tf.train.plan import trained_specs
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.optimizers.row import FLOAT32_BYTES
 
@@ -57,14 +56,14 @@ def checkpoint_sizes(job: Job) -> CheckpointSizes:
     settings, start_step, last_step = job.settings, job.run.start.step, job.plan.steps.last_step
     specs = job.task.specs()
     weights = FLOAT32_BYTES * num_weights([spec for spec in specs if spec.trainable])
-    trained = {spec.name: spec.shape for spec in trained_specs(specs, job.optimization)}
+    row, trained = optimizer_row(job.plan.requested.optimizer), job.plan.trained(specs)
     every = settings.save_checkpoints_steps
     written = 0
     if start_step < last_step:
         written = math.ceil(last_step / every) - start_step // every + (start_step == 0)
     keeps_best = settings.evaluation.keep_best and settings.evaluation.do_eval
     return CheckpointSizes(
-        one=weights + optimizer_row(job.optimization.optimizer).slot_bytes(trained),
+        one=weights + row.slot_bytes(trained),
         best=weights * keeps_best,
         keep=settings.keep_checkpoint_max,
         written=written,

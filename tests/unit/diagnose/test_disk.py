@@ -6,8 +6,8 @@ import types
 
 import pytest
 
+from bert_tf.diagnose.disk import CheckpointSizes, checkpoint_sizes, disk_warning
 from bert_tf.model.variables import VariableSpec
-from bert_tf.train.disk import CheckpointSizes, checkpoint_sizes, disk_warning
 from bert_tf.train.start_point import StartPoint
 from tests.helpers.jobs import begun, job_of, step_plan
 from tests.helpers.settings import with_values

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.diagnose.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.train.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import TensorFlowKernels
 from tests.helpers.jobs import begun, job_of
 from tests.helpers.native_ops import requires_native_ops
 from tests.helpers.programs import run
@@ -44,7 +43,7 @@ def test_what_the_backward_pass_reads_is_counted_once():
 
 
 def estimate_of(
-    task, columns, *, options=None, accumulation_steps=1, world_size=1, kernels=None, **changes
+    task, columns, *, options=None, accumulation_steps=1, world_size=1, native=False, **changes
 ):
     """For micro batches of these arrays."""
     batch_size, *_ = next(iter(columns.values())).shape
@@ -52,7 +51,7 @@ def estimate_of(
     job = job_of(
         task,
         run=begun(ranks=ranks),
-        kernels=kernels or TensorFlowKernels(),
+        against_native_ops=None if native else "requested",
         options=options or ForwardOptions(),
         batches=lambda: tf.data.Dataset.from_tensors(columns),
         batch=BatchPlan(batch_size, accumulation_steps, world_size=world_size),
@@ -127,8 +126,7 @@ def test_slots_that_are_shared_out(world_size, expected):
 
 def test_large_gradients_that_are_added_in_place_take_less():
     task = SpanTask(dataclasses.replace(CONFIG, vocab_size=1_000_000))
-    native = SimpleNamespace(operations=object())
-    found = estimate_of(task, sequences(), accumulation_steps=2, kernels=native)
+    found = estimate_of(task, sequences(), accumulation_steps=2, native=True)
     assert found.gradients == 6 * found.weights + 80 * 1024**2 < 7 * found.weights
     found = estimate_of(task, sequences(), accumulation_steps=2)
     assert found.gradients == 7 * found.weights
