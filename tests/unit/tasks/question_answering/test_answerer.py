@@ -147,37 +147,6 @@ def test_ignored_keys_of_a_given_configuration_are_noted(model_dir, tmp_path):
     assert note == f"warning: {config} has keys that this network ignores: use_cache"
 
 
-def test_a_vocabulary_of_the_same_size_is_another(model_dir, tmp_path):
-    other = tmp_path / "vocab.txt"
-    other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
-    with pytest.raises(UserError) as error:
-        find_model(model_dir, tokenizer_files=TokenizerFiles(other))
-    named = f"a different vocabulary ({model_dir / 'vocab.txt'}) than {other};"
-    assert named in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [
-        ({"hidden_act": "relu"}, "hidden_act gelu_tanh -> relu"),
-        ({"num_attention_heads": 4}, "num_attention_heads 2 -> 4"),
-    ],
-)
-def test_a_configuration_of_another_network_is_refused(model_dir, tmp_path, setting, named):
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**CONFIG.to_dict(), **setting}))
-    with pytest.raises(UserError, match=named):
-        find_model(model_dir, bert_config_file=config)
-
-
-def test_a_vocabulary_that_cannot_be_compared(tmp_path):
-    model_dir = write_model(tmp_path / "model")
-    vocab_file = (model_dir / "vocab.txt").rename(tmp_path / "vocab.txt")
-    (model_dir / "model.json").unlink()
-    [note] = find_model(model_dir, tokenizer_files=TokenizerFiles(vocab_file)).notes
-    assert note.startswith("the vocabulary was not compared: no file of the model")
-
-
 def test_unknown_casing_is_inferred_from_the_vocabulary(tmp_path):
     model_dir = write_model(tmp_path)
     (model_dir / "tokenizer_config.json").unlink()
