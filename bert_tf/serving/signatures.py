@@ -14,6 +14,7 @@ from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.graph_tokenizer import (
     GraphTokenizer,
     first_sequence,
+    kept_counts,
     kept_tokens,
     with_special_tokens,
 )
@@ -24,6 +25,7 @@ from bert_tf.serving.settings import ExportSettings
 from bert_tf.serving.trained import TrainedModel
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.texts import HEAD_TAIL, TAIL, LongTexts
+from bert_tf.tasks.multiple_choice.task import ChoiceTask
 from bert_tf.tasks.pretraining.mask_filler import MASK
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
@@ -134,17 +136,27 @@ class ClassifierSignatures(_ClassSignatures):
         return kept_tokens(part, first, kept - first)
 
 
-def kept_counts(counts: list[tf.Tensor], room: int) -> list[tf.Tensor]:
-    """Like ``text.truncation.kept_counts`` for [B] int64 tensors."""
-    if len(counts) == 1:
-        return [tf.minimum(counts[0], room)]
-    first, second = counts
-    # The shorter text is kept whole if it takes no more than its half of the room.
-    half, rest = (room + 1) // 2, room // 2
-    return [
-        tf.minimum(first, tf.maximum(room - second, half)),
-        tf.minimum(second, tf.maximum(room - first, rest)),
-    ]
+class ChooserSignatures(_ClassSignatures):
+    """Scores of sequences, of which the highest of a question's is the choice.
+
+    ``text_pair`` takes contexts, each with a choice, that lose their ends as in training.
+    """
+
+    texts: ClassVar = {"text_pair": ("text", "other_text")}
+
+    def __init__(self, trained: TrainedModel, settings: ExportSettings) -> None:
+        super().__init__(trained, settings)
+        self.task = ChoiceTask(trained.model.config)
+
+    def outputs(self, network: Network, features: Features) -> Tensors:
+        """``scores`` [B] float32."""
+        return network.predictions(features)
+
+    def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
+        """The scores of contexts with their choices."""
+        parts = [tokenizer.encode(text) for text in texts.values()]
+        features, left_out = first_sequence(parts, tokenizer.ids, self.longest_text)
+        return {**self.outputs(network, features), "tokens_left_out": left_out}
 
 
 class TaggerSignatures(_ClassSignatures):
@@ -310,7 +322,7 @@ class MaskSignatures(Signatures):
         # Every part follows a mask, but for the first one.
         joined = parts.with_flat_values(tf.concat([masks, tokens], axis=1))
         tokens = joined.merge_dims(1, -1)[:, 1:]
-        features, left_out = first_sequence(tokens, tokenizer.ids, self.max_seq_length)
+        features, left_out = first_sequence([tokens], tokenizer.ids, self.max_seq_length)
         return {**self.outputs(network, features), "tokens_left_out": left_out}
 
 
@@ -357,7 +369,7 @@ class VectorSignatures(Signatures):
                 "the graph does not; leave the flag out and send token ids."
             )
         tokens = tokenizer.encode(tf.strings.join([self._chosen.prompt, texts["text"]]))
-        features, left_out = first_sequence(tokens, tokenizer.ids, self._chosen.max_seq_length)
+        features, left_out = first_sequence([tokens], tokenizer.ids, self._chosen.max_seq_length)
         return {**self.outputs(network, features), "tokens_left_out": left_out}
 
 

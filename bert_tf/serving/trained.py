@@ -11,6 +11,7 @@ from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.classes import (
+    CHOICE,
     REGRESSION,
     SINGLE_LABEL,
     TEXT_KINDS,
@@ -43,8 +44,7 @@ class Task(NamedTuple):
     kinds: tuple[str, ...] = ()
 
 
-CLASSIFICATION, TAGGING = "classification", "tagging"
-QUESTION_ANSWERING = "question_answering"
+CLASSIFICATION, TAGGING, MULTIPLE_CHOICE = "classification", "tagging", "multiple_choice"
 _TASKS = "bert_tf.tasks"
 # A head belongs to the first task that has it.
 TASKS: Mapping[str, Task] = {
@@ -57,7 +57,13 @@ TASKS: Mapping[str, Task] = {
     TAGGING: Task(
         f"{_TASKS}.tagging.tagger:Tagger", "TaggerSignatures", names.CLASSES, (WORD_LABELS,)
     ),
-    QUESTION_ANSWERING: Task(
+    MULTIPLE_CHOICE: Task(
+        f"{_TASKS}.multiple_choice.chooser:Chooser",
+        "ChooserSignatures",
+        names.CLASSES,
+        (CHOICE,),
+    ),
+    "question_answering": Task(
         f"{_TASKS}.question_answering.answers:Answerer", "SpanSignatures", names.SQUAD
     ),
     "masked_words": Task(
@@ -117,7 +123,11 @@ def trained_model(model: CompleteModel, task: str | None = None) -> TrainedModel
     task = task or _task_of(source)
     if task not in TASKS:
         raise UserError(f"--task={task} is not one of {', '.join(TASKS)}.")
-    classes = {CLASSIFICATION: _text_classes, TAGGING: _word_labels}.get(task)
+    classes = {
+        CLASSIFICATION: _text_classes,
+        TAGGING: _word_labels,
+        MULTIPLE_CHOICE: _choices,
+    }.get(task)
     return TrainedModel(task, model, classes and classes(source))
 
 
@@ -134,6 +144,16 @@ def _text_classes(source: Source) -> Classes:
     [outputs] = bias
     numbers = tuple(map(str, range(outputs)))
     return Classes.of_texts(SINGLE_LABEL, numbers) if outputs > 1 else Classes(REGRESSION)
+
+
+def _choices(source: Source) -> Classes:
+    """That the outputs of a head are scores of choices."""
+    if source.files.classes_of((CHOICE,)) is None:
+        raise UserError(
+            f"{source.path} has no multiple-choice head; train one with run_multiple_choice.py "
+            f"--do_train --init_checkpoint={source.path}."
+        )
+    return Classes(CHOICE)
 
 
 def _word_labels(source: Source) -> Classes:

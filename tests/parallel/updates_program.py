@@ -199,7 +199,7 @@ def make_distillation(config):
 
 def make_electra(config):
     """The task of a discriminator with a generator of half its width."""
-    return ReplacedTokens(generator_hidden_size=0.5).task(config, sentence_order=False)
+    return ReplacedTokens(generator_hidden_size=0.5).task(config)
 
 
 TASKS = {

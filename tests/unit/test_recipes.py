@@ -16,7 +16,7 @@ import pytest
 from absl import flags
 
 from bert_tf.model.config import BertConfig
-from bert_tf.tasks.pretraining.distillation_flags import (
+from bert_tf.tasks.pretraining.flags import (
     define_distillation_flags,
     distillation_settings,
 )

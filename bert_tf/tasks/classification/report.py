@@ -60,8 +60,8 @@ def _sections(task: TextTask, answers: Answers, labels: np.ndarray) -> list[Sect
             f"{counts.precision[n]:.3f}",
             f"{counts.recall[n]:.3f}",
             f"{counts.f1[n]:.3f}",
-            f"{counts.true[n] + counts.missed[n]:,}",
-            f"{counts.true[n] + counts.wrong[n]:,}",
+            f"{counts.labelled[n]:,}",
+            f"{counts.predicted[n]:,}",
         )
         for n, name in enumerate(names)
     ]

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.finetune.report import Report, confusion_table, worst_examples
+from bert_tf.finetune.scores import Counts
 from bert_tf.tasks.tagging.chunks import (
     CORRECT,
     ONLY_TYPE,
     OUTCOMES,
     WRONG_TYPE,
-    Counts,
     Entity,
     Match,
     are_of_entities,
@@ -25,7 +25,7 @@ from bert_tf.tasks.tagging.chunks import (
     total,
     words_as_entities,
 )
-from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
+from bert_tf.tasks.tagging.files import Sentence, TaggedFile
 from bert_tf.util.page import Example, Section, Table
 
 _NONE = "none"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.tasks.tagging.formats import read_tagged
+from bert_tf.tasks.tagging.files import read_tagged
 from bert_tf.tasks.tagging.report import write_report
 from tests.helpers.pages import data_of, tables_of
 

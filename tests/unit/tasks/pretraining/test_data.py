@@ -7,11 +7,13 @@ import dataclasses
 import pytest
 
 from bert_tf.records import local_cache
+from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.pretraining.hosts import copy_to_local_disks, run_before_training
+from bert_tf.tasks.pretraining.data import OpenRecords, RunRecords
+from bert_tf.tasks.pretraining.run import run_before_training
 from bert_tf.util.errors import UserError
 from tests.helpers.jobs import begun
-from tests.helpers.tiny_pretraining import pretraining_settings
+from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings
 
 
 class Log:
@@ -34,25 +36,32 @@ def files(tmp_path, record_maker):
     return [record_maker.write(tmp_path / name, 4, first=4 * n) for n, name in enumerate(names)]
 
 
+def opened(files):
+    records = RecordSet(files)
+    return OpenRecords(records, inspect_records(records))
+
+
 def test_sets_that_share_files_are_copied_once(tmp_path, files, run):
-    train, held_out = RecordSet(files), RecordSet(files[1:2])
-    found = copy_to_local_disks([train, held_out], tmp_path / "cache", None, run)
-    for copies, originals in zip(found, (train, held_out)):
-        indices = range(len(originals))
-        assert copies.read(indices) == originals.read(indices)
+    train, held_out = opened(files), opened(files[1:2])
+    records = RunRecords(train, held_out, None)
+    found = records.copied_to_local_disks(tmp_path / "cache", None, run)
+    assert list(found) == files
+    for one in (train, held_out):
+        copies = records.for_network(one, CONFIG, found).record_set
+        indices = range(len(one.record_set))
+        assert copies.read(indices) == one.record_set.read(indices)
         for file in copies.files:
             assert file.path.is_relative_to(tmp_path / "cache")
-    assert found[0].files[1].path == found[1].files[0].path
     [line] = run.log.lines
     assert "reads copies of the records, copied now" in line
-    again, nothing = copy_to_local_disks([train, None], tmp_path / "cache", None, run)
-    assert (len(again), nothing) == (12, None)
+    again = RunRecords(train, None, None).copied_to_local_disks(tmp_path / "cache", None, run)
+    assert again == found
 
 
 def test_without_room_the_originals_are_read_and_a_warning_says_so(tmp_path, files, run):
-    originals = RecordSet(files)
-    found = copy_to_local_disks([originals, None], tmp_path / "cache", 1e-9, run)
-    assert found == [originals, None]
+    records = RunRecords(opened(files), None, None)
+    assert records.copied_to_local_disks(tmp_path / "cache", 1e-9, run) == {}
+    assert records.for_network(records.train, CONFIG, {}).record_set is records.train.record_set
     [line] = run.log.lines
     assert line.startswith("warning: host ")
     assert "original records, not copies in --local_cache_dir: they take" in line
