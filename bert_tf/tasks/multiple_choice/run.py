@@ -155,10 +155,7 @@ def _example(file: ChoiceFile, probabilities: np.ndarray, number: int) -> Exampl
         question.question or f"Question {number + 1:,}",
         question.context,
         marks={},
-        answers={
-            "true": [question.choices[question.label]],
-            "predicted": [question.choices[chosen]],
-        },
+        answers={"true": [right], "predicted": [question.choices[chosen]]},
         facts=[f"label {question.label}, predicted {chosen}"],
         filters={"Outcome": "right" if chosen == question.label else "wrong"},
         candidates=[(question.choices[n], float(probabilities[n])) for n in order],
