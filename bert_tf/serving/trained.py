@@ -36,12 +36,14 @@ class Task(NamedTuple):
       signatures: the name of the class of its exports, in ``serving.signatures``.
       head: the head of its models, in ``checkpoint.names.HEADS``; None for any.
       kinds: the kinds of classes of a head that several tasks have.
+      script: the script that trains its models; None if several do.
     """
 
     predictor: str
     signatures: str
     head: str | None
     kinds: tuple[str, ...] = ()
+    script: str | None = None
 
 
 CLASSIFICATION, TAGGING, MULTIPLE_CHOICE = "classification", "tagging", "multiple_choice"
@@ -53,18 +55,27 @@ TASKS: Mapping[str, Task] = {
         "ClassifierSignatures",
         names.CLASSES,
         TEXT_KINDS,
+        "run_classifier.py",
     ),
     TAGGING: Task(
-        f"{_TASKS}.tagging.tagger:Tagger", "TaggerSignatures", names.CLASSES, (WORD_LABELS,)
+        f"{_TASKS}.tagging.tagger:Tagger",
+        "TaggerSignatures",
+        names.CLASSES,
+        (WORD_LABELS,),
+        "run_ner.py",
     ),
     MULTIPLE_CHOICE: Task(
         f"{_TASKS}.multiple_choice.chooser:Chooser",
         "ChooserSignatures",
         names.CLASSES,
         (CHOICE,),
+        "run_multiple_choice.py",
     ),
     "question_answering": Task(
-        f"{_TASKS}.question_answering.answers:Answerer", "SpanSignatures", names.SQUAD
+        f"{_TASKS}.question_answering.answers:Answerer",
+        "SpanSignatures",
+        names.SQUAD,
+        script="run_squad.py",
     ),
     "masked_words": Task(
         f"{_TASKS}.pretraining.mask_filler:mask_filler", "MaskSignatures", names.MASKED_LM

@@ -463,7 +463,7 @@ def test_without_scripts_the_tables_and_charts_remain(chromium, address):
         open_page(chromium, address)
         assert chromium.find_element(By.CSS_SELECTOR, ".tile strong").text == "50.00"
         assert len(chromium.find_elements(By.CSS_SELECTOR, "tbody tr")) > 5
-        assert len(chromium.find_elements(By.CSS_SELECTOR, "figure svg polyline")) == 4
+        assert len(chromium.find_elements(By.CSS_SELECTOR, "figure svg polyline")) == 5
         assert "needs JavaScript" in chromium.find_element(By.TAG_NAME, "noscript").text
         assert not chromium.find_element(By.ID, "filters").is_displayed()
     finally:
