@@ -133,6 +133,12 @@ SCRIPTS = {
         "flags:tagging",
         "Fine-tunes BERT to label tokens (NER, POS), predicts labels and scores them.",
     ),
+    "multiple-choice": Script(
+        "run_multiple_choice.py",
+        "multiple_choice",
+        "flags:choice",
+        "Fine-tunes BERT to choose among answers or endings (SWAG, RACE), chooses and scores.",
+    ),
     "evaluate": Script(
         "run_evaluation.py",
         "scoring",

@@ -118,14 +118,14 @@ class FileEvaluation:
         progress = None
         if self._ranks.is_chief:
             progress = Progress("prediction", len(self._records), self._task.unit)
-        found: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+        parts: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
         batch_seconds: list[float] = []
         done = 0
         started = previous = time.monotonic()
         for number, batch in enumerate(outputs):
             is_record = self._batches.is_record(number)
             indices = self._batches.indices(number)[is_record]
-            found.append((indices, {name: value[is_record] for name, value in batch.items()}))
+            parts.append((indices, {name: value[is_record] for name, value in batch.items()}))
             on_all_ranks = len(indices) * self._ranks.world_size
             now = time.monotonic()
             if batch_seconds:  # the time of the first batch is mostly spent on building the graph
@@ -135,7 +135,7 @@ class FileEvaluation:
             if progress is not None:
                 progress.advance(on_all_ranks)
         steady_seconds = sum(batch_seconds[1:])
-        everything = [part for rank in self._ranks.gather(found) for part in rank]
+        everything = [part for rank in self._ranks.gather(parts) for part in rank]
         if self._ranks.is_chief:
             for line in prediction_lines(
                 batch_seconds,

@@ -308,7 +308,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
             clip_norm=requested.clip_norm,
             loss_normalization=requested.batch.loss_normalization,
             allreduce_every_micro_batch=requested.allreduce_every_micro_batch,
-            most_rows=plan.batch.micro_batch_size * job.training.max_seq_length,
+            most_rows=plan.batch.micro_batch_size * job.training.most_tokens,
             seed=job.settings.seed,
         ),
     )

@@ -61,7 +61,7 @@ class DistilledTask(Task, Protocol):
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes of a target; 1 for regression, None if classes are positions."""
+        """Number of classes of a target; 1 for regression, None if it varies, as of positions."""
 
     @property
     def score_all_tokens(self) -> bool:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bert_tf.tasks.tagging.formats import (
+from bert_tf.tasks.tagging.files import (
     Sentence,
     check_labels,
     columns_of,
@@ -175,16 +175,16 @@ def test_refused_files(tmp_path, content, words):
 
 def test_a_label_that_the_model_does_not_have(tmp_path):
     file = read(tmp_path, CONLL)
-    check_labels(file, file.labels, flag="eval_file")
+    check_labels(file, file.labels)
     sentence = (
-        r"--eval_file: line 7 of .*some\.txt has the label 'B-PER', which the model does not have; "
+        r"--data_dir: line 7 of .*some\.txt has the label 'B-PER', which the model does not have; "
         r"its labels are B-ORG, O\.$"
     )
     with pytest.raises(UserError, match=sentence):
-        check_labels(file, ["B-ORG", "O"], flag="eval_file")
+        check_labels(file, ["B-ORG", "O"])
     many = [f"L{number}" for number in range(20)]
     with pytest.raises(UserError, match=r"L0, .* L11 and 8 more\.$"):
-        check_labels(file, many, flag="eval_file")
+        check_labels(file, many)
 
 
 def test_the_file_of_a_split(tmp_path):
