@@ -373,13 +373,8 @@ class TrainingBatches(TrainingData):
 
     def _order(self, run: Run, part: GlobalBatchSlice) -> Callable[[int], np.ndarray]:
         """A function from a position to the indices of a rank's records there."""
-        return record_order(
-            part,
-            self.records.info.num_records,
-            self.records.mixture,
-            seed=self.settings.run.seed,
-            buckets=self._buckets(run, part),
-        )
+        seed, buckets = self.settings.run.seed, self._buckets(run, part)
+        return record_order(self.records, part, seed=seed, buckets=buckets)
 
     def _buckets(self, run: Run, part: GlobalBatchSlice) -> LengthBuckets | None:
         """The batches of similar length; None for random batches."""
