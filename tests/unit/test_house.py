@@ -24,7 +24,7 @@ MOST_LINES = {
     "compat": 1_659,
     "config": 1_306,
     "diagnose": 881,
-    "doctor": 588,
+    "doctor": 576,
     "durable": 1_277,
     "finetune": 1_700,
     "inference": 1_197,
@@ -37,15 +37,15 @@ MOST_LINES = {
     "serving": 568,
     "tasks": 14_463,
     "text": 2_725,
-    "train": 3_775,
+    "train": 3_771,
     "tuning": 546,
-    "update": 2_828,
+    "update": 2_792,
     "util": 2_388,
     "watch": 772,
 }
-MOST_FILES = 322
+MOST_FILES = 321
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (185, 30_592)}
+MOST_REACHED = {"run_pretraining.py": (184, 30_552)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

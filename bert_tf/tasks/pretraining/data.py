@@ -313,7 +313,7 @@ class TrainingBatches(TrainingData):
 
     def ledger_sections(self, run: Run, plan: Plan) -> Mapping[str, Mapping[str, Any]]:
         """The FLOPs, the typical length of batches of similar length, the sources of a mixture."""
-        last_step, typical = plan.steps.last_step, self.typical_lengths(run, plan)
+        last_step, typical = plan.last_step, self.typical_lengths(run, plan)
         compute = {
             "model_flops_per_sequence": self.flops_of([(1, None)], typical),
             "model_flops": self.flops_of(run.start.parts(plan.batch, last_step), typical),
@@ -367,7 +367,7 @@ class TrainingBatches(TrainingData):
         return MaskShares(
             data.masks.masked_lm_prob,
             data.final_masked_lm_prob,
-            plan.steps.num_train_steps,
+            plan.schedule.total_steps,
             plan.batch.offset,
         )
 

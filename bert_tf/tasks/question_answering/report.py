@@ -208,7 +208,7 @@ def _training(questions: SquadFile, job: Job, log: Log) -> dict[str, object]:
     batch = job.plan.batch.global_batch_size
     seconds = seconds_of_training(log, batch)
     duration = {"duration": f"{format_duration(seconds)} of training"} if seconds else {}
-    epochs = job.plan.steps.last_position * batch / job.training.num_records
+    epochs = job.plan.last_position * batch / job.training.num_records
     return {
         "trained on": questions.path.name,
         "epochs": f"{epochs:.3g}",
