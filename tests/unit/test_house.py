@@ -28,14 +28,14 @@ MOST_LINES = {
     "durable": 1_277,
     "finetune": 1_700,
     "inference": 1_197,
-    "input": 1_894,
+    "input": 1_892,
     "model": 2_690,
     "model_directory": 985,
     "native": 227,
     "ranks": 1_136,
     "records": 2_466,
     "serving": 568,
-    "tasks": 14_463,
+    "tasks": 14_435,
     "text": 2_725,
     "train": 3_771,
     "tuning": 546,
@@ -43,9 +43,9 @@ MOST_LINES = {
     "util": 2_388,
     "watch": 772,
 }
-MOST_FILES = 321
+MOST_FILES = 320
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (184, 30_552)}
+MOST_REACHED = {"run_pretraining.py": (183, 30_522)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
