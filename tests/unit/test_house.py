@@ -18,7 +18,7 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_115,
+    "checkpoint": 3_116,
     "cli": 873,
     "commands": 1_731,
     "compat": 1_659,
@@ -35,17 +35,17 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_466,
     "serving": 568,
-    "tasks": 14_435,
+    "tasks": 14_418,
     "text": 2_725,
     "train": 3_771,
     "tuning": 546,
     "update": 2_792,
-    "util": 2_388,
+    "util": 2_387,
     "watch": 772,
 }
 MOST_FILES = 320
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (183, 30_522)}
+MOST_REACHED = {"run_pretraining.py": (183, 30_521)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
