@@ -21,7 +21,7 @@ from bert_tf.train.run import Run
 from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.distillation.losses import DistilledTask
+    from bert_tf.tasks.distillation.task import DistilledTask
 
 Fitted = TypeVar("Fitted", bound="SequenceTask")
 

@@ -13,7 +13,7 @@ import numpy as np
 from bert_tf.finetune import run as finetuning
 from bert_tf.finetune.classes import check_trained_on, read_files
 from bert_tf.finetune.report import Report, worst_examples
-from bert_tf.finetune.run import as_stored, first_weights
+from bert_tf.finetune.run import as_stored
 from bert_tf.finetune.settings import TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
@@ -32,7 +32,6 @@ from bert_tf.tasks.multiple_choice.files import (
 from bert_tf.tasks.multiple_choice.flags import ChoiceSettings
 from bert_tf.tasks.multiple_choice.task import ChoiceTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run
 from bert_tf.util.files import atomic_open
@@ -63,14 +62,9 @@ class MultipleChoice(SequenceTask):
 
     @classmethod
     def open(cls, settings: ChoiceSettings, run: Run) -> MultipleChoice:
-        """Reads the files of a run.
-
-        Raises UserError for bad input, and if there is nothing to train or evaluate.
-        """
+        """Reads the files of a run; raises UserError for bad input."""
         settings = as_stored(settings, run)
         check_trained_on(run, cls.name)
-        if first_weights(run) is None:
-            check_trains(run)
         return cls(settings, read_files(settings, find=find_split, read=read_questions))
 
     def fitted(self, run: Run, max_seq_length: int) -> MultipleChoice:

@@ -43,7 +43,7 @@ class SpanLogits(NamedTuple):
 class SpanTask(EncoderTask):
     """Predicts the first and last position of an answer: two targets per sequence, one loss term.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`, whose predictions are the
+    A :class:`bert_tf.tasks.distillation.task.DistilledTask`, whose predictions are the
     ``num_candidates`` best positions.
     """
 
