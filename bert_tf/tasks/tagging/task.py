@@ -37,7 +37,7 @@ TAGGING_HEAD = Head(
 class TaggingTask(EncoderTask):
     """One class per word.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Among the inputs is ``word_starts``
+    A :class:`bert_tf.tasks.distillation.task.DistilledTask`. Among the inputs is ``word_starts``
     [B, S], 1 at the first piece of a word; labels are ``label_ids`` [B, S], the classes of the
     words at these positions, 0 elsewhere. The head's bias starts from ``initial_bias``,
     [num_classes], or one value for all.
