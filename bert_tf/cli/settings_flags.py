@@ -46,7 +46,7 @@ class Definer:
         :class:`Option` that are different in this command.
         """
         for name, option in options_of(kind).items():
-            if name in vars(kind)["__annotations__"] and name not in without:
+            if name in vars(kind).get("__annotations__", {}) and name not in without:
                 declared = option.flag
                 option = dataclasses.replace(option, **changes.get(name, {}))
                 self.option(option)

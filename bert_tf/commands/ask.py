@@ -27,7 +27,7 @@ from bert_tf.inference.settings import (
     model_from_flags,
     options_from_flags,
 )
-from bert_tf.tasks.question_answering.answerer import Answerer, FoundAnswer, kept_windows
+from bert_tf.tasks.question_answering.answers import Answerer, FoundAnswer, kept_windows
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util import environment
 from bert_tf.util.console import say

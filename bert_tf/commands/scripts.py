@@ -118,7 +118,7 @@ SCRIPTS = {
     "squad": Script(
         "run_squad.py",
         "question_answering",
-        "flags:squad",
+        "settings:squad",
         "Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores the answers.",
     ),
     "classifier": Script(
@@ -132,6 +132,12 @@ SCRIPTS = {
         "tagging",
         "flags:tagging",
         "Fine-tunes BERT to label tokens (NER, POS), predicts labels and scores them.",
+    ),
+    "multiple-choice": Script(
+        "run_multiple_choice.py",
+        "multiple_choice",
+        "flags:choice",
+        "Fine-tunes BERT to choose among answers or endings (SWAG, RACE), chooses and scores.",
     ),
     "evaluate": Script(
         "run_evaluation.py",

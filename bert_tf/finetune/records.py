@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.finetune.settings import FinetuningSettings
@@ -21,6 +21,8 @@ from bert_tf.train.job import TrainingData
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.util.temporary import TemporaryDirectory
+
+_MOST_NAMED = 20  # files, such as a language's
 
 
 @contextlib.contextmanager
@@ -67,8 +69,9 @@ def obtain_records(
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
     )
-    names = " and ".join(source.name for source in stage.sources)
-    run.message(f"{names}: {counts}")
+    first, *others = (source.name for source in stage.sources)
+    names = [first, *others] if len(others) < _MOST_NAMED else [first, f"{len(others):,} others"]
+    run.message(f"{' and '.join(names)}: {counts}")
     return records
 
 
@@ -91,6 +94,11 @@ class BatchOrder(TrainingData):
     seed: int
     by_length: bool
     num_records: int
+
+    @property
+    def most_tokens(self) -> int:
+        """See :class:`bert_tf.train.job.TrainingData`."""
+        return self.max_seq_length * (self.records.num_choices or 1)
 
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
         """See :class:`bert_tf.train.job.TrainingData`."""
@@ -121,30 +129,13 @@ class BatchOrder(TrainingData):
         )
 
 
-def reader_of(
-    records: SequenceRecords,
-    config: BertConfig,
-    *,
-    batch_size: int,
-    indices: Callable[[int], np.ndarray],
-    positions_kept: Callable[[int], int],
-) -> BatchReader:
-    """Reads batches of records.
-
-    Args:
-      records: the records.
-      config: the network's configuration.
-      batch_size: records of each batch.
-      indices: the numbers of the records of the batch at a position.
-      positions_kept: the padded length of the batch at a position.
-    """
+def reader_of(records: SequenceRecords, config: BertConfig, **batches: Any) -> BatchReader:
+    """Reads batches of records for a network; ``batches`` are arguments of :class:`BatchReader`."""
     return BatchReader(
         RecordSet(records.files),
         spec=records.spec,
         lengths=records.record_lengths,
         vocab_size=config.vocab_size,
         type_vocab_size=config.type_vocab_size,
-        batch_size=batch_size,
-        indices=indices,
-        positions_kept=positions_kept,
+        **batches,
     )

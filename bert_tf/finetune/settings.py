@@ -200,18 +200,25 @@ class DirectorySettings(FinetuningSettings):
 
     Attributes:
       data_dir: None if no file of it is needed.
+      train_file, eval_file, predict_file: directories only where the task reads some.
     """
 
     data_dir: Path | None = path_setting("Directory of the files.")
     do_predict: bool = setting(False, "Predict the test set and write the results.")
     train_file: Path | None = path_setting(
-        "Training file instead of the one in --data_dir.", flag_of_file="train_file"
+        "Training file instead of the one in --data_dir.",
+        flag_of_file="train_file",
+        or_directory=True,
     )
     eval_file: Path | None = path_setting(
-        "File to evaluate instead of the one in --data_dir.", flag_of_file="eval_file"
+        "File to evaluate instead of the one in --data_dir.",
+        flag_of_file="eval_file",
+        or_directory=True,
     )
     predict_file: Path | None = path_setting(
-        "File to predict instead of the one in --data_dir.", flag_of_file="predict_file"
+        "File to predict instead of the one in --data_dir.",
+        flag_of_file="predict_file",
+        or_directory=True,
     )
     predict_batch_size: int = setting(
         8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE

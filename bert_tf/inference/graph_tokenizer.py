@@ -10,7 +10,6 @@ expression library follow another version of Unicode. The ids are identical for 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import itertools
@@ -64,14 +63,14 @@ class GraphTokenizer:
     def _separate_words(self, texts: tf.Tensor) -> tf.Tensor:
         """The words of BasicTokenizer, separated by blanks."""
         replace, patterns = tf.strings.regex_replace, self._patterns
-        texts = replace(texts, patterns.blank, " ")
-        texts = replace(texts, patterns.dropped, "")
+        texts = replace(texts, patterns["blank"], " ")
+        texts = replace(texts, patterns["dropped"], "")
         if self.ids.lower_case:
             texts = tf.strings.lower(texts, encoding="utf-8")
         if self.ids.strips_accents:
             texts = self._ops.normalize_utf8(texts, "NFD")
-            texts = replace(texts, patterns.accent, "")
-        texts = replace(texts, f"({patterns.word})", r" \1 ")
+            texts = replace(texts, patterns["accent"], "")
+        texts = replace(texts, f"({patterns['word']})", r" \1 ")
         return replace(texts, f"[^ ]{{{MAX_CHARS_PER_WORD + 1},}}", f" {self._unknown} ")
 
 
@@ -95,6 +94,19 @@ def with_special_tokens(
     }
 
 
+def kept_counts(counts: list[tf.Tensor], room: int) -> list[tf.Tensor]:
+    """Like ``text.tokenizer.kept_counts`` for [B] int64 tensors."""
+    if len(counts) == 1:
+        return [tf.minimum(counts[0], room)]
+    first, second = counts
+    # The shorter text is kept whole if it takes no more than its half of the room.
+    half, rest = (room + 1) // 2, room // 2
+    return [
+        tf.minimum(first, tf.maximum(room - second, half)),
+        tf.minimum(second, tf.maximum(room - first, rest)),
+    ]
+
+
 def kept_tokens(
     tokens: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor | int = 0
 ) -> tf.RaggedTensor:
@@ -107,41 +119,30 @@ def kept_tokens(
 
 
 def first_sequence(
-    tokens: tf.RaggedTensor, tokenizer: Tokenizer, max_seq_length: int
+    parts: Sequence[tf.RaggedTensor], tokenizer: Tokenizer, max_seq_length: int
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """The network's inputs for single texts, which lose their end if they are too long.
+    """The network's inputs for texts or pairs, which lose their ends if they are too long.
 
-    ``tokens`` are [B, (tokens)] int32, and ``max_seq_length`` counts [CLS] and [SEP]. Returns what
-    :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
+    ``parts`` are [B, (tokens)] int32 each, and ``max_seq_length`` counts [CLS] and [SEP]. Returns
+    what :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
     """
-    counts = tokens.row_lengths()
-    kept = tf.minimum(counts, max_seq_length - 2)
-    features = with_special_tokens([kept_tokens(tokens, kept)], tokenizer)
-    return features, tf.cast(counts - kept, tf.int32)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Patterns:
-    """Regular expressions for characters, by what happens to them.
-
-    Attributes:
-      blank: they separate words.
-      dropped: they are removed first.
-      accent: they are removed after lower-casing and decomposition.
-      word: each is a word by itself.
-    """
-
-    blank: str
-    dropped: str
-    accent: str
-    word: str
+    counts = [part.row_lengths() for part in parts]
+    kept = kept_counts(counts, max_seq_length - 1 - len(parts))
+    cut = [kept_tokens(part, count) for part, count in zip(parts, kept)]
+    left_out = tf.cast(tf.add_n(counts) - tf.add_n(kept), tf.int32)
+    return with_special_tokens(cut, tokenizer), left_out
 
 
 @functools.cache
-def _find_patterns() -> _Patterns:
-    """Classifies every character with BasicTokenizer, skipping blocks of plain characters only."""
+def _find_patterns() -> dict[str, str]:
+    """Regular expressions for characters by what BasicTokenizer does to them.
+
+    ``blank`` ones separate words, ``dropped`` ones are removed first, an ``accent`` is removed
+    after lower-casing and decomposition, and each ``word`` one is a word by itself. Blocks of plain
+    characters only are skipped.
+    """
     cased, uncased = BasicTokenizer(lower_case=False), BasicTokenizer(lower_case=True)
-    found: dict[str, list[int]] = {"blank": [], "dropped": [], "accent": [], "word": []}
+    members: dict[str, list[int]] = {"blank": [], "dropped": [], "accent": [], "word": []}
     for first in range(0, sys.maxunicode + 1, _BLOCK):
         # UTF-8 cannot encode surrogates.
         block = [point for point in range(first, first + _BLOCK) if point not in _SURROGATES]
@@ -152,10 +153,10 @@ def _find_patterns() -> _Patterns:
         for code_point, probe in zip(block, probes):
             words = cased.words(probe)
             if words != [probe]:
-                found[{1: "dropped", 2: "blank", 3: "word"}[len(words)]].append(code_point)
+                members[{1: "dropped", 2: "blank", 3: "word"}[len(words)]].append(code_point)
             elif uncased.words(probe) == ["xx"]:
-                found["accent"].append(code_point)
-    return _Patterns(**{kind: _character_class(members) for kind, members in found.items()})
+                members["accent"].append(code_point)
+    return {kind: _character_class(code_points) for kind, code_points in members.items()}
 
 
 def _character_class(code_points: list[int]) -> str:

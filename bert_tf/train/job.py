@@ -105,6 +105,11 @@ class TrainingData(abc.ABC):
     max_seq_length: int
     num_records: int
 
+    @property
+    def most_tokens(self) -> int:
+        """An upper bound on the number of tokens of a record."""
+        return self.max_seq_length
+
     @abc.abstractmethod
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
         """This rank's part of every global batch of a plan, from the run's start."""

@@ -47,6 +47,7 @@ ROOMS = (
     "tasks.question_answering",
     "tasks.classification",
     "tasks.tagging",
+    "tasks.multiple_choice",
     "tasks.scoring",
     "tasks.vectors",
     "serving",

@@ -12,8 +12,9 @@ from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.classes import REGRESSION, Classes
 from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.records.sequences import inputs_of
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
-from bert_tf.tasks.classification.features import check_length, inputs_of, sequences_of
+from bert_tf.tasks.classification.features import check_length, sequences_of
 from bert_tf.tasks.classification.texts import LongTexts, Row
 
 

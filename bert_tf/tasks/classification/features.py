@@ -11,15 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING
-from bert_tf.records.sequences import Encoded, SequenceStage, padded_inputs
+from bert_tf.records.sequences import Encoded, SequenceStage, TokenSequence, inputs_of, joined
 from bert_tf.tasks.classification.texts import CUT_OFF, WINDOWS, Label, LongTexts, Row, TextFile
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
 VERSION = 1  # goes up when the records of equal input change
-
-TokenSequence = tuple[list[int], list[int]]  # token ids and segment ids
 
 
 def feature_stage(
@@ -104,14 +102,6 @@ def targets_of(labels: Sequence[Label | None], num_targets: int) -> np.ndarray:
     return targets
 
 
-def inputs_of(
-    sequences: Sequence[TokenSequence], width: int, tokenizer: Tokenizer
-) -> dict[str, np.ndarray]:
-    """The network's inputs for sequences, [N, width] each."""
-    ids, segments = zip(*sequences)
-    return padded_inputs(ids, width, pad_id=tokenizer.pad_id, segments=segments)
-
-
 def sequences_of(
     row: Row, tokenizer: Tokenizer, max_seq_length: int, long_texts: LongTexts
 ) -> tuple[list[TokenSequence], bool]:
@@ -121,11 +111,5 @@ def sequences_of(
     """
     parts = [tokenizer.encode(text) for text in row.sentences]
     room = max_seq_length - 1 - len(parts)
-    sequences = []
-    for kept in long_texts.cut(parts, room):
-        ids, segments = [tokenizer.cls_id], [0]
-        for number, part in enumerate(kept):
-            ids += [*part, tokenizer.sep_id]
-            segments += [number] * (len(part) + 1)
-        sequences.append((ids, segments))
+    sequences = [joined(kept, tokenizer) for kept in long_texts.cut(parts, room)]
     return sequences, sum(map(len, parts)) > room
