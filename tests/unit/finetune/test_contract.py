@@ -13,12 +13,12 @@ from absl import flags as absl_flags
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands.convert import convert
 from bert_tf.commands.doctor import TRAINING_SCRIPTS
-from bert_tf.inference.export import export_saved_model
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.layouts import WORD_STARTS
-from bert_tf.serving.export import ExportSettings
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import TASKS, exportable_of, open_trained
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import TASKS, open_trained
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.tagging.files import read_tagged
@@ -305,8 +305,7 @@ def test_a_copy_for_transformers_predicts_the_same(job, tmp_path):
 @pytest.mark.slow
 def test_an_export_computes_what_a_loaded_model_does(job, tmp_path):
     found = open_trained(job.trained)
-    exportable = exportable_of(found, ExportSettings())
-    directory = export_saved_model(found.model, exportable, tmp_path)
+    directory = export_saved_model(found, ExportSettings(), tmp_path).path
     loaded = tf2.saved_model.load(str(directory))
     rng = np.random.RandomState(1)
     ids = rng.randint(5, found.model.config.vocab_size, [3, 12]).astype(np.int32)
