@@ -26,7 +26,7 @@ MOST_LINES = {
     "diagnose": 881,
     "doctor": 576,
     "durable": 1_277,
-    "finetune": 1_719,
+    "finetune": 1_691,
     "inference": 756,
     "input": 1_892,
     "model": 2_690,
@@ -35,17 +35,17 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_466,
     "serving": 1_214,
-    "tasks": 13_665,
-    "text": 2_725,
+    "tasks": 13_612,
+    "text": 2_787,
     "train": 3_771,
     "tuning": 546,
     "update": 2_792,
     "util": 2_352,
     "watch": 772,
 }
-MOST_FILES = 307
+MOST_FILES = 308
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (183, 30_521)}
+MOST_REACHED = {"run_pretraining.py": (183, 30_491)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
