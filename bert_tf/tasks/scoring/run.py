@@ -211,7 +211,7 @@ class _Scoring:
 
     @property
     def name(self) -> str:
-        """That of the checkpoint."""
+        """The name of the checkpoint."""
         return self.checkpoint.name
 
     @property
