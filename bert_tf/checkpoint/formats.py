@@ -12,9 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from bert_tf.checkpoint import names
-from bert_tf.checkpoint.arrays import ArrayFile, Shape
-from bert_tf.checkpoint.pytorch_file import PytorchFile
-from bert_tf.checkpoint.safetensors_file import SafetensorsFile
+from bert_tf.checkpoint.arrays import ArrayFile, PytorchFile, SafetensorsFile, Shape
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import (
     SAFETENSORS_SUFFIX,

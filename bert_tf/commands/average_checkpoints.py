@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.checkpoint.averages import average_sources
+from bert_tf.checkpoint.derived import average_sources
 from bert_tf.checkpoint.formats import ORIGINS, open_source
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.commands.convert import convert, without_flags

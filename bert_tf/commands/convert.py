@@ -81,7 +81,7 @@ def convert(
             run_state={name: network.read_unchanged(name) for name in kept},
         )
         if card and target == "huggingface":
-            from bert_tf.checkpoint.model_card import write_model_card
+            from bert_tf.checkpoint.huggingface import write_model_card
 
             write_model_card(directory, network, name=Path(output_dir).absolute().name)
         if add_files is not None:
