@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import ArrayFile, Entry
-from bert_tf.checkpoint.formats import ConfiguredSource, Source, StoredArray
+from bert_tf.checkpoint.formats import Source, StoredArray
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.text.new_words import Extension
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -78,9 +78,7 @@ def extend_rows(rows: np.ndarray, extension: Extension) -> np.ndarray:
     return found
 
 
-def extend_source(
-    source: ConfiguredSource, extension: Extension, tokenizer_files: TokenizerFiles
-) -> ConfiguredSource:
+def extend_source(source: Source, extension: Extension, tokenizer_files: TokenizerFiles) -> Source:
     """The checkpoint with the rows of new words; ``tokenizer_files`` name the new vocabulary."""
     stored = dict(source.stored)
     for name in _BY_ENTRY:
@@ -95,7 +93,7 @@ def extend_source(
 class _ExtendedRows(ArrayFile):
     """A variable of a checkpoint, with rows for new words."""
 
-    def __init__(self, source: ConfiguredSource, name: str, extension: Extension) -> None:
+    def __init__(self, source: Source, name: str, extension: Extension) -> None:
         self.path = source.path
         rows, *width = source.shapes[name]
         shape = (max(rows, len(extension.entries)), *width)

@@ -10,7 +10,7 @@ import dataclasses
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
-from bert_tf.checkpoint.formats import ConfiguredSource
+from bert_tf.checkpoint.formats import Source
 from bert_tf.model.bert import WORD_EMBEDDINGS, bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.encoder import encoder_specs
@@ -35,7 +35,7 @@ def generator_specs(generator: BertConfig, *, embedding_size: int) -> list[Varia
     return specs + masked_lm_specs(generator, embedding_size=embedding_size)
 
 
-def without_generator(source: ConfiguredSource) -> tuple[ConfiguredSource, list[str]]:
+def without_generator(source: Source) -> tuple[Source, list[str]]:
     """The discriminator alone; and a note, unless the checkpoint contains nothing else."""
     own = [name for name in source.stored if name.startswith(names.GENERATOR)]
     weights = [name for name in own if not names.is_run_state(name)]
@@ -45,7 +45,7 @@ def without_generator(source: ConfiguredSource) -> tuple[ConfiguredSource, list[
     return source.without(own), [note]
 
 
-def generator_of(source: ConfiguredSource) -> ConfiguredSource:
+def generator_of(source: Source) -> Source:
     """The generator as a checkpoint of its own, with its configuration.
 
     Its names are BERT's, except that the head keeps its prefix, by which ``names.ELECTRA``
@@ -71,7 +71,7 @@ def generator_of(source: ConfiguredSource) -> ConfiguredSource:
     )
 
 
-def generator_shapes(source: ConfiguredSource) -> dict[str, Shape]:
+def generator_shapes(source: Source) -> dict[str, Shape]:
     """The names and shapes of the variables that :func:`generator_of` returns."""
     width = source.shapes[WORD_EMBEDDINGS][1]
     embeddings = dataclasses.replace(source.config, hidden_size=width, num_attention_heads=1)
@@ -89,7 +89,7 @@ def generator_shapes(source: ConfiguredSource) -> dict[str, Shape]:
     }
 
 
-def _config(source: ConfiguredSource, *, width: int) -> BertConfig:
+def _config(source: Source, *, width: int) -> BertConfig:
     """The generator's configuration; its attention heads are as wide as the discriminator's."""
     config, shapes = source.config, source.shapes
     layers = 0

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bert_tf.checkpoint import names
-from bert_tf.checkpoint.formats import ConfiguredSource
+from bert_tf.checkpoint.formats import Source
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
@@ -32,7 +32,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open, read_json_object, write_json
 
 if TYPE_CHECKING:
-    from bert_tf.checkpoint.formats import ConfiguredDirectory
+    from bert_tf.model_directory.classes import Classes
 
 
 # If there are several heads, the first determines the class name, after "Bert" and the like.
@@ -56,28 +56,28 @@ _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 
 
 def write_huggingface(
-    directory: Path, weights: Mapping[str, np.ndarray], files: ConfiguredDirectory
+    directory: Path, weights: Mapping[str, np.ndarray], source: Source
 ) -> list[str]:
     """Writes ``config.json``, weights, vocabulary and tokenizer; returns notes for the user.
 
-    ``directory`` exists and is empty; ``weights`` are float32 arrays under Google's names. Raises
+    ``directory`` exists and is empty; ``weights`` are the float32 arrays of ``source``. Raises
     UserError if transformers has no class for such a network, or the vocabulary is malformed;
     OSError if the disk is full.
     """
-    naming = naming_for(files.config, names.heads_of(weights))
-    _check_place(naming, names.heads_of(weights), files)
+    naming = _naming_for(source.config, names.heads_of(weights))
+    _check_place(naming, names.heads_of(weights), source)
     rows = {name: naming.by_google(name) for name in weights}
     heads = names.heads_of(name for name, row in rows.items() if row)
-    tokenizer_files, on_casing = _with_casing(files.tokenizer_files)
+    tokenizer_files, on_casing = _with_casing(source.files.tokenizer_files)
     bias = weights.get(f"{names.CLASSES}output_bias")
-    config = huggingface_config(files, heads, None if bias is None else len(bias))
-    padding, on_tokenizer = _write_tokenizer(directory, tokenizer_files, files.config)
+    settings = _settings(source, heads, None if bias is None else len(bias))
+    padding, on_tokenizer = _write_tokenizer(directory, tokenizer_files, source.config)
     notes = [*on_casing, *on_tokenizer]
-    config["pad_token_id"] = padding
+    settings["pad_token_id"] = padding
     if naming is names.ELECTRA:
-        config["embedding_size"] = weights[WORD_EMBEDDINGS].shape[1]
-    write_json(directory / HUGGINGFACE_CONFIG_NAME, config)
-    write_record(record_of(directory, files.config, tokenizer_files, **files.facts))
+        settings["embedding_size"] = weights[WORD_EMBEDDINGS].shape[1]
+    write_json(directory / HUGGINGFACE_CONFIG_NAME, settings)
+    write_record(record_of(directory, source.config, tokenizer_files, **source.files.facts))
     arrays = {}
     for name, row in rows.items():
         if row is not None:
@@ -99,20 +99,20 @@ def write_huggingface(
     ]
 
 
-def naming_for(config: BertConfig, heads: set[str]) -> names.Naming:
+def _naming_for(config: BertConfig, heads: set[str]) -> names.Naming:
     """Hugging Face's naming of a network; its BERT classes always have token types."""
     if heads & {names.DISCRIMINATOR, names.GENERATOR_MASKED_LM}:
         return names.ELECTRA
     return names.BERT if config.type_vocab_size else names.DISTILBERT
 
 
-def _check_place(naming: names.Naming, heads: set[str], files: ConfiguredDirectory) -> None:
-    if naming is names.ELECTRA and not files.config.type_vocab_size:
+def _check_place(naming: names.Naming, heads: set[str], source: Source) -> None:
+    if naming is names.ELECTRA and not source.config.type_vocab_size:
         raise UserError(
             "the network has no token types (type_vocab_size 0), and Hugging Face's ELECTRA always "
             "has them; convert it to another format."
         )
-    if naming is names.DISTILBERT and names.CLASSES in heads and files.labels is None:
+    if naming is names.DISTILBERT and names.CLASSES in heads and source.files.labels is None:
         raise UserError(
             "the checkpoint has a text classification head but no token types, and DistilBERT, "
             "Hugging Face's form of a network without them, has no pooler for that head; convert "
@@ -120,13 +120,11 @@ def _check_place(naming: names.Naming, heads: set[str], files: ConfiguredDirecto
         )
 
 
-def huggingface_config(
-    files: ConfiguredDirectory, heads: set[str], num_labels: int | None
-) -> dict[str, Any]:
+def _settings(source: Source, heads: set[str], num_labels: int | None) -> dict[str, Any]:
     """The content of ``config.json`` for a network with these heads, without padding."""
-    naming = naming_for(files.config, heads)
-    settings = files.config.to_dict()
-    activation = files.config.hidden_act
+    naming = _naming_for(source.config, heads)
+    settings = source.config.to_dict()
+    activation = source.config.hidden_act
     settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS.get(activation, activation)
     if naming is names.DISTILBERT:
         del settings["type_vocab_size"]
@@ -136,7 +134,7 @@ def huggingface_config(
     else:
         settings.update(layer_norm_eps=1e-12, position_embedding_type="absolute")
     class_name = next(name for needed, name in _ARCHITECTURES if needed <= heads)
-    if class_name == "ForSequenceClassification" and files.labels is not None:
+    if class_name == "ForSequenceClassification" and source.files.labels is not None:
         class_name = "ForTokenClassification"
     settings.update(
         model_type=naming.model_type,
@@ -144,15 +142,14 @@ def huggingface_config(
         torch_dtype="float32",
     )
     if num_labels is not None:
-        settings.update(_classes(files, num_labels))
+        settings.update(_about_classes(source.files.classes, num_labels))
     return settings
 
 
-def _classes(files: ConfiguredDirectory, num_labels: int) -> dict[str, Any]:
+def _about_classes(classes: Classes | None, num_labels: int) -> dict[str, Any]:
     """The names of the classes, and what the outputs mean if they are not one of them."""
     from bert_tf.model_directory.classes import MULTI_LABEL, SINGLE_LABEL, THRESHOLD_KEY
 
-    classes = files.classes
     known = classes.labels if classes else ()
     if len(known) == num_labels:
         labels = {str(index): label for index, label in enumerate(known)}
@@ -262,7 +259,7 @@ _TRAINING = {
 _DATA_FLAGS = ("input_file", "train_file", "data_dir", "eval_file", "predict_file")
 
 
-def write_model_card(directory: Path, source: ConfiguredSource, *, name: str) -> None:
+def write_model_card(directory: Path, source: Source, *, name: str) -> None:
     """Writes the card of a directory that :func:`huggingface.write_huggingface` has filled.
 
     A card that stands next to the weights is copied instead. ``name`` is the model's.
@@ -277,7 +274,7 @@ def write_model_card(directory: Path, source: ConfiguredSource, *, name: str) ->
         file.write(content)
 
 
-def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Iterator[str]:
+def _card(config: Mapping[str, Any], source: Source, name: str) -> Iterator[str]:
     class_name = config["architectures"][0]
     ending = next(end for end in _TASKS if class_name.endswith(end))
     # The hub has no task for Electra's, which tells replaced tokens from original ones.
@@ -307,7 +304,7 @@ def _card(config: Mapping[str, Any], source: ConfiguredSource, name: str) -> Ite
     yield from _table("Evaluation", iter(scores.items()))
 
 
-def _about_network(config: Mapping[str, Any], source: ConfiguredSource) -> Rows:
+def _about_network(config: Mapping[str, Any], source: Source) -> Rows:
     yield "Layers", source.config.num_hidden_layers
     yield "Width", source.config.hidden_size
     yield "Attention heads", source.config.num_attention_heads
@@ -337,7 +334,7 @@ def _about_training(
         yield "Programs", ", ".join(f"{program} {version}" for program, version in versions.items())
 
 
-def _scores(source: ConfiguredSource) -> dict[str, float]:
+def _scores(source: Source) -> dict[str, float]:
     """The results of the last evaluation, if it was that of these weights."""
     path = Path(source.path).parent / _RESULTS_NAME
     step = _step(source)
@@ -351,7 +348,7 @@ def _scores(source: ConfiguredSource) -> dict[str, float]:
     }
 
 
-def _step(source: ConfiguredSource) -> int | None:
+def _step(source: Source) -> int | None:
     """The number of updates in the name of a run's checkpoint."""
     number = Path(source.path).name.rpartition("ckpt-")[2]
     return int(number) if number.isdecimal() else None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, open_source
+from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.names import DISCRIMINATOR, heads_of
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.commands.convert import check_new_directory, convert, without_flags
@@ -115,7 +115,7 @@ def extend_vocabulary(
     files = dataclasses.replace(
         source.files, config=model.config, tokenizer_files=model.tokenizer_files
     )
-    source = dataclasses.replace(source, files=files).configured()
+    source = dataclasses.replace(source, files=files)
     counts = choice.counts(tokenizer.basic)
     own: list[NewWord] = []
     lines: list[str] = []
@@ -147,7 +147,7 @@ def extend_vocabulary(
 
 
 def _write(
-    source: ConfiguredSource,
+    source: Source,
     extension: Extension,
     tokenizer_files: TokenizerFiles,
     output_dir: PathLike,
@@ -214,7 +214,7 @@ def _report(
             )
 
 
-def _write_words(path: Path, extension: Extension, source: ConfiguredSource) -> None:
+def _write_words(path: Path, extension: Extension, source: Source) -> None:
     """A table of the new words, by id."""
     before = read_vocab_file(source.files.tokenizer_files.required_file)
     with atomic_open(path) as file:

@@ -13,7 +13,6 @@ import copy
 import functools
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
@@ -22,8 +21,16 @@ import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.compat.estimator import export
-from bert_tf.compat.estimator.calls import arguments, call, call_input_fn
-from bert_tf.compat.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list
+from bert_tf.compat.estimator.spec import (
+    EstimatorSpec,
+    ModeKeys,
+    RunConfig,
+    arguments,
+    call,
+    call_input_fn,
+    checked_list,
+    complete,
+)
 from bert_tf.util.files import check_finite
 
 Hooks = Sequence[tf.train.SessionRunHook]
@@ -71,7 +78,7 @@ class Estimator:
             )
         self._model_fn = model_fn
         self._params = copy.deepcopy(params or {})
-        self._config = _complete(RunConfig() if config is None else config, model_dir)
+        self._config = complete(RunConfig() if config is None else config, model_dir)
 
     @property
     def model_dir(self) -> str:
@@ -166,9 +173,7 @@ class Estimator:
         hooks = [*hooks, tf.train.NanTensorHook(spec.loss)]
         if config.log_step_count_steps is not None:
             logged = {"loss": spec.loss, "step": tf.train.get_global_step()}
-            hooks.append(
-                tf.train.LoggingTensorHook(logged, every_n_iter=config.log_step_count_steps)
-            )
+            hooks.append(tf.train.LoggingTensorHook(logged, config.log_step_count_steps))
         hooks += spec.training_hooks
         if not (spec.scaffold.saver or tf.get_collection(tf.GraphKeys.SAVERS)):
             saver = tf.train.Saver(
@@ -400,27 +405,6 @@ class Estimator:
 
     def _call_arguments(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "params": self.params, "config": self.config}
-
-
-def _complete(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
-    """The settings with a directory, by default a temporary one, and a session configuration.
-
-    Raises ValueError for two different directories, or if ``config`` is not a RunConfig.
-    """
-    if not isinstance(config, RunConfig):
-        raise ValueError(f"config must be a RunConfig, not {config!r}.")
-    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
-    if config.model_dir not in (None, model_dir):
-        raise ValueError(f"model_dir is {model_dir!r}, but the RunConfig has {config.model_dir!r}.")
-    if not model_dir:
-        model_dir = tempfile.mkdtemp()
-        tf.logging.warning("No model_dir given; the model is written to %s.", model_dir)
-    session_config = config.session_config
-    if session_config is None:
-        session_config = tf.ConfigProto(allow_soft_placement=True)
-        rewrite_options = session_config.graph_options.rewrite_options
-        rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
-    return config.replace(model_dir=model_dir, session_config=session_config)
 
 
 def _check_weights(checkpoint: str | None) -> None:

@@ -62,22 +62,12 @@ class ServingInputReceiver(_Receiver):
         receiver_tensors_alternatives: Mapping[str, Tensors] | None = None,
     ) -> ServingInputReceiver:
         """Takes the fields in order or by name."""
-        alternatives = receiver_tensors_alternatives
-        if alternatives is not None:
-            if not isinstance(alternatives, dict):
-                raise ValueError(
-                    f"receiver_tensors_alternatives must be a dict, not {alternatives!r}."
-                )
-            alternatives = {
-                name: _checked(tensors, "input", "receiver_tensors_alternatives")
-                for name, tensors in alternatives.items()
-            }
-        return super().__new__(
-            cls,
-            cls._checked_features(features),
-            _checked(receiver_tensors, "input", "receiver_tensors"),
-            alternatives,
-        )
+        alternatives = receiver_tensors_alternatives and {
+            name: _checked(tensors, "input", "receiver_tensors_alternatives")
+            for name, tensors in receiver_tensors_alternatives.items()
+        }
+        fed = _checked(receiver_tensors, "input", "receiver_tensors")
+        return super().__new__(cls, cls._checked_features(features), fed, alternatives)
 
     @staticmethod
     def _checked_features(features: Tensors) -> Tensors:
