@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from google.protobuf.message import DecodeError
 
 from bert_tf.compat.estimator import export
 from bert_tf.compat.estimator.spec import (
@@ -95,15 +93,6 @@ class Estimator:
         """A copy of the ``params`` passed to functions."""
         return copy.deepcopy(self._params)
 
-    @property
-    def model_fn(self) -> Callable[..., EstimatorSpec]:
-        """The model_fn with its ``params`` bound: a function of features, labels, mode, config."""
-
-        def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
-            return self._call_model_fn(features, labels, mode, config)
-
-        return model_fn
-
     def latest_checkpoint(self) -> str | None:
         """The prefix of the newest checkpoint's files; None if there is none."""
         return tf.train.latest_checkpoint(self.model_dir)
@@ -152,7 +141,7 @@ class Estimator:
         )
         if steps is not None or max_steps is not None:
             hooks.append(tf.train.StopAtStepHook(steps, max_steps))
-        with self._new_graph(self._config.device_fn):
+        with self._new_graph():
             # Hooks share one read of the step, created here as in tf.estimator, so that written
             # graphs are the same.
             tf.train.StepCounterHook().begin()
@@ -257,11 +246,6 @@ class Estimator:
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._new_graph():
             spec, input_hooks = self._build(input_fn, ModeKeys.PREDICT)
-            if not (input_hooks or tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS)):
-                tf.logging.warning(
-                    "The input is neither a tf.data.Dataset nor a queue, so it does not end, and "
-                    "predictions do not either."
-                )
             predictions = _select_predictions(spec.predictions, predict_keys)
             hooks = [*input_hooks, *hooks, *spec.prediction_hooks]
             with self._restored_session(spec.scaffold, checkpoint, hooks) as session:
@@ -321,18 +305,12 @@ class Estimator:
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
-        experimental_mode: str = ModeKeys.PREDICT,
     ) -> bytes:
         """Writes the model in mode PREDICT as a SavedModel; returns its path.
 
         See :func:`bert_tf.compat.estimator.export.write` for the arguments. The default checkpoint
-        is the newest; raises ValueError if there is none, and for other modes.
+        is the newest; raises ValueError if there is none.
         """
-        if experimental_mode != ModeKeys.PREDICT:
-            raise ValueError(
-                f"experimental_mode={experimental_mode!r} is not supported without tf.estimator; "
-                "only the mode PREDICT can be exported."
-            )
         checkpoint = checkpoint_path or self._require_checkpoint()
         with self._new_graph():
             receiver = serving_input_receiver_fn()
@@ -360,9 +338,9 @@ class Estimator:
         return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
 
     @contextlib.contextmanager
-    def _new_graph(self, device_fn: Callable[[tf.Operation], str] | None = None) -> Iterator[None]:
+    def _new_graph(self) -> Iterator[None]:
         """Makes a graph with the seed and ``global_step`` the current one."""
-        with tf.Graph().as_default() as graph, graph.device(device_fn):
+        with tf.Graph().as_default():
             tf.set_random_seed(self._config.tf_random_seed)
             tf.train.create_global_step()
             yield
@@ -389,16 +367,11 @@ class Estimator:
             labels = None
         return self._call_model_fn(features, labels, mode), input_hooks
 
-    def _call_model_fn(
-        self, features: Any, labels: Any, mode: str, config: RunConfig | None = None
-    ) -> EstimatorSpec:
+    def _call_model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
         if labels is not None and "labels" not in arguments(self._model_fn):
             raise ValueError(f"{self._model_fn} does not take labels, but the input has labels.")
-        model_fn = functools.partial(self._model_fn, features=features)
-        offered = {"labels": labels, **self._call_arguments(mode)}
-        if config is not None:
-            offered["config"] = config
-        spec = call(model_fn, offered)
+        offered = {"features": features, "labels": labels, **self._call_arguments(mode)}
+        spec = call(self._model_fn, offered)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"{self._model_fn} must return an EstimatorSpec, not {spec!r}.")
         return spec
@@ -449,11 +422,7 @@ def _split_examples(batch: Any) -> Iterator[Any]:
 
 
 def _write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Writes metrics and their checkpoint as summaries for the checkpoint's step.
-
-    A metric may itself be a serialized tf.Summary, whose values are named ``METRIC/0`` and so on.
-    Metrics of other types are left out.
-    """
+    """Writes metrics, numbers and arrays, and their checkpoint as summaries of its step."""
     step = results[tf.GraphKeys.GLOBAL_STEP]
     summary = tf.Summary()
     for name, value in results.items():
@@ -463,24 +432,11 @@ def _write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str
             summary.value.add(tag=name, simple_value=float(value))
         elif isinstance(value, np.ndarray):
             summary.value.add(tag=name, node_name=name, tensor=tf.make_tensor_proto(value))
-        elif isinstance(value, bytes) and (found := _read_summary(value)) is not None:
-            for number, inner in enumerate(found.value):
-                inner.tag = f"{name}/{number}"
-            summary.value.extend(found.value)
         else:
-            tf.logging.warning(
-                "No summary is written for %s: it is not a number, an array or a summary.", name
-            )
+            tf.logging.warning("No summary is written for %s: it is no number or array.", name)
     writer = tf.summary.FileWriterCache.get(directory)
     writer.add_summary(summary, step)
     if checkpoint:
         path = tf.Summary.Value(tag="checkpoint_path", tensor=tf.make_tensor_proto(checkpoint))
         writer.add_summary(tf.Summary(value=[path]), step)
     writer.flush()
-
-
-def _read_summary(content: bytes) -> tf.Summary | None:
-    try:
-        return tf.Summary.FromString(content)
-    except DecodeError:
-        return None

@@ -29,7 +29,6 @@ __all__ = [
     "PredictOutput",
     "RegressionOutput",
     "ServingInputReceiver",
-    "TensorServingInputReceiver",
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
 ]
@@ -38,9 +37,8 @@ Tensors = Union[tf.Tensor, Mapping[str, tf.Tensor]]
 
 
 class _Receiver(NamedTuple):
-    features: Any
+    features: Mapping[str | int, tf.Tensor]
     receiver_tensors: Mapping[str, tf.Tensor]
-    receiver_tensors_alternatives: Mapping[str, Mapping[str, tf.Tensor]] | None
 
 
 class ServingInputReceiver(_Receiver):
@@ -49,48 +47,19 @@ class ServingInputReceiver(_Receiver):
     Attributes:
       features: passed to the model_fn; a single tensor becomes {"feature": tensor}.
       receiver_tensors: the tensors to feed; a single tensor becomes {"input": tensor}.
-      receiver_tensors_alternatives: alternative tensors to feed, by name.
 
-    Raises ValueError for anything except tensors by name; names must be strings or, for features,
-    integers.
+    Raises ValueError for anything except tensors by name.
     """
 
-    def __new__(
-        cls,
-        features: Tensors,
-        receiver_tensors: Tensors,
-        receiver_tensors_alternatives: Mapping[str, Tensors] | None = None,
-    ) -> ServingInputReceiver:
+    def __new__(cls, features: Tensors, receiver_tensors: Tensors) -> ServingInputReceiver:
         """Takes the fields in order or by name."""
-        alternatives = receiver_tensors_alternatives and {
-            name: _checked(tensors, "input", "receiver_tensors_alternatives")
-            for name, tensors in receiver_tensors_alternatives.items()
-        }
-        fed = _checked(receiver_tensors, "input", "receiver_tensors")
-        return super().__new__(cls, cls._checked_features(features), fed, alternatives)
-
-    @staticmethod
-    def _checked_features(features: Tensors) -> Tensors:
-        return _checked(features, "feature", "features", names=(str, int))
+        fed = _by_name(receiver_tensors, "input", "receiver_tensors")
+        return super().__new__(cls, _by_name(features, "feature", "features"), fed)
 
 
-class TensorServingInputReceiver(ServingInputReceiver):
-    """A :class:`ServingInputReceiver` for models with a single feature, without a dict."""
-
-    @staticmethod
-    def _checked_features(features: tf.Tensor) -> tf.Tensor:
-        return _checked({"feature": features}, "feature", "features")["feature"]
-
-
-def _checked(
-    tensors: Tensors, single: str, field: str, *, names: tuple[type, ...] = (str,)
-) -> dict[str, tf.Tensor]:
-    """``tensors`` by name, a single one as ``single``; ValueError for anything else."""
+def _by_name(tensors: Tensors, single: str, field: str) -> dict[Any, tf.Tensor]:
     named = dict(tensors) if isinstance(tensors, dict) else {single: tensors}
     for name, tensor in named.items():
-        if not isinstance(name, names):
-            kinds = " or ".join(kind.__name__ for kind in names)
-            raise ValueError(f"{field}: the name {name!r} of a tensor must be {kinds}.")
         if not isinstance(tensor, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
             raise ValueError(f"{field}[{name!r}] must be a tensor, not {tensor!r}.")
     return named
@@ -153,9 +122,7 @@ def write(
     """
     version = get_timestamped_export_dir(os.fspath(base))
     temporary = get_temp_export_dir(version)  # servers only look for numbers
-    signatures = build_all_signature_defs(
-        receiver.receiver_tensors, spec.export_outputs, receiver.receiver_tensors_alternatives
-    )
+    signatures = build_all_signature_defs(receiver.receiver_tensors, spec.export_outputs)
     local_init_op = spec.scaffold.local_init_op
     if local_init_op is None:
         local_init_op = tf.train.Scaffold.default_local_init_op()

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import numbers
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -72,30 +71,15 @@ def call_input_fn(
 _UNSET: Any = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
 
-# Which values of a setting are accepted, if it is not None, and what it says of others.
-_NOT_NEGATIVE = (lambda number: number >= 0, "must be at least 0")
-_POSITIVE = (lambda number: number > 0, "must be greater than 0")
-_UNSUPPORTED = (
-    lambda _: False,
-    "is not supported without tf.estimator; train on several processes with Horovod",
+_NOT_NEGATIVE = (
+    *("save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs"),
+    "keep_checkpoint_max",
 )
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tf_random_seed": (lambda seed: isinstance(seed, numbers.Integral), "must be an integer"),
-    "save_summary_steps": _NOT_NEGATIVE,
-    "save_checkpoints_steps": _NOT_NEGATIVE,
-    "save_checkpoints_secs": _NOT_NEGATIVE,
-    "session_config": (lambda it: isinstance(it, tf.ConfigProto), "must be a tf.ConfigProto"),
-    "keep_checkpoint_max": _NOT_NEGATIVE,
-    "keep_checkpoint_every_n_hours": _POSITIVE,
-    "log_step_count_steps": _POSITIVE,
-    "train_distribute": _UNSUPPORTED,
-    "device_fn": (lambda function: arguments(function) == {"op"}, "must take one argument, op"),
-    "protocol": _UNSUPPORTED,
-    "eval_distribute": _UNSUPPORTED,
-    "experimental_distribute": _UNSUPPORTED,
-    "experimental_max_worker_delay_secs": _UNSUPPORTED,
-    "session_creation_timeout_secs": _POSITIVE,
-}
+_POSITIVE = ("keep_checkpoint_every_n_hours", "log_step_count_steps")
+_UNSUPPORTED = (
+    *("train_distribute", "eval_distribute", "experimental_distribute", "device_fn", "protocol"),
+    "experimental_max_worker_delay_secs",
+)
 
 
 @dataclasses.dataclass
@@ -111,12 +95,11 @@ class RunConfig:
       keep_checkpoint_max: the number of newest checkpoints to keep; None or 0 keeps all.
       keep_checkpoint_every_n_hours: also keeps one checkpoint for each period of this many hours.
       log_step_count_steps: updates between log lines with the loss and the speed, or None.
-      device_fn: maps a tf.Operation of the training graph to its device.
       session_creation_timeout_secs: has no effect in one process.
       checkpoint_save_graph_def: whether to write ``graph.pbtxt`` and ``.meta`` files.
 
-    Raises ValueError for inconsistent values and for distribution strategies, which are not
-    supported; UserError for a cluster of several processes in the environment variable TF_CONFIG.
+    Raises ValueError for inconsistent values and for distribution strategies and devices, which are
+    not supported; UserError for a cluster of several processes in the variable TF_CONFIG.
     """
 
     model_dir: str | os.PathLike | None = None
@@ -129,7 +112,7 @@ class RunConfig:
     keep_checkpoint_every_n_hours: float = 10000
     log_step_count_steps: int | None = 100
     train_distribute: None = None
-    device_fn: Callable[[tf.Operation], str] | None = None
+    device_fn: None = None
     protocol: None = None
     eval_distribute: None = None
     experimental_distribute: None = None
@@ -151,10 +134,17 @@ class RunConfig:
             self.model_dir = os.fspath(self.model_dir)
             if not self.model_dir:
                 raise ValueError("RunConfig: model_dir is empty; name a directory.")
-        for name, (accepts, what) in _RULES.items():
+        for name in (*_NOT_NEGATIVE, *_POSITIVE):
             value = getattr(self, name)
-            if value is not None and not accepts(value):
-                raise ValueError(f"RunConfig: {name} {what} (it is {value!r}).")
+            if value is not None and (value < 0 or (value == 0 and name in _POSITIVE)):
+                bound = "greater than 0" if name in _POSITIVE else "at least 0"
+                raise ValueError(f"RunConfig: {name} must be {bound} (it is {value!r}).")
+        for name in _UNSUPPORTED:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"RunConfig: {name} is not supported without tf.estimator; train on several "
+                    "processes with Horovod."
+                )
         cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
         if sum(map(len, cluster.values())) > 1:
             raise UserError(
