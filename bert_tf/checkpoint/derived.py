@@ -37,7 +37,7 @@ def average_sources(sources: Sequence[Source]) -> Source:
                 "differs; give checkpoints of one run."
             )
     stored = {name: StoredArray(_Mean(sources, name), name) for name in weights[-1]}
-    return dataclasses.replace(last, stored=stored)
+    return last.with_arrays(stored)
 
 
 class _Mean(ArrayFile):
@@ -86,8 +86,7 @@ def extend_source(source: Source, extension: Extension, tokenizer_files: Tokeniz
             stored[name] = StoredArray(_ExtendedRows(source, name, extension), name)
     size = max(source.config.vocab_size, len(extension.entries))
     config = dataclasses.replace(source.config, vocab_size=size)
-    files = dataclasses.replace(source.files, config=config, tokenizer_files=tokenizer_files)
-    return dataclasses.replace(source, stored=stored, files=files)
+    return source.with_arrays(stored, config=config, tokenizer_files=tokenizer_files)
 
 
 class _ExtendedRows(ArrayFile):

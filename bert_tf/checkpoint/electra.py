@@ -64,11 +64,7 @@ def generator_of(source: Source) -> Source:
             stored[name] = array
         elif name.startswith(names.GENERATOR):
             stored[name[len(names.GENERATOR) :]] = array
-    return dataclasses.replace(
-        source,
-        stored=stored,
-        files=dataclasses.replace(source.files, config=_config(source, width=transform[0])),
-    )
+    return source.with_arrays(stored, config=_config(source, width=transform[0]))
 
 
 def generator_shapes(source: Source) -> dict[str, Shape]:

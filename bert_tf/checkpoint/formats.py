@@ -128,13 +128,17 @@ class Source:
             for number, kept in enumerate(layers):
                 if int(layer["number"]) == kept:
                     stored[f"{layer['scope']}{number}{name[layer.end() :]}"] = array
-        return dataclasses.replace(self, stored=stored)
+        return self.with_arrays(stored)
 
     def without(self, variables: Iterable[str]) -> Source:
         """The checkpoint without some of its variables."""
         left_out = set(variables)
-        kept = {name: array for name, array in self.stored.items() if name not in left_out}
-        return dataclasses.replace(self, stored=kept)
+        return self.with_arrays({n: array for n, array in self.stored.items() if n not in left_out})
+
+    def with_arrays(self, stored: Mapping[str, StoredArray], **files: Any) -> Source:
+        """The checkpoint with other variables, and with changes of the files next to it."""
+        beside = dataclasses.replace(self.files, **files)
+        return Source(self.path, self.origin, beside, stored, self.notes)
 
     def is_plain_tensorflow(self, wanted: Iterable[str]) -> bool:
         """Whether TensorFlow can read the wanted variables as float32 from ``path`` directly."""

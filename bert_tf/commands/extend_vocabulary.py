@@ -112,10 +112,9 @@ def extend_vocabulary(
             "have probabilities, which new words lack)."
         )
     source = open_source(model.checkpoint)
-    files = dataclasses.replace(
-        source.files, config=model.config, tokenizer_files=model.tokenizer_files
+    source = source.with_arrays(
+        source.stored, config=model.config, tokenizer_files=model.tokenizer_files
     )
-    source = dataclasses.replace(source, files=files)
     counts = choice.counts(tokenizer.basic)
     own: list[NewWord] = []
     lines: list[str] = []
