@@ -211,32 +211,22 @@ def _write_tokenizer(
     return padding, notes
 
 
-# Title and value; rows without a value are left out.
-Rows = Iterator[tuple[str, Any]]
-
 CARD_NAME = "README.md"
 _RESULTS_NAME = "eval_results.json"
 
-# The end of a class name in transformers, which AutoModel's classes have in common: the hub's task.
+# The end of a class name in transformers -> the hub's task.
 _TASKS = {
     "ForQuestionAnswering": "question-answering",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForMaskedLM": "fill-mask",
-    "ForPreTraining": "fill-mask",
+    "BertForPreTraining": "fill-mask",
     "ForNextSentencePrediction": None,
-    "": "feature-extraction",  # of the network without a head
+    "": "feature-extraction",  # no head, or ELECTRA's, for which the hub has no task
 }
 # The hub's metrics that eval_results.json names alike, after "eval_".
 _METRICS = ("accuracy", "f1", "precision", "recall", "exact_match", "matthews_correlation")
 _NO_SCORES = ("global_step", "predict_sequences_per_second", "total")
-_LABELLED_WORDS = """
-# A word has the label of its first token. The others were not trained, so that
-# aggregation_strategy="simple", which uses theirs, too, cuts words.
-from transformers import pipeline
-words = pipeline(
-    "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first"
-)"""
 # Characters that may be markup or begin a link; an underscore within a word is neither.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#$@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])")
 
@@ -276,13 +266,13 @@ def write_model_card(directory: Path, source: Source, *, name: str) -> None:
 
 def _card(config: Mapping[str, Any], source: Source, name: str) -> Iterator[str]:
     class_name = config["architectures"][0]
-    ending = next(end for end in _TASKS if class_name.endswith(end))
-    # The hub has no task for Electra's, which tells replaced tokens from original ones.
-    task = _TASKS["" if class_name == "ElectraForPreTraining" else ending]
+    task = next(task for end, task in _TASKS.items() if class_name.endswith(end))
     record = source.files.run_record.content if source.files.run_record else {}
     flags = record["flags"] if isinstance(record.get("flags"), dict) else {}
     base = Path(str(flags.get("init_checkpoint") or "")).name
-    scores = _scores(source)
+    number = Path(source.path).name.rpartition("ckpt-")[2]
+    step = int(number) if number.isdecimal() else None
+    scores = _scores(source, step)
     metrics = [metric for metric in _METRICS if scores.keys() & {metric, f"eval_{metric}"}]
     # The front matter is YAML, which reads strings that are quoted as in JSON.
     yield from ("---", "library_name: transformers")
@@ -293,51 +283,50 @@ def _card(config: Mapping[str, Any], source: Source, name: str) -> Iterator[str]
     yield from (["metrics:", *(f"- {metric}" for metric in metrics)] if metrics else [])
     yield from ("---", "", f"# {_text(name)}", "", f"`{class_name}`")
     yield from _table("Network", _about_network(config, source))
-    yield from ("", "## Use", "", "```python")
-    yield f"from transformers import AutoModel{ending}, AutoTokenizer"
-    yield f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})"
-    yield f"model = AutoModel{ending}.from_pretrained({json.dumps(name)})"
-    yield from ([_LABELLED_WORDS] if ending == "ForTokenClassification" else [])
-    yield "```"
     if record:
-        yield from _table("Training", _about_training(record, flags, base, _step(source)))
-    yield from _table("Evaluation", iter(scores.items()))
+        yield from _table("Training", _about_training(record, flags, base, step))
+    yield from _table("Evaluation", scores)
 
 
-def _about_network(config: Mapping[str, Any], source: Source) -> Rows:
-    yield "Layers", source.config.num_hidden_layers
-    yield "Width", source.config.hidden_size
-    yield "Attention heads", source.config.num_attention_heads
-    yield "Longest sequence", source.config.max_position_embeddings
+def _about_network(config: Mapping[str, Any], source: Source) -> dict[str, Any]:
+    rows: dict[str, Any] = {
+        "Layers": source.config.num_hidden_layers,
+        "Width": source.config.hidden_size,
+        "Attention heads": source.config.num_attention_heads,
+        "Longest sequence": source.config.max_position_embeddings,
+    }
     files = source.files.tokenizer_files
     if files.file is not None:
         tokenizer = files.load()
         casing = {True: ", lower-cased", False: ", cased", None: ""}[files.do_lower_case]
-        yield "Vocabulary", f"{tokenizer.vocab_size} entries, {tokenizer.kind}{casing}"
-    labels = map(_line, config.get("id2label", {}).values())
-    yield "Classes, in the order of outputs", ", ".join(labels) or None
+        rows["Vocabulary"] = f"{tokenizer.vocab_size} entries, {tokenizer.kind}{casing}"
+    if config["architectures"][0].endswith("ForTokenClassification"):
+        # Labels of other tokens, which aggregation_strategy="simple" uses, were not trained.
+        rows["Label of a word"] = 'its first token\'s: aggregation_strategy="first"'
+    labels = ", ".join(map(_line, config.get("id2label", {}).values()))
+    return {**rows, "Classes, in the order of outputs": labels or None}
 
 
 def _about_training(
     record: Mapping[str, Any], flags: Mapping[str, Any], base: str, step: int | None
-) -> Rows:
+) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
     for name in _DATA_FLAGS:
         value = flags.get(name)
         if isinstance(value, str) and value:
-            yield f"--{name}", ", ".join(Path(part).name for part in value.split(","))
-    yield "Started from", base or None
-    yield "Updates until these weights", step
+            rows[f"--{name}"] = ", ".join(Path(part).name for part in value.split(","))
+    rows |= {"Started from": base or None, "Updates until these weights": step}
     for title, (section, name) in _TRAINING.items():
-        yield title, record["ledger"].get(section, {}).get(name)
+        rows[title] = record["ledger"].get(section, {}).get(name)
     versions = record.get("versions")
     if isinstance(versions, dict):
-        yield "Programs", ", ".join(f"{program} {version}" for program, version in versions.items())
+        rows["Programs"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return rows
 
 
-def _scores(source: Source) -> dict[str, float]:
-    """The results of the last evaluation, if it was that of these weights."""
+def _scores(source: Source, step: int | None) -> dict[str, float]:
+    """The results of the last evaluation, if it was that of these weights, of ``step``."""
     path = Path(source.path).parent / _RESULTS_NAME
-    step = _step(source)
     results = read_json_object(path, what="evaluation results") if path.is_file() else {}
     if step is None or results.get("global_step") != step:
         return {}
@@ -348,17 +337,11 @@ def _scores(source: Source) -> dict[str, float]:
     }
 
 
-def _step(source: Source) -> int | None:
-    """The number of updates in the name of a run's checkpoint."""
-    number = Path(source.path).name.rpartition("ckpt-")[2]
-    return int(number) if number.isdecimal() else None
-
-
-def _table(title: str, rows: Rows) -> Iterator[str]:
+def _table(title: str, rows: Mapping[str, Any]) -> Iterator[str]:
     """A heading, and a table of the rows that have a value; nothing without any."""
     lines = [
         f"| {_text(name)} | {_text(f'{value:g}' if isinstance(value, float) else str(value))} |"
-        for name, value in rows
+        for name, value in rows.items()
         if value is not None
     ]
     if lines:

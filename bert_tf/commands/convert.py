@@ -115,7 +115,7 @@ def _network(
     source: Source, target: str, *, generator: bool
 ) -> tuple[Source, dict[str, tuple[int, ...]], list[str]]:
     """The network to convert, its expected shapes, and report lines on the other network."""
-    from bert_tf.checkpoint.electra import generator_of, generator_shapes, without_generator
+    from bert_tf.checkpoint.derived import generator_of, generator_shapes, without_generator
     from bert_tf.checkpoint.writing import network_shapes
 
     if not generator:

@@ -154,8 +154,7 @@ def _write(
 ) -> list[str]:
     """Writes the directory; returns the lines of a report on weights and files."""
     # Imported here, since these need TensorFlow and --help should not wait for it.
-    from bert_tf.checkpoint.derived import extend_source
-    from bert_tf.checkpoint.electra import without_generator
+    from bert_tf.checkpoint.derived import extend_source, without_generator
 
     network, notes = without_generator(source)
     extended = extend_source(network, extension, tokenizer_files)
